@@ -1,0 +1,49 @@
+"""Federated optimizers, one short file per method. Imports torch and its own room only."""
+
+import inspect
+
+from flstudy.algorithms.algorithm import Algorithm
+from flstudy.algorithms.fedadagrad import FedAdaGrad
+from flstudy.algorithms.fedadam import FedAdam
+from flstudy.algorithms.fedavg import FedAvg
+from flstudy.algorithms.fedavgm import FedAvgM
+from flstudy.algorithms.fedprox import FedProx
+from flstudy.algorithms.fedyogi import FedYogi
+from flstudy.algorithms.flash import Flash
+from flstudy.algorithms.layout import Layout
+from flstudy.algorithms.scaffold import Scaffold
+from flstudy.algorithms.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
+
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "FedAdaGrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedProx",
+    "FedYogi",
+    "Flash",
+    "Inbox",
+    "Job",
+    "Layout",
+    "Local",
+    "Message",
+    "Round",
+    "Rule",
+    "Scaffold",
+    "Upload",
+    "registry",
+]
+
+
+def registry() -> dict[str, type[Algorithm]]:
+    """Every concrete method by class name, those defined by users included."""
+    found: dict[str, type[Algorithm]] = {}
+    waiting: list[type[Algorithm]] = [Algorithm]
+    while waiting:
+        cls = waiting.pop()
+        waiting.extend(cls.__subclasses__())
+        if not inspect.isabstract(cls):
+            found[cls.__name__] = cls
+    return dict(sorted(found.items()))

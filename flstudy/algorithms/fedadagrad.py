@@ -1,0 +1,23 @@
+"""FedAdaGrad (Reddi et al. 2021, Alg. 2).
+
+v ← v + Δ²;   the rest is FedOpt's, with β₁ = 0
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from flstudy.algorithms.fedopt import FedOpt
+from flstudy.algorithms.hyper import hyper
+from flstudy.algorithms.rules import adagrad_moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdaGrad(FedOpt):
+    """AdaGrad on the server."""
+
+    beta1: float = hyper(0.0, "[0, 1)")
+    """β₁, decay of the first moment; 0 in the paper's experiments."""
+
+    def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
+        return adagrad_moment(v, delta)

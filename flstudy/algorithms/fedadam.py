@@ -1,0 +1,31 @@
+"""FedAdam (Reddi et al. 2021, Alg. 2).
+
+v ← β₂ v + (1 - β₂) Δ²;   the rest is FedOpt's
+with bias_correction: η_g √(1 - β₂^t) / (1 - β₁^t) in round t = 1, 2, …  (the authors' code)
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms.fedopt import FedOpt
+from flstudy.algorithms.hyper import hyper
+from flstudy.algorithms.rules import adam_moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(FedOpt):
+    """Adam on the server."""
+
+    beta2: float = hyper(0.99, "[0, 1)")
+    """β₂, decay of the second moment; .99 in the paper, .999 is its code's default."""
+    bias_correction: bool = False
+    """Correct the bias of both moments, as the authors' code does and Alg. 2 does not."""
+
+    def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
+        return adam_moment(v, delta, self.beta2)
+
+    def bias(self, t: Tensor) -> Any:
+        return torch.sqrt(1 - self.beta2**t) / (1 - self.beta1**t) if self.bias_correction else 1.0

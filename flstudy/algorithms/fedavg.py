@@ -1,0 +1,31 @@
+"""FedAvg (McMahan et al. 2017, Alg. 1), with a server learning rate as in Reddi et al. 2021.
+
+    y ← x;   y ← y - η_ℓ ∇f_c(y)   K times;   Δ_c = y - x
+    x ← x + η_g Σ_c p_c Δ_c                       p_c = n_c / Σ n_c
+
+Laws: η_g = 1 is the mean of the local models.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from flstudy.algorithms.algorithm import Algorithm
+from flstudy.algorithms.layout import Layout
+from flstudy.algorithms.signatures import Inbox, Round
+
+
+class Server(NamedTuple):
+    x: Tensor  # [n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm):
+    """Federated averaging."""
+
+    def server_init(self, x: Tensor, layout: Layout) -> Server:
+        return Server(x)
+
+    def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
+        return Server(server.x + self.server_lr * inbox.mean().delta)

@@ -1,0 +1,42 @@
+"""FedAvgM (Hsu et al. 2019, sec. 3): server momentum.
+
+    v ← β v + Δ,  v = 0 at first          Δ = Σ_c p_c Δ_c
+    x ← x + η_g v                          (Nesterov: x + η_g (Δ + β v))
+
+Laws: β = 0 is FedAvg.
+Differs: the paper writes gradients -Δ and subtracts.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms.algorithm import Algorithm
+from flstudy.algorithms.hyper import hyper
+from flstudy.algorithms.layout import Layout
+from flstudy.algorithms.signatures import Inbox, Round
+
+
+class Server(NamedTuple):
+    x: Tensor  # [n]
+    v: Tensor  # [n] momentum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgM(Algorithm):
+    """FedAvg with momentum on the server."""
+
+    beta: float = hyper(0.9, "[0, 1)")
+    """β, server momentum."""
+    nesterov: bool = False
+    """Step along Δ + β v instead of v."""
+
+    def server_init(self, x: Tensor, layout: Layout) -> Server:
+        return Server(x, torch.zeros_like(x))
+
+    def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
+        delta = inbox.mean().delta
+        v = self.beta * server.v + delta
+        return Server(server.x + self.server_lr * (delta + self.beta * v if self.nesterov else v), v)

@@ -1,0 +1,75 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Alg. 1, option II).
+
+    device: y ← y - η_ℓ (∇f_i(y) + c - c_i)   K times
+            c_i⁺ = c_i - c + (x - y) / (K η_ℓ);   send Δy = y - x, Δc = c_i⁺ - c_i
+    server: x ← x + η_g mean_S Δy;   c ← c + (1/N) Σ_S Δc
+
+Laws: round 1 is FedAvg with uniform weights; under full participation c is the mean of the c_i.
+Differs: N is the number of devices ever known, since devices may come and go. Momentum on the devices biases
+(x - y)/(K η_ℓ) by about 1/(1 - ρ) and is refused; weight decay counts as part of f_i.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms.algorithm import Algorithm
+from flstudy.algorithms.hyper import off
+from flstudy.algorithms.layout import Layout
+from flstudy.algorithms.signatures import Inbox, Job, Local, Round
+
+
+class Server(NamedTuple):
+    x: Tensor  # [n]
+    c: Tensor  # [n] control variate
+
+
+class Client(NamedTuple):
+    c: Tensor  # [n] c_i
+
+
+class Message(NamedTuple):
+    x: Tensor  # [n]
+    c: Tensor  # [n]
+
+
+class Upload(NamedTuple):
+    delta: Tensor  # [n] Δy
+    c: Tensor  # [n] Δc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Algorithm):
+    """Control variates that cancel the drift of devices towards their own optima."""
+
+    weighting: Literal["examples", "uniform"] = "uniform"
+    """p_c of the mean of Δy; the paper's is uniform."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not off(self.momentum):
+            raise ValueError(
+                f"Scaffold: momentum must be 0, got {self.momentum}: it biases the control variates (option II)"
+            )
+
+    def server_init(self, x: Tensor, layout: Layout) -> Server:
+        return Server(x, torch.zeros_like(x))
+
+    def client_init(self, x: Tensor) -> Client:
+        return Client(torch.zeros_like(x))
+
+    def broadcast(self, server: Server, job: Job) -> Any:
+        return Message(server.x, server.c)
+
+    def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:
+        return g + msg.c - client.c  # type: ignore[no-any-return]
+
+    def local_end(self, local: Local, msg: Any, client: Any) -> tuple[Upload, Client]:
+        c = client.c - msg.c + (msg.x - local.y) / (local.steps * self.lr)
+        return Upload(local.y - msg.x, c - client.c), Client(c)
+
+    def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
+        x = server.x + self.server_lr * inbox.mean().delta
+        return Server(x, server.c + inbox.sum().c / round.num_devices)

@@ -1,0 +1,91 @@
+"""What travels between the world, the server and the devices.
+
+J jobs, K steps, B examples, M models, N devices, S replicas, n parameters. Methods see one replica (and, on the
+device side, one job); the leading axes are added by the executor and the coordinator.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms.layout import Layout
+
+State = Any  # a NamedTuple (or tuple) of tensors
+
+
+class Job(NamedTuple):
+    """One unit of local work: a device training one of the server's models."""
+
+    client: Tensor  # [J] row in the bank
+    model: Tensor  # [J] which of the server's models
+
+
+class Round(NamedTuple):
+    """What the world says about a round; a pure function of (seed, index)."""
+
+    index: Tensor  # [] 0-based
+    num_devices: Tensor  # [] N: devices ever known (|S|/N of SCAFFOLD, 1/N of FedDyn)
+    session: Tensor  # [] 0-based stretch of rounds with one device set
+    concepts: Tensor | None = None  # [J] true concepts; None unless the algorithm is an oracle
+
+
+class Batch(NamedTuple):
+    """B examples of one device. ``mask`` is None where every example counts."""
+
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B, ...]
+    mask: Tensor | None = None  # [B] 1 for an example, 0 for padding
+
+
+class Message(NamedTuple):
+    """What the server sends for one job; its bytes are the downlink."""
+
+    x: Tensor  # [n]
+
+
+class Local(NamedTuple):
+    """A device's model and optimizer while it trains."""
+
+    y: Tensor  # [n]
+    rule: State  # of the device's Rule
+    steps: Tensor  # [] K so far
+
+
+class Upload(NamedTuple):
+    """What a device returns; its bytes are the uplink."""
+
+    delta: Tensor  # [n] y - x
+
+
+class Inbox(NamedTuple):
+    """The uploads of one round and replica, kept apart: ``server_step`` stays a formula over them."""
+
+    uploads: Any  # an Upload whose leaves are [J, ...]
+    weights: Tensor  # [J], sums to one
+    model: Tensor  # [J]
+
+    def mean(self) -> Any:
+        """Σ_j p_j u_j for every leaf of the upload."""
+        return pytree.tree_map(lambda u: torch.tensordot(self.weights.to(u.dtype), u, 1), self.uploads)
+
+    def sum(self) -> Any:
+        """Σ_j u_j for every leaf of the upload."""
+        return pytree.tree_map(lambda u: u.sum(0), self.uploads)
+
+
+class Rule(NamedTuple):
+    """An optimizer, for devices and for the server alike.
+
+    ``update(u, state, x) -> (step, state)`` turns the direction u [n] into a step along it: a device subtracts the
+    step of a gradient, the server adds the step of a mean update.
+    """
+
+    init: Callable[[Tensor, Layout], State]
+    update: Callable[[Tensor, State, Tensor], tuple[Tensor, State]]
+
+
+Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (y [n], batch) -> (gradient [n], loss [])
+Objective = Callable[[Any, Batch], Tensor]  # (y, flat [n] or as named tensors; batch) -> mean loss []

@@ -1,0 +1,76 @@
+"""The one owner of client state: a row per device, made at its first visit."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms import Algorithm
+from flstudy.execution.trees import leaves, refill
+
+
+class ClientBank:
+    """Rows of client state for S replicas of N devices, on CPU; gathered and scattered once per round.
+
+    A device that leaves keeps its row: in life the state is on the device. Storage grows with the devices seen, not
+    with the population.
+
+    Args:
+        replicas: S.
+        devices: N.
+    """
+
+    def __init__(self, replicas: int, devices: int) -> None:
+        self.slot = torch.full((replicas, devices), -1, dtype=torch.int64)  # row of each device, -1 before its visit
+        self.rows: list[Tensor] = []  # leaves [capacity, ...]
+        self.used = 0
+
+    def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
+        """The rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are sent.
+
+        Returns a tree whose leaves are [S, J, ...] on x's device.
+        """
+        template = algorithm.client_init(x[0])
+        if not leaves(template):
+            return template
+        where = clients.to("cpu")
+        lines = torch.arange(len(where))[:, None].expand_as(where)
+        new = self.slot[lines, where] < 0
+        if new.any():
+            fresh = leaves(torch.vmap(algorithm.client_init)(x.detach().to("cpu")))
+            self._grow(int(new.sum()), fresh)
+            rows = torch.arange(self.used, self.used + int(new.sum()))
+            self.slot[lines[new], where[new]] = rows
+            for stored, leaf in zip(self.rows, fresh, strict=True):
+                stored[rows] = leaf[lines[new]]
+            self.used += len(rows)
+        slots = self.slot[lines, where]
+        return refill(template, [stored[slots].to(x.device) for stored in self.rows])
+
+    def scatter(self, clients: Tensor, states: Any) -> None:
+        """Write back the rows of devices clients [S, J]; no device may appear twice in one replica."""
+        if not self.rows:
+            return
+        where = clients.to("cpu")
+        slots = self.slot[torch.arange(len(where))[:, None], where]
+        assert slots.unique().numel() == slots.numel(), "the same device twice in one round of a stateful algorithm"
+        for stored, leaf in zip(self.rows, leaves(states), strict=True):
+            stored[slots] = leaf.detach().to("cpu")
+
+    def _grow(self, more: int, like: list[Tensor]) -> None:
+        if not self.rows:
+            self.rows = [leaf.new_empty((0, *leaf.shape[1:])) for leaf in like]
+        capacity = len(self.rows[0])
+        if self.used + more > capacity:
+            extra = max(self.used + more - capacity, capacity)
+            self.rows = [torch.cat([stored, stored.new_zeros(extra, *stored.shape[1:])]) for stored in self.rows]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors for a checkpoint."""
+        return {"slot": self.slot.clone(), "rows": [stored[: self.used].clone() for stored in self.rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The bank as it was saved."""
+        self.slot = state["slot"].clone()
+        self.rows = [stored.clone() for stored in state["rows"]]
+        self.used = len(self.rows[0]) if self.rows else 0

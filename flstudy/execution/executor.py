@@ -1,0 +1,62 @@
+"""What every executor is given and returns."""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from flstudy.algorithms import Algorithm, Batch, Job
+from flstudy.algorithms.signatures import Gradient
+from flstudy.population import Batches, Stack
+from flstudy.tasks import Objective
+
+
+class Fit(NamedTuple):
+    """The result of S × J local fits."""
+
+    uploads: Any  # leaves [S, J, ...]
+    clients: Any  # leaves [S, J, ...]
+    personal: Tensor  # [S, J, n] the models that the participants end up with
+    steps: Tensor  # [S, J] steps done
+    loss: Tensor  # [S, J] mean training loss over the steps
+    down: int  # bytes sent to each job
+    up: int  # bytes returned by each job
+    lane_steps: int  # steps executed, padding included
+
+
+class Executor(Protocol):
+    """Trains the jobs of a round. Leaves of ``servers`` are [S, ...], of ``clients`` and ``jobs`` [S, J, ...]."""
+
+    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
+        """All local fits of one round."""
+
+
+class Ground(NamedTuple):
+    """What all executors stand on: the task and the examples, on one device."""
+
+    objective: Objective
+    stack: Stack
+
+
+def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) -> Gradient:
+    """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
+    differentiating through slices of the flat vector would cost one full-size addition for each tensor."""
+    layout = objective.layout
+
+    def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        tensors, loss = grad_and_value(lambda named: algorithm.loss(objective, named, batch, msg, client))(
+            layout.split(y)
+        )
+        return layout.flat(tensors), loss
+
+    return grad
+
+
+def validation_loss(algorithm: Algorithm, objective: Objective, y: Tensor, batch: Batch) -> Tensor:
+    """[]: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
+    mean = objective(y, batch)
+    if algorithm.valid_loss == "mean":
+        return mean
+    count = batch.mask.sum() if batch.mask is not None else torch.tensor(len(batch.y), device=y.device)
+    return mean * count

@@ -1,0 +1,72 @@
+"""Losses and accuracies without training: of the global models on everybody, of local models on their devices."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms import Batch
+from flstudy.execution.executor import Ground
+from flstudy.population import Census
+
+CHUNK = 4096  # examples per replica evaluated at once: large enough to be fast, small enough for any memory
+
+
+class Scores(NamedTuple):
+    """Means over each device's examples; NaN where a device has none."""
+
+    loss: Tensor  # [S, N] or [S, J]
+    accuracy: Tensor | None  # the same shape; None where the task does not say what is correct
+
+
+class Survey:
+    """Evaluates models in batches over all replicas."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.objective, self.stack = ground
+
+    @torch.no_grad()
+    def population(self, models: Tensor, census: Census, concepts: Tensor) -> Scores:
+        """The models x [S, n] on all devices' examples, under each device's concept [S, N]."""
+        sums = models.new_zeros((3, *concepts.shape))  # examples, losses, correct
+        for start in range(0, census.rows.shape[1], CHUNK):
+            rows, device = (table[:, start : start + CHUNK] for table in census)
+            real = (rows >= 0).to(models.dtype)
+            concept = concepts.gather(1, device.clamp(min=0))
+            x, y = self.stack.gather(rows[..., None], concept)
+            values = self._measure(models, Batch(x.squeeze(2), y.squeeze(2)))
+            for total, value in zip(sums, (torch.ones_like(real), *values), strict=True):
+                total.scatter_add_(1, device.clamp(min=0), value.to(models.dtype) * real)
+        count, losses, correct = sums
+        return Scores(losses / count, correct / count if self.objective.scores_accuracy else None)
+
+    @torch.no_grad()
+    def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
+        """The models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
+        shape = rows.shape[:2]
+        rows, models = rows.flatten(0, 1), models.flatten(0, 1)
+        x, y = self.stack.gather(rows, concept.flatten())
+        real = (rows >= 0).to(models.dtype)
+        losses, correct = (value.to(models.dtype) * real for value in self._measure(models, Batch(x, y)))
+        count = real.sum(1)
+        accuracy = (correct.sum(1) / count).view(shape) if self.objective.scores_accuracy else None
+        return Scores((losses.sum(1) / count).view(shape), accuracy)
+
+    def _measure(self, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Losses and correctness [L, B] of models [L, n] on batches [L, B, ...]."""
+        objective = self.objective
+
+        def one(model: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            if objective.per_example:
+                losses = objective.example_losses(model, Batch(x, y))
+            else:  # only a mean is known: every example gets it
+                losses = objective(model, Batch(x, y)).expand(len(y))
+            correct = objective.example_correct(model, Batch(x, y)) if objective.scores_accuracy else losses
+            return losses, correct
+
+        training = objective.module.training
+        objective.module.eval()
+        try:
+            return torch.vmap(one, randomness="different")(models, batch.x, batch.y)  # type: ignore[no-any-return]
+        finally:
+            objective.module.train(training)

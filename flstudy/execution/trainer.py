@@ -1,0 +1,166 @@
+"""A real ``lightning.Trainer.fit`` for every job: the faithful executor, with the task's own hooks and training_step."""
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from flstudy.algorithms import Algorithm, Batch, Job, Local
+from flstudy.execution.executor import Fit, Ground, validation_loss
+from flstudy.execution.trees import nbytes, stack, take
+from flstudy.population import Batches
+from flstudy.tasks import Objective
+
+
+class PerJobTrainer:
+    """Each local fit is Lightning's: its loop, its automatic optimisation, the task's ``training_step``; the
+    algorithm's ``local_step`` is the optimizer's step. Costs tens of milliseconds per job."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.objective, self.stack = ground
+
+    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
+        replicas, count = jobs.client.shape
+        loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)  # one "GPU available" banner per job would drown everything else
+        try:
+            fits = [
+                stack([
+                    self.one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+                    for j in range(count)
+                ])
+                for s in range(replicas)
+            ]  # fmt: skip
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+        msg, upload, client, personal, steps, loss = stack(fits)
+        down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
+        return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
+
+    def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
+        """One device's round."""
+        msg = algorithm.broadcast(server, job)
+        local = algorithm.local_start(msg, client, self.objective.layout)
+        task = copy.deepcopy(self.objective.module)
+        del task.log, task.log_dict  # a trainer stands behind this copy
+        optimizer = LocalSteps(task, self.objective, algorithm, local, msg, client)
+        task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
+        if "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
+            task.training_step = lambda batch, _: task.example_losses(batch).mean()  # type: ignore
+        stopping = EarlyStop(algorithm, self.objective, optimizer, self.batch(batches.valid, batches.concept))
+        ends = batches.epoch.nonzero().squeeze(1).tolist()
+        total = int(batches.steps)
+        if not ends or ends[-1] != total - 1:
+            ends.append(total - 1)  # a plan of steps may end inside an epoch
+        rows = [batches.rows[step] for step in range(total)]
+        loader = DataLoader(
+            [self.batch(line, batches.concept)[:2] for line in rows], sampler=EpochSteps(ends), batch_size=None
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few workers, few batches: known and meant
+            trainer = L.Trainer(
+                max_epochs=len(ends),
+                accelerator="cpu" if local.y.device.type == "cpu" else "gpu",
+                devices=1,
+                callbacks=[stopping],
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                use_distributed_sampler=False,
+                precision="64-true" if local.y.dtype == torch.float64 else "32-true",
+                num_sanity_val_steps=0,
+            )
+            trainer.fit(task, loader)
+        upload, client = algorithm.local_end(optimizer.local, msg, client)
+        personal = algorithm.personal(optimizer.local, client)
+        losses = torch.stack(optimizer.losses)
+        return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean()
+
+    def batch(self, rows: Tensor, concept: Tensor) -> Batch:
+        """The real examples at these rows."""
+        return Batch(*self.stack.gather(rows[rows >= 0], concept))
+
+
+class LocalSteps(torch.optim.Optimizer):
+    """An algorithm's ``local_step`` as an optimizer: the closure (Lightning's: training_step and backward) is the
+    gradient function, called at whatever point the method asks for."""
+
+    def __init__(
+        self, task: L.LightningModule, objective: Objective, algorithm: Algorithm, local: Local, msg: Any, client: Any
+    ) -> None:
+        self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
+        super().__init__(self.parameters.values(), {})
+        self.layout, self.algorithm, self.local, self.msg, self.client = objective.layout, algorithm, local, msg, client
+        self.losses: list[Tensor] = []
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One local step."""
+        assert closure is not None
+
+        def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                for name, value in self.layout.split(y).items():
+                    self.parameters[name].copy_(value)
+            with torch.enable_grad():
+                loss = torch.as_tensor(closure()).detach()
+            gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.parameters.items()}
+            return self.layout.flat(gradients).clone(), loss
+
+        with torch.no_grad():
+            nothing = Batch(self.local.y, self.local.y)  # the closure has the real one
+            self.local, loss = self.algorithm.local_step(self.local, nothing, grad, self.msg, self.client)
+        self.losses.append(loss)
+        return loss
+
+
+class EarlyStop(L.Callback):
+    """FLASH's early stopping, Alg. 1 lines 7-12, as a callback of the local trainer."""
+
+    def __init__(self, algorithm: Algorithm, objective: Objective, optimizer: LocalSteps, valid: Batch) -> None:
+        self.algorithm, self.objective, self.optimizer, self.valid = algorithm, objective, optimizer, valid
+        self.previous = torch.tensor(torch.inf)
+        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
+            self.previous = self._loss()
+
+    def _loss(self) -> Tensor:
+        with torch.no_grad():
+            return validation_loss(self.algorithm, self.objective, self.optimizer.local.y, self.valid)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Test the validation loss."""
+        if self.algorithm.gamma is None:
+            return
+        current = self._loss()
+        if not self.algorithm.goes_on(torch.tensor(trainer.current_epoch + 1), self.previous, current):
+            trainer.should_stop = True
+        self.previous = current
+
+
+class EpochSteps(Sampler[int]):
+    """Numbers of the steps of each local epoch; ``ends`` holds each epoch's last step."""
+
+    def __init__(self, ends: list[int]) -> None:
+        self.ends, self.epoch = ends, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning's loop before each epoch."""
+        self.epoch = epoch
+
+    def _range(self) -> range:
+        return range(self.ends[self.epoch - 1] + 1 if self.epoch else 0, self.ends[self.epoch] + 1)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._range())
+
+    def __len__(self) -> int:
+        return len(self._range())

@@ -1,0 +1,114 @@
+"""Replicas × jobs as lanes of one mapped program: the default executor."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms import Algorithm, Batch, Job
+from flstudy.execution.executor import Fit, Ground, validation_loss
+from flstudy.execution.programs import Programs
+from flstudy.execution.trees import grid, lanes, nbytes, take
+from flstudy.population import Batches
+
+
+class Running(NamedTuple):
+    """Lanes that still train, longest first."""
+
+    lane: Tensor  # [A] which of the S·J lanes
+    local: Any  # leaves [A, ...]
+    msg: Any
+    client: Any
+    previous: Tensor  # [A] validation loss after the last epoch
+
+
+class Vectorized:
+    """Maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave the program
+    when their steps are done or early stopping ends them, so that nobody waits for the longest job.
+
+    Args:
+        ground: task and examples.
+        programs: the mapped step, eager or compiled.
+    """
+
+    def __init__(self, ground: Ground, programs: Programs | None = None) -> None:
+        self.objective, self.stack = ground
+        self.programs = programs or Programs(self.objective)
+
+    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
+        if not self.objective.per_example and (batches.rows[..., :1] < 0).ne(batches.rows < 0).any():
+            raise ValueError(
+                "executor: the task defines only training_step, so ragged batches cannot be masked when vectorised; "
+                "add example_losses(batch) -> [B] to the task, or set executor: sequential"
+            )
+        replicas, count = jobs.client.shape
+        layout = self.objective.layout
+        sent = torch.vmap(torch.vmap(algorithm.broadcast, in_dims=(None, 0)))(servers, jobs)
+        msg, client, work = lanes(sent), lanes(clients), lanes(batches)
+        local = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+        order = torch.argsort(work.steps, descending=True, stable=True)
+        previous = torch.full_like(work.steps, torch.inf, dtype=local.y.dtype)
+        running = take(Running(torch.arange(len(order), device=order.device), local, msg, client, previous), order)
+        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
+            running = running._replace(previous=self._validate(algorithm, running, work))
+        final = pytree.tree_map(torch.clone, local)
+        steps, loss_sum, lane_steps = work.steps.clone(), torch.zeros_like(previous), 0
+        lengths = steps[order].tolist()  # of the running lanes
+        validates = (work.epoch > 0).any(0).tolist() if algorithm.gamma is not None else [False] * lengths[0]
+        for step, validate in enumerate(validates):
+            active = [length > step for length in lengths]
+            if not any(active):
+                break
+            width = self.programs.width(sum(active), len(lengths))
+            if width < len(lengths):  # finished lanes leave
+                places = sorted(range(len(lengths)), key=lambda place: not active[place])
+                self._land(final, running, places[width:])
+                running, lengths = take(running, shorten(places[:width])), [lengths[place] for place in places[:width]]
+            rows = work.rows[running.lane, step]
+            x, y = self.stack.gather(rows, work.concept[running.lane])
+            batch, trains = Batch(x, y, rows >= 0), steps[running.lane] > step
+            stepped, loss = self.programs.step(algorithm, running.local, batch, trains, running.msg, running.client)
+            running = running._replace(local=stepped)
+            loss_sum[running.lane] += torch.where(trains, loss, 0)
+            lane_steps += width
+            if validate:
+                for place in self._stopped(algorithm, running, work, trains, step):
+                    steps[running.lane[place]] = lengths[place] = step + 1
+        self._land(final, running, slice(None))
+        uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
+        personal = torch.vmap(algorithm.personal)(final, clients)
+        results = grid((uploads, clients, personal, steps, loss_sum / steps), replicas)
+        return Fit(*results, nbytes(sent, replicas * count), nbytes(uploads, replicas * count), lane_steps)
+
+    def _stopped(self, algorithm: Algorithm, running: Running, work: Batches, trains: Tensor, step: int) -> list[int]:
+        """Places of the lanes that end an epoch with this step and stop early."""
+        epoch = work.epoch[running.lane, step]
+        ending = ((epoch > 0) & trains).nonzero().squeeze(1)
+        if len(ending) == 0:
+            return []
+        current = self._validate(algorithm, take(running, ending), work)
+        goes_on = algorithm.goes_on(epoch[ending], running.previous[ending], current)
+        running.previous[ending] = current
+        stopped: list[int] = ending[~goes_on].tolist()
+        return stopped
+
+    def _validate(self, algorithm: Algorithm, running: Running, work: Batches) -> Tensor:
+        rows = work.valid[running.lane]
+        x, y = self.stack.gather(rows, work.concept[running.lane])
+        measure = torch.vmap(
+            lambda model, batch: validation_loss(algorithm, self.objective, model, batch), randomness="different"
+        )
+        return measure(running.local.y, Batch(x, y, rows >= 0))
+
+    @staticmethod
+    def _land(final: Any, running: Running, chosen: Any) -> None:
+        """Copy the state of finished lanes to where they belong."""
+        lane = running.lane[chosen]
+        for target, leaf in zip(pytree.tree_leaves(final), pytree.tree_leaves(running.local), strict=True):
+            target[lane] = leaf[chosen]
+
+
+def shorten(places: list[int]) -> Any:
+    """The same places as a slice if they are the first ones, which then copies nothing."""
+    return slice(0, len(places)) if places == list(range(len(places))) else places

@@ -1,0 +1,267 @@
+"""The coordinator: federated rounds as epochs of an ordinary Lightning Trainer."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from flstudy.algorithms import Algorithm, Inbox
+from flstudy.controllers import Controller
+from flstudy.execution import ClientBank, Executor, Fit, Ground, PerJobTrainer, Programs, Sequential, Survey, Vectorized
+from flstudy.execution.trees import leaves, refill, stack, take
+from flstudy.federation.clock import RoundClock
+from flstudy.metrics.accuracy import spread
+from flstudy.population import Cohort, Event, Population
+from flstudy.population.streams import torch_seed
+from flstudy.tasks import Objective, initial_parameters
+
+ExecutorName = Literal["vectorized", "sequential", "trainer"]
+
+
+class Record(NamedTuple):
+    """What one round measured."""
+
+    round: int  # rounds done, from 1
+    metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
+    events: tuple[Event, ...] = ()
+
+
+class Coordinator(L.LightningModule):
+    """Trains a task on a population with a federated algorithm: one round is one epoch.
+
+    Use it under any ``lightning.Trainer`` with a :class:`~flstudy.population.Population` as datamodule; checkpoints,
+    loggers and callbacks work as usual, and evaluation happens as often as ``check_val_every_n_epoch`` says. After
+    ``fit``, ``task`` holds the first replica's global model.
+
+    Args:
+        task: any LightningModule with ``example_losses`` (or, under some executors, only ``training_step``).
+        algorithm: the method.
+        seeds: one replica per seed; all are trained at once and reported as mean and spread.
+        initial: start every replica from the task's parameters as ``given``, or from fresh ones drawn from its seed by
+            the modules' ``reset_parameters`` (``seeded``).
+        executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``sequential`` (one after another),
+            or ``trainer`` (a real Trainer for each job; slow and faithful).
+        compile: compile the vectorised step; costs seconds once per shape.
+        controllers: what changes the server's state around rounds, whatever the algorithm.
+    """
+
+    def __init__(
+        self,
+        task: L.LightningModule,
+        algorithm: Algorithm,
+        *,
+        seeds: Sequence[int] = (0,),
+        initial: Literal["given", "seeded"] = "given",
+        executor: ExecutorName = "vectorized",
+        compile: bool = False,
+        controllers: Sequence[Controller] = (),
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
+            raise ValueError(f"seeds must be one or more different integers ≥ 0, got {list(seeds)}")
+        # Not a submodule: its own hooks and log calls must not meet the outer trainer.
+        object.__setattr__(self, "task", task)
+        self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
+        self.executor_name, self.compile_step, self.controllers = executor, compile, tuple(controllers)
+        self.clock = torch.nn.Parameter(torch.zeros(()))
+        self.objective = Objective(task)
+        self.server: Any = None  # leaves [S, ...]
+        self.record: Record | None = None
+        self._saved: dict[str, Any] | None = None
+
+    # ---- setting up ------------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> RoundClock:
+        """Only a clock."""
+        return RoundClock(self.clock)
+
+    def on_fit_start(self) -> None:
+        """Build the first state, or take up that of a checkpoint."""
+        population = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(population, Population):
+            raise ValueError(
+                "the coordinator needs a Population: call trainer.fit(coordinator, datamodule=Population(dataset, "
+                f"clients=..., participants=...)), got {type(population).__name__}"
+            )
+        self.population = population.settle(self.seeds)
+        template = next(p for p in self.task.parameters() if p.requires_grad)
+        dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
+        self.objective.to(self.device, dtype)
+        examples = population.stack
+        inputs = examples.x.to(dtype) if examples.x.is_floating_point() else examples.x
+        ground = Ground(self.objective, type(examples)(*(part.to(self.device) for part in (inputs, *examples[1:]))))
+        self.executor, self.survey = self._executor(ground), Survey(ground)
+        self.census = {
+            split: type(census)(*(table.to(self.device) for table in census))
+            for split in ("valid", "test")
+            for census in [population.census(split)]
+        }
+        drawn = [
+            initial_parameters(
+                self.task, self.objective.layout, None if self.initial == "given" else torch_seed(s, "init")
+            )
+            for s in self.seeds
+        ]
+        x = torch.stack(drawn).to(self.device, dtype)
+        self.server = torch.vmap(lambda x: self.algorithm.server_init(x, self.objective.layout))(x)
+        self.bank = ClientBank(len(self.seeds), population.clients)
+        self.control = [stack([c.init(take(self.server, s)) for s in range(len(self.seeds))]) for c in self.controllers]
+        if self._saved is not None:
+            self._restore(self._saved)
+            self._saved = None
+
+    def _executor(self, ground: Ground) -> Executor:
+        if self.executor_name == "vectorized":
+            return Vectorized(ground, Programs(ground.objective, self.compile_step))
+        if self.executor_name == "sequential":
+            return Sequential(ground)
+        if self.executor_name == "trainer":
+            return PerJobTrainer(ground)
+        raise ValueError(f"executor must be vectorized, sequential or trainer, got {self.executor_name!r}")
+
+    # ---- rounds ----------------------------------------------------------------------------------------------------
+
+    def training_step(self, cohort: Cohort, batch_idx: int) -> None:
+        """One round: controllers, local fits, server step, controllers, record."""
+        start = time.perf_counter()
+        jobs, sizes, batches, world = cohort
+        index = int(world.index[0])
+        events = [*self._control("before_round", index)]
+        clients = self.bank.gather(self.algorithm, jobs.client, self.server.x)
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(torch_seed(self.seeds[0], f"dropout {index}"))  # a resumed run draws the same masks
+            fit = self.executor.fit(self.algorithm, self.server, clients, jobs, batches)
+        if not self.algorithm.oracle:
+            world = world._replace(concepts=torch.zeros_like(world.concepts))
+        weights = torch.vmap(self.algorithm.weights)(sizes.to(fit.loss.dtype))
+        inbox = Inbox(fit.uploads, weights, jobs.model)
+        before, self.server = self.server, torch.vmap(self.algorithm.server_step)(self.server, inbox, world)
+        self.bank.scatter(jobs.client, fit.clients)
+        diagnostics = torch.vmap(self.algorithm.diagnostics)(before, self.server, inbox)
+        events += self._control("after_round", index, fit.loss)
+        self._last = (jobs, fit, batches.concept)
+        clock = self.optimizers()
+        assert not isinstance(clock, list)
+        clock.step()
+        metrics = self._describe(cohort, fit, diagnostics)
+        metrics["time/round_s"] = [time.perf_counter() - start] * len(self.seeds)
+        self.record = Record(index + 1, metrics, tuple(events))
+        self._log(metrics)
+
+    def _control(self, hook: str, index: int, losses: Tensor | None = None) -> list[Event]:
+        """Let every controller look at, and possibly replace, each replica's server state."""
+        events = []
+        for place, controller in enumerate(self.controllers):
+            states, servers = [], []
+            for s in range(len(self.seeds)):
+                arguments = (take(self.control[place], s), take(self.server, s))
+                seen = () if losses is None else (losses[s],)
+                state, server, event = getattr(controller, hook)(*arguments, *seen, index)
+                states.append(state)
+                servers.append(server)
+                events += [event] if event is not None else []
+            self.control[place], self.server = stack(states), stack(servers)
+        return events
+
+    def _describe(self, cohort: Cohort, fit: Fit, diagnostics: dict[str, Tensor]) -> dict[str, list[float]]:
+        size = self.population.plan.batch_size
+        per_epoch = torch.div(cohort.sizes + size - 1, size, rounding_mode="floor")
+        jobs = fit.steps.shape[1]
+        values = {
+            "train/loss": fit.loss.mean(1),
+            "fit/steps": fit.steps.double().mean(1),
+            "fit/epochs": (fit.steps / per_epoch).mean(1),
+            **{f"server/{name}": value for name, value in diagnostics.items()},
+        }
+        replicas = len(self.seeds)
+        return {
+            **{name: value.double().tolist() for name, value in values.items()},
+            "fit/useful_share": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * replicas,
+            "traffic/down_bytes": [float(fit.down * jobs)] * replicas,
+            "traffic/up_bytes": [float(fit.up * jobs)] * replicas,
+        }
+
+    # ---- evaluation ------------------------------------------------------------------------------------------------
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate the global models on everybody, and the participants' local models on themselves."""
+        if self.trainer.sanity_checking:
+            return
+        assert self.record is not None
+        start = time.perf_counter()
+        concepts = self.population.concepts(self.record.round - 1).to(self.device)
+        jobs, fit, concept = self._last
+        metrics: dict[str, list[float]] = {}
+        for split in ("valid", "test"):
+            scores = self.survey.population(self.server.x, self.census[split], concepts)
+            metrics.update(spread(f"{split}/loss", scores.loss, with_spread=False))
+            if scores.accuracy is not None:
+                metrics.update(spread(f"{split}/accuracy", scores.accuracy))
+        rows = self.population.examples_of("test", jobs.client).to(self.device)
+        personal = self.survey.devices(fit.personal, rows, concept)
+        if personal.accuracy is not None:
+            metrics.update(spread("test/personal_accuracy", personal.accuracy))
+        metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
+        self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
+        self._log(metrics)
+
+    def _log(self, metrics: dict[str, list[float]]) -> None:
+        """Means over replicas for Lightning's loggers, progress bar and ModelCheckpoint."""
+        means = {name: sum(values) / len(values) for name, values in metrics.items()}
+        bar = {name: value for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
+        rest = {name: value for name, value in means.items() if name not in bar}
+        self.log_dict(bar, prog_bar=True, on_step=False, on_epoch=True, batch_size=1)
+        self.log_dict(rest, on_step=False, on_epoch=True, batch_size=1)
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Everything that a bit-exact resume needs, as plain tensors and containers."""
+        checkpoint["flstudy"] = {
+            "version": 1,
+            "algorithm": type(self.algorithm).__name__,
+            "seeds": list(self.seeds),
+            "executor": self.executor_name,
+            "server": leaves(self.server),
+            "bank": self.bank.state_dict(),
+            "control": [leaves(state) for state in self.control],
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Checked now, applied when the fit starts."""
+        saved = checkpoint.get("flstudy")
+        if saved is None:
+            raise ValueError("this checkpoint was not written by a flstudy Coordinator")
+        for name, here in {
+            "algorithm": type(self.algorithm).__name__,
+            "seeds": list(self.seeds),
+            "executor": self.executor_name,
+        }.items():
+            if saved[name] != here:
+                raise ValueError(f"the checkpoint was written with {name} {saved[name]!r}, but this run has {here!r}")
+        self._saved = saved
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
+        self.bank.load_state_dict(saved["bank"])
+        self.control = [
+            refill(state, [leaf.to(self.device) for leaf in values])
+            for state, values in zip(self.control, saved["control"], strict=True)
+        ]
+
+    def on_fit_end(self) -> None:
+        """Leave the first replica's model in the user's task."""
+        self.load_into(self.task)
+
+    def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
+        """Copy a replica's global model into a task and return it."""
+        tensors = self.objective.layout.split(self.server.x[replica])
+        with torch.no_grad():
+            for name, parameter in task.named_parameters():
+                if name in tensors:
+                    parameter.copy_(tensors[name])
+        return task

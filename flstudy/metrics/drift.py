@@ -1,0 +1,143 @@
+"""What a concept drift does to accuracy: the level before it, the dip, the rounds to recovery.
+
+Reference: Panchal et al., FLASH, ICML 2023, eq. (4) and Tables 2 and 7. The paper defines the dip; its "rounds till
+recovery" ("reach a steady state after a concept drift") has no formula, so `recovery_rounds` states one.
+
+Every function takes one evaluation curve: `rounds [T]`, the increasing rounds (from 1) at which accuracy was measured,
+and `accuracy [..., T]` as fractions in [0, 1], replicas leading; it returns `[...]`. A drift at round r means that
+round r is the first one trained and evaluated under the new concept, and the evaluation recorded as round r is made
+after that round's server step. A replica whose accuracy is NaN (it diverged) gets NaN, never an exception.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+_SLACK = 1e-6  # accuracies averaged in float32 may exceed 1 by a rounding error
+
+
+class RecoveryRule(TypedDict):
+    """Keyword arguments of `recovery_rounds`, so that a preset is passed as `**PAPER`."""
+
+    window: int
+    tolerance: float
+    steady: int
+
+
+DEFAULT: RecoveryRule = {"window": 3, "tolerance": 0.02, "steady": 5}
+"""For short studies, evaluated every round or every few rounds."""
+
+PAPER: RecoveryRule = {"window": 100, "tolerance": 0.01, "steady": 100}
+"""FLASH averages its curves "across 100 rounds of interval" (Figure 3), an evaluation a round; tolerance: ours."""
+
+
+def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
+    """The stretches [r1, r2], both included, that follow each drift: up to the round before the next one, or the end.
+
+    Two events at one round are one drift. Events after `last_round` never happened and are left out.
+    """
+    starts = sorted({int(event) for event in events if event <= last_round})
+    if starts and starts[0] < 1:
+        raise ValueError(f"events must be rounds >= 1, got {starts[0]}")
+    ends = [start - 1 for start in starts[1:]] + [last_round]
+    return list(zip(starts, ends, strict=True)) if starts else []
+
+
+def accuracy_before(
+    rounds: ArrayLike, accuracy: ArrayLike, drift: int, *, window: int = DEFAULT["steady"], since: int = 1
+) -> Floats:
+    """Mean accuracy of the last `window` evaluations before round `drift`, of all of them where there are fewer.
+
+    `since`: first round that counts, the previous drift's round where there was one (older ones had another concept).
+    """
+    _positive("window", window)
+    _positive("drift", drift)
+    _, before = _stretch(rounds, accuracy, since, drift - 1)
+    return np.asarray(before[..., -window:].mean(-1))
+
+
+def dip(rounds: ArrayLike, accuracy: ArrayLike, drift: int, until: int | None = None) -> Floats:
+    """FLASH eq. (4): dip^(r1, r2) = min{acc^(r) : r in [r1, r2]}, the lowest accuracy (so higher is better).
+
+    r1 is `drift`; r2 is `until`, included, by default the last evaluation. With a further drift at round e give
+    `until=e - 1` (see `segments`): round e belongs to the next concept.
+    """
+    _positive("drift", drift)
+    _, after = _stretch(rounds, accuracy, drift, until)
+    return np.asarray(after.min(-1))  # np.min hands NaN on
+
+
+def recovery_rounds(
+    rounds: ArrayLike,
+    accuracy: ArrayLike,
+    drift: int,
+    until: int | None = None,
+    *,
+    window: int = DEFAULT["window"],
+    tolerance: float = DEFAULT["tolerance"],
+    steady: int = DEFAULT["steady"],
+) -> Floats:
+    """Rounds from the drift until accuracy has reached, and keeps, its steady state under the new concept.
+
+    Over the evaluations in [drift, until]: level = mean of the last `steady` accuracies; s_i = trailing mean of the
+    last `window` accuracies up to evaluation i (of fewer at the start: nothing from before the drift enters);
+    i* = the first i with |s_j - level| <= tolerance for all j >= i. The result is rounds[i*] - drift: 0 where the
+    first evaluation is already there.
+
+    NaN where that never happens: the level itself is made of the last `steady` evaluations, so an i* among them says
+    no more than that a curve ends near its own end; i* has to be at or before the first of them. A segment with fewer
+    than `steady` evaluations cannot show a steady state either.
+
+    Note that the measure asks how fast, not how well: read it beside the final accuracy.
+    """
+    _positive("drift", drift)
+    _positive("window", window)
+    _positive("steady", steady)
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be in (0, 1), a fraction of accuracy, got {tolerance}")
+    after_rounds, after = _stretch(rounds, accuracy, drift, until)
+    length = after.shape[-1]
+    if length < steady:
+        return np.full(after.shape[:-1], np.nan)
+    level = after[..., -steady:].mean(-1, keepdims=True)
+    # The slack keeps a curve that sits exactly on the tolerance inside it.
+    near = np.abs(_trailing_mean(after, window) - level) <= tolerance + 1e-12
+    stays = np.logical_and.accumulate(near[..., ::-1], axis=-1)[..., ::-1]
+    taken = after_rounds[stays.argmax(-1)] - drift
+    return np.where(stays[..., length - steady], taken.astype(float), np.nan)
+
+
+def _trailing_mean(values: Floats, window: int) -> Floats:
+    """[..., T] -> [..., T]: mean of the last `window` values up to each position, of fewer at the start."""
+    total = np.cumsum(values, axis=-1)
+    total[..., window:] -= total[..., :-window].copy()
+    return total / np.minimum(np.arange(1, values.shape[-1] + 1), window)
+
+
+def _stretch(rounds: ArrayLike, accuracy: ArrayLike, first: int, last: int | None) -> tuple[NDArray[np.int64], Floats]:
+    """The checked curve between two rounds, both included."""
+    r, a = np.asarray(rounds), np.asarray(accuracy, dtype=float)
+    if r.ndim != 1 or not r.size or not np.issubdtype(r.dtype, np.integer):
+        raise ValueError(f"rounds must be a non-empty vector of integers, got shape {r.shape} of {r.dtype}")
+    if r[0] < 1 or (np.diff(r) <= 0).any():
+        raise ValueError(f"rounds must be >= 1 and strictly increasing, got {r.tolist()[:10]}")
+    if a.shape[-1:] != r.shape:
+        raise ValueError(f"accuracy must have one value per round, shape [..., {r.size}], got shape {a.shape}")
+    outside = (a < 0) | (a > 1 + _SLACK)
+    if outside.any():
+        raise ValueError(f"accuracy must be a fraction in [0, 1] (or NaN), got {a[outside][0]}")
+    last = int(r[-1]) if last is None else last
+    inside = (r >= first) & (r <= last)
+    if not inside.any():
+        raise ValueError(
+            f"rounds must have an evaluation in [{first}, {last}], got {r[0]} to {r[-1]} ({r.size} of them)"
+        )
+    return r[inside].astype(np.int64), a[..., inside]
+
+
+def _positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")

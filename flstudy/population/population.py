@@ -1,0 +1,245 @@
+"""The world of a run as a LightningDataModule: devices with their data, cohorts, drift. One round is one epoch."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Dataset as TorchDataset
+
+from flstudy.algorithms.signatures import Job, Round
+from flstudy.population.batches import Batches, Plan, padded
+from flstudy.population.datasets import Dataset, InMemory
+from flstudy.population.drift import Drift, Event
+from flstudy.population.partition import Iid, Partition
+from flstudy.population.streams import bits, generator
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+class Cohort(NamedTuple):
+    """One round's work for S replicas of J jobs."""
+
+    jobs: Job  # [S, J]
+    sizes: Tensor  # [S, J] training examples of each job's device
+    batches: Batches
+    round: Round  # leaves [S, ...]; concepts are always filled in: the coordinator hides them
+
+
+class Census(NamedTuple):
+    """All examples of one split with their devices, for evaluation."""
+
+    rows: Tensor  # [S, D] rows of the stacked examples, -1 is padding
+    device: Tensor  # [S, D]
+
+
+class Stack(NamedTuple):
+    """All examples of all replicas, stacked once, and the labels' names under each concept."""
+
+    x: Tensor  # [D, ...]
+    y: Tensor  # [D]
+    table: Tensor  # [concepts, classes]; empty without drift
+
+    def gather(self, rows: Tensor, concept: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B]. Padding (-1)
+        reads row 0."""
+        rows = rows.clamp(min=0)
+        y = self.y[rows]
+        return self.x[rows], y if self.table.numel() == 0 else self.table[concept.unsqueeze(-1), y]
+
+
+class Population(L.LightningDataModule):
+    """Devices with their data, who takes part in which round, and what the world does to them.
+
+    Args:
+        dataset: a flstudy data set, a map-style torch dataset of (x, y), or a tuple of two tensors.
+        clients: N, number of devices.
+        participants: J, devices drawn uniformly without replacement in each round.
+        partition: who gets which example; null takes the data set's natural devices, or Iid where it has none.
+        drift: concept drift, or null.
+        batch_size: B, examples of a local minibatch.
+        epochs: E, (largest) number of local epochs.
+        steps: K, exact number of local minibatches instead of epochs.
+        valid: share of each device's examples kept for validation, in (0, 1).
+        test: share of each device's examples kept for testing, in (0, 1).
+
+    Raises:
+        ValueError: for a value outside its domain.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | Any,
+        *,
+        clients: int = 20,
+        participants: int = 10,
+        partition: Partition | None = None,
+        drift: Drift | None = None,
+        batch_size: int = 20,
+        epochs: int = 1,
+        steps: int | None = None,
+        valid: float = 0.2,
+        test: float = 0.2,
+    ) -> None:
+        super().__init__()
+        counts = {"clients": clients, "participants": participants, "batch_size": batch_size, "epochs": epochs}
+        for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
+            if value < 1:
+                raise ValueError(f"population: {name} must be ≥ 1, got {value}")
+        if participants > clients:
+            raise ValueError(f"population: participants must be ≤ clients ({clients}), got {participants}")
+        for name, share in (("valid", valid), ("test", test)):
+            if not 0 < share < 1:
+                raise ValueError(f"population: {name} must lie in (0, 1), got {share}")
+        if valid + test >= 1:
+            raise ValueError(f"population: valid + test must be < 1 to leave training data, got {valid + test}")
+        self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
+        self.clients, self.participants = clients, participants
+        self.partition, self.drift = partition, drift
+        self.plan = Plan(batch_size, epochs, steps)
+        self.shares = {"valid": valid, "test": test}
+        self.seeds: tuple[int, ...] = ()
+
+    # ---- the world, settled once per run -----------------------------------------------------------------------------
+
+    def settle(self, seeds: Sequence[int]) -> "Population":
+        """Load, partition and split the data of every replica. Idempotent."""
+        if tuple(seeds) == self.seeds:
+            return self
+        xs, ys, offset = [], [], 0
+        self.members: list[list[dict[Split, NDArray[np.int64]]]] = []  # [S][N] rows of each split
+        for replica, seed in enumerate(seeds):
+            if replica == 0 or self.dataset.seeded:
+                examples = self.dataset.load(seed, self.clients)
+                offset = sum(len(x) for x in xs)
+                xs.append(examples.x)
+                ys.append(examples.y)
+            owner = self._owners(examples, seed)
+            self.members.append(
+                [self._split(seed, k, offset + np.flatnonzero(owner == k)) for k in range(self.clients)]
+            )
+        labels = self.drift.labels(self.dataset.classes) if self.drift is not None else np.empty((0, 0), np.int64)
+        self.stack = Stack(torch.cat(xs), torch.cat(ys), torch.from_numpy(labels))
+        self.seeds = tuple(seeds)
+        self._valid = padded([device["valid"] for devices in self.members for device in devices]).view(
+            len(seeds), self.clients, -1
+        )
+        return self
+
+    def _owners(self, examples: Any, seed: int) -> NDArray[np.int64]:
+        if self.partition is None and examples.owner is not None:
+            owners: NDArray[np.int64] = examples.owner.numpy()
+            return owners
+        partition = self.partition or Iid()
+        rng = generator(seed, "partition")
+        if len(examples.y) < self.clients:
+            raise ValueError(
+                f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {self.clients}"
+            )
+        labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
+        return partition.assign(labels, self.clients, rng)
+
+    def _split(self, seed: int, device: int, rows: NDArray[np.int64]) -> dict[Split, NDArray[np.int64]]:
+        if len(rows) < 3:
+            raise ValueError(
+                f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs 3 "
+                f"(train, valid, test); lower clients or make the partition less extreme"
+            )
+        rows = rows[np.argsort(bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
+        valid, test = (max(1, round(self.shares[name] * len(rows))) for name in ("valid", "test"))
+        while len(rows) - valid - test < 1:  # three or four examples: one for each at least
+            valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
+        return {"valid": rows[:valid], "test": rows[valid : valid + test], "train": rows[valid + test :]}
+
+    # ---- pure functions of (seed, round) --------------------------------------------------------------------------
+
+    def cohort(self, index: int) -> Cohort:
+        """The work of round ``index`` (from 0) for all replicas."""
+        number = index + 1
+        seeds, devices = np.asarray(self.seeds), np.arange(self.clients)
+        draw = bits(seeds[:, None], "participation", number, devices[None, :])
+        client = np.sort(np.argsort(draw, axis=1)[:, : self.participants], axis=1)
+        concept = np.take_along_axis(self.concepts(index).numpy(), client, axis=1)
+        lists = [self.members[s][k]["train"] for s, line in enumerate(client) for k in line]
+        rows, steps, epoch = self.plan.rows(np.repeat(seeds, self.participants), number, client.ravel(), lists)
+        shape = client.shape
+        where = torch.from_numpy(client)
+        batches = Batches(
+            rows=rows.view(*shape, *rows.shape[1:]),
+            steps=steps.view(shape),
+            epoch=epoch.view(*shape, -1),
+            valid=self._valid[torch.arange(len(seeds))[:, None], where],
+            concept=torch.from_numpy(concept),
+        )
+        sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
+        replicas = torch.ones(len(seeds), dtype=torch.int64)
+        round_ = Round(replicas * index, replicas * self.clients, replicas * 0, torch.from_numpy(concept))
+        return Cohort(Job(where, torch.zeros_like(where)), sizes, batches, round_)
+
+    def concepts(self, index: int) -> Tensor:
+        """[S, N]: the concept of every device in round ``index`` (from 0)."""
+        if self.drift is None:
+            return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
+        return torch.from_numpy(np.stack([self.drift.concept(s, index + 1, self.clients) for s in self.seeds]))
+
+    def census(self, split: Split) -> Census:
+        """All examples of a split."""
+        rows = padded([np.concatenate([device[split] for device in devices]) for devices in self.members])
+        counts = [[len(device[split]) for device in devices] for devices in self.members]
+        return Census(rows, padded([np.repeat(np.arange(self.clients), count) for count in counts]))
+
+    def examples_of(self, split: Split, clients: Tensor) -> Tensor:
+        """[S, J, V]: rows of a split of the devices clients [S, J], padded with -1."""
+        lists = [self.members[s][k][split] for s, line in enumerate(clients.tolist()) for k in line]
+        return padded(lists).view(*clients.shape, -1)
+
+    def events(self) -> list[Event]:
+        """What happens to the world, for plots and metrics."""
+        return self.drift.events() if self.drift is not None else []
+
+    # ---- Lightning -------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Called by the Trainer, which knows the coordinator and so the seeds."""
+        assert self.trainer is not None
+        self.settle(self.trainer.lightning_module.seeds)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """One item per epoch: the cohort of that round."""
+        return DataLoader(Rounds(self), sampler=RoundSampler(), batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """One item: the coordinator evaluates the whole population by itself."""
+        return DataLoader(torch.zeros(1, 1))
+
+
+class Rounds(TorchDataset[Cohort]):
+    """Cohorts by round."""
+
+    def __init__(self, population: Population) -> None:
+        self.population = population
+
+    def __getitem__(self, index: int) -> Cohort:
+        return self.population.cohort(index)
+
+
+class RoundSampler(Sampler[int]):
+    """Yields the current epoch; Lightning calls ``set_epoch``, also after a resume, so no cohort is ever replayed."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning's loop before each epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.epoch,))
+
+    def __len__(self) -> int:
+        return 1

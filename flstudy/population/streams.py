@@ -1,0 +1,39 @@
+"""Named independent random streams, counter-based: what a device does in a round never depends on who else is drawn.
+
+A stream is named by (seed, purpose, round, device, ...). ``bits`` hashes whole arrays of such names at once, so that
+a cohort's shuffles need no loop; ``generator`` opens a numpy generator for one name where a distribution is needed.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look independent."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
+    """64 random bits for every name; ``seed`` and ``counters`` are ints or integer arrays that broadcast."""
+    with np.errstate(over="ignore"):  # wrapping is the point
+        word = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN * np.uint64(1 + zlib.crc32(purpose.encode())))
+        for counter in counters:
+            word = mix(word * GOLDEN + np.asarray(counter, dtype=np.uint64) + np.uint64(1))
+    return word
+
+
+def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    """A numpy generator for one name."""
+    return np.random.Generator(np.random.Philox(key=int(bits(seed, purpose, *counters))))
+
+
+def torch_seed(seed: int, purpose: str) -> int:
+    """A seed for torch's generators, in [0, 2^63)."""
+    return int(bits(seed, purpose) >> np.uint64(1))

@@ -1,0 +1,137 @@
+"""A ranking as tables: one set of cells, shown by rich in a terminal of 100 columns or written as Markdown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from flstudy.metrics.drift import DEFAULT
+from flstudy.reporting.ranking import Floats, Ranking
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """A table before it has a form. Numbers are set to the right, words (the columns in `words`) to the left."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: frozenset[int]
+
+    def rich(self) -> Table:
+        table = Table(title=escape(self.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for index, name in enumerate(self.header):
+            word = index in self.words
+            # Words may wrap where a terminal is narrow, a number never.
+            table.add_column(escape(name), justify="left" if word else "right", no_wrap=not word, overflow="fold")
+        for row in self.rows:
+            table.add_row(*(escape(cell) for cell in row))
+        return table
+
+    def markdown(self) -> str:
+        def line(cells: tuple[str, ...]) -> str:
+            return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+        rule = "|" + "|".join(":--" if index in self.words else "--:" for index in range(len(self.header))) + "|"
+        return "\n".join([f"**{self.title}**", "", line(self.header), rule, *map(line, self.rows)])
+
+
+def result_cells(ranking: Ranking, study: str) -> Cells:
+    """Best trial per algorithm, best first; drift columns only where something drifted."""
+    drifted = any(row.drifts for row in ranking.rows)
+    kind = _kind(ranking.accuracy_metric)
+    percent = ranking.selection_metric in ("valid/accuracy", "valid/personal_accuracy")
+    selected = ranking.selection_metric.replace("/", "\n") + (" %" if percent else "")
+    drift_header = ("Before\ndrift %", "Dip %", "Rounds to\nrecovery") if drifted else ()
+    rows = []
+    for place, row in enumerate(ranking.rows, start=1):
+        drift = (spread(row.before, 100), spread(row.dip, 100), recovery(row.recovery)) if drifted else ()
+        value = f"{100 * row.selected_on:.1f}" if percent else f"{row.selected_on:.4g}"
+        rows.append((str(place), row.trial.algorithm, row.trial.trial, value, *drift, spread(row.final, 100)))
+    return Cells(
+        title=f"Study {study}: best trial per algorithm, {kind} accuracy",
+        header=("#", "Algorithm", "Trial", selected, *drift_header, f"Final\n{kind} %"),
+        rows=tuple(rows),
+        words=frozenset({1, 2}),
+    )
+
+
+def hyperparameter_cells(ranking: Ranking) -> Cells:
+    """What the search chose for each of the best trials."""
+    rows = tuple((row.trial.algorithm, row.trial.trial, settings(row.trial.overrides)) for row in ranking.rows)
+    return Cells(
+        title="Their hyper-parameters",
+        header=("Algorithm", "Trial", "Chosen by the search"),
+        rows=rows,
+        words=frozenset({0, 1, 2}),
+    )
+
+
+def drift_cells(ranking: Ranking) -> Cells | None:
+    """Drift by drift, where there were several."""
+    if all(len(row.drifts) < 2 for row in ranking.rows):
+        return None
+    rows = [
+        (str(d.round), d.label, row.trial.algorithm, spread(d.before, 100), spread(d.dip, 100), recovery(d.recovery))
+        for index in range(len(ranking.rows[0].drifts))  # the drifts are the study's: every row has the same
+        for row in ranking.rows
+        for d in row.drifts[index : index + 1]
+    ]
+    return Cells(
+        title="Drift by drift",
+        header=("Round", "Drift", "Algorithm", "Before %", "Dip %", "Rounds to\nrecovery"),
+        rows=tuple(rows),
+        words=frozenset({1, 2}),
+    )
+
+
+def footnotes(ranking: Ranking, seeds: int) -> list[str]:
+    """How to read the numbers, then what became of the other trials."""
+    notes = []
+    if ranking.rows:
+        over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed: no spread"
+        notes.append(f"{over}. Chosen and ranked by {ranking.selection_metric} of trials that did all rounds.")
+    most = max((len(row.drifts) for row in ranking.rows), default=0)
+    if most:
+        first, last = ("first ", "last ") if most > 1 else ("", "")
+        notes.append(
+            f"Before: last {DEFAULT['steady']} evaluations before the {first}drift. Dip: lowest accuracy after it. "
+            f"Recovery, after the {last}drift: the mean of {DEFAULT['window']} evaluations stays within "
+            f"{100 * DEFAULT['tolerance']:g} points of that of the last {DEFAULT['steady']}; "
+            "(2/3) where only two seeds of three recover."
+        )
+    return notes + list(ranking.notes)
+
+
+def spread(values: Floats, scale: float = 1.0) -> str:
+    """mean ± sample standard deviation over seeds; how many of them count where some are NaN."""
+    known = scale * values[~np.isnan(values)]
+    if not known.size:
+        return NOTHING
+    text = f"{known.mean():.1f}" + (f" ± {known.std(ddof=1):.1f}" if known.size > 1 else "")
+    return text if known.size == values.size else f"{text} ({known.size}/{values.size})"
+
+
+def recovery(values: Floats) -> str:
+    text = spread(values)
+    return "never" if text == NOTHING else text
+
+
+def settings(overrides: Mapping[str, Any]) -> str:
+    """`lr 0.0316, tau 0.001`: the algorithm's own keys without their prefix; its name has a column of its own."""
+    chosen = {key.removeprefix("algorithm."): value for key, value in overrides.items() if key != "algorithm"}
+    return ", ".join(f"{key} {_short(value)}" for key, value in chosen.items()) or NOTHING
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _kind(metric: str) -> str:
+    return "test" if metric.startswith("test/") else "validation"

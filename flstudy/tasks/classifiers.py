@@ -1,0 +1,94 @@
+"""Logistic regression, a multi-layer perceptron and a small CNN. Inputs of any shape are flattened where needed."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flstudy.tasks.task import Task
+
+
+def positive(**sizes: int) -> None:
+    """Raise ValueError for the first size below 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be ≥ 1, got {value}")
+
+
+class Logistic(Task):
+    """Multinomial logistic regression, a convex task.
+
+    Args:
+        shape: shape of one input; a config leaves it out and gets the data set's.
+        classes: number of labels; likewise.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int) -> None:
+        super().__init__()
+        positive(classes=classes)
+        self.linear = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.linear(x.flatten(1))
+
+
+class Mlp(Task):
+    """A multi-layer perceptron with ReLU; one hidden layer is FLASH's "2 layer fully connected model".
+
+    Args:
+        shape: shape of one input; a config leaves it out and gets the data set's.
+        classes: number of labels; likewise.
+        hidden: width of the hidden layers, ≥ 1.
+        layers: number of hidden layers, ≥ 1.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int, hidden: int = 64, layers: int = 1) -> None:
+        super().__init__()
+        positive(classes=classes, hidden=hidden, layers=layers)
+        widths = [math.prod(shape)] + [hidden] * layers
+        blocks: list[nn.Module] = [nn.Flatten()]
+        for width, following in zip(widths, widths[1:], strict=False):
+            blocks += [nn.Linear(width, following), nn.ReLU()]
+        self.network = nn.Sequential(*blocks, nn.Linear(widths[-1], classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.network(x)
+
+
+class Cnn(Task):
+    """Two 3×3 convolutions, each followed by ReLU, the second by 2×2 pooling, and a dense layer: the shape of the
+    EMNIST model of Reddi et al. 2021 (App. C.2) without its dropout.
+
+    Args:
+        shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
+        classes: number of labels; likewise.
+        channels: feature maps of the two convolutions, each ≥ 1.
+        dense: width of the dense layer, ≥ 1.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], classes: int, channels: tuple[int, int] = (32, 64), dense: int = 128
+    ) -> None:
+        super().__init__()
+        positive(classes=classes, dense=dense, **{f"channels[{i}]": width for i, width in enumerate(channels)})
+        if len(shape) != 3 or min(shape[1:]) < 6:
+            raise ValueError(f"Cnn: shape must be (channels, height ≥ 6, width ≥ 6), got {tuple(shape)}; use Mlp")
+        first, second = channels
+        self.features = nn.Sequential(
+            nn.Conv2d(shape[0], first, 3),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            width = self.features(torch.zeros(1, *shape)).shape[1]
+        self.head = nn.Sequential(nn.Linear(width, dense), nn.ReLU(), nn.Linear(dense, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.head(self.features(x))

@@ -1,0 +1,111 @@
+"""A task seen as functions of its parameters: what executors differentiate, whatever LightningModule it is."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from flstudy.algorithms import Batch, Layout
+
+
+class Objective:
+    """Losses and accuracies of a task at given parameters.
+
+    Args:
+        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; batches
+            are (x, y). It is copied; the copy's ``log`` is silent, since no trainer stands behind it.
+
+    Raises:
+        ValueError: if the task has neither, has no trainable parameter, or keeps BatchNorm statistics.
+    """
+
+    def __init__(self, task: L.LightningModule) -> None:
+        name = type(task).__name__
+        self.per_example = hasattr(task, "example_losses")
+        if not self.per_example and not overrides(task, "training_step"):
+            raise ValueError(
+                f"task: {name} defines neither example_losses nor training_step, so it has no loss; add "
+                f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
+            )
+        for path, module in task.named_modules():
+            if isinstance(module, _BatchNorm) and module.track_running_stats:
+                raise ValueError(
+                    f"task: {name}.{path} is a {type(module).__name__} with running statistics, which neither "
+                    f"vectorise nor average over devices; use GroupNorm, or track_running_stats=False"
+                )
+        trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
+        self.module = copy.deepcopy(task)
+        task._trainer = trainer
+        self.module.log = self.module.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
+        self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+        if self.layout.n == 0:
+            raise ValueError(f"task: {name} has no trainable parameter")
+        self.scores_accuracy = hasattr(task, "example_correct") or overrides(task, "forward")
+        self._call = Call(self.module)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Objective":
+        """Move the module's frozen parts; trained parameters come as arguments."""
+        self.module.to(device=device, dtype=dtype)
+        return self
+
+    def example_losses(self, y: Any, batch: Batch) -> Tensor:
+        """[B] losses at parameters y, flat [n] or as named tensors."""
+        losses: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
+        return losses
+
+    def __call__(self, y: Any, batch: Batch) -> Tensor:
+        """[] mean loss over the batch's real examples."""
+        if not self.per_example:
+            loss = self._at(y, "training_step", (batch.x, batch.y), 0)
+            return loss["loss"] if isinstance(loss, Mapping) else loss
+        losses = self.example_losses(y, batch)
+        if batch.mask is None:
+            return losses.mean()
+        mask = batch.mask.to(losses.dtype)
+        return (losses * mask).sum() / mask.sum().clamp(min=1)
+
+    def example_correct(self, y: Any, batch: Batch) -> Tensor:
+        """[B] 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
+        if hasattr(self.module, "example_correct"):
+            correct: Tensor = self._at(y, "example_correct", (batch.x, batch.y))
+            return correct
+        return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
+
+    def _at(self, y: Any, method: str, *arguments: Any) -> Any:
+        tensors = y if isinstance(y, Mapping) else self.layout.split(y)
+        return functional_call(self._call, {f"task.{name}": t for name, t in tensors.items()}, (method, *arguments))
+
+
+class Call(nn.Module):
+    """Calls any method of a task, so that ``functional_call`` can reach it."""
+
+    def __init__(self, task: nn.Module) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, method: str, *arguments: Any) -> Any:
+        """The method's result."""
+        return getattr(self.task, method)(*arguments)
+
+
+def overrides(task: L.LightningModule, method: str) -> bool:
+    """Whether a module defines a method that LightningModule only declares."""
+    return getattr(type(task), method, None) is not getattr(L.LightningModule, method, None)
+
+
+def initial_parameters(task: L.LightningModule, layout: Layout, seed: int | None) -> Tensor:
+    """x⁰ [n]: the task's parameters as they are, or (with a seed) as its modules' ``reset_parameters`` draw them."""
+    module = copy.deepcopy(task)
+    if seed is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(seed)
+            for part in module.modules():
+                reset: Callable[[], None] | None = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+    return layout.flat({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})

@@ -1,0 +1,252 @@
+"""The rounds of one trial in Parquet: every metric, every replica, readable without a server.
+
+A Parquet file has its index at the end, so one that a killed process left open cannot be read at all. Records are
+therefore a *directory* of small finished files, which pandas, Polars, DuckDB and pyarrow open by the directory's name:
+
+    records/7.parquet/000000-from-1.parquet     rounds 1..25
+                      000001.parquet            rounds 26..50
+                      000002-from-41.parquet    a resumed run: replaces what parts 0 and 1 say of rounds >= 41
+
+A part is written under a hidden name, synced and renamed, so it is there whole or not at all; nothing is ever
+rewritten, so a long run costs no more per round than a short one (rewriting one file and renaming it would cost
+quadratically many bytes). `close` merges the parts into one that replaces them all, by the same rule: a kill between
+the merge and the removal of the old parts loses and doubles nothing. Only `read_records` knows that rule; other tools
+see exactly the right rows once the writer is closed.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+VERSION = 1
+_VERSION, _SEEDS = b"flstudy.records.version", b"flstudy.records.seeds"
+_PART = re.compile(r"(\d{6,})(?:-from-(\d+))?\.parquet")
+
+
+class RoundRecord(Protocol):
+    """What the coordinator says of one round."""
+
+    @property
+    def round(self) -> int: ...  # rounds done, from 1
+    @property
+    def metrics(self) -> Mapping[str, Sequence[float]]: ...  # one value per replica
+
+
+def schema(seeds: Sequence[int]) -> pa.Schema:
+    """One row per (replica, round, metric), rounds ascending."""
+    return pa.schema(
+        [
+            ("replica", pa.int16()),
+            ("seed", pa.int64()),
+            ("round", pa.int32()),
+            ("metric", pa.dictionary(pa.int32(), pa.string())),
+            ("value", pa.float64()),
+        ],
+        metadata={_VERSION: str(VERSION).encode(), _SEEDS: json.dumps([int(s) for s in seeds]).encode()},
+    )
+
+
+class RecordWriter:
+    """Appends the rounds of one trial under `path`; `seeds[i]` is the seed of replica i.
+
+    Opening an existing path continues it: the first round appended replaces that round and all later ones of the
+    earlier attempts, and so does going back to an earlier round with the same writer. A round appended twice in a row
+    is merged metric by metric, the last value winning.
+
+    Rounds reach the disk every `flush_every` rounds, on `flush` and on `close`. Flush before saving a checkpoint:
+    a run resumed from it appends only later rounds, and those in a dead writer's memory would be missing for good.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], seeds: Sequence[int], *, flush_every: int = 25) -> None:
+        if not len(seeds):
+            raise ValueError("seeds must name at least one replica, got []")
+        if flush_every < 1:
+            raise ValueError(f"flush_every must be >= 1 rounds, got {flush_every}")
+        self.path, self.flush_every = Path(path), flush_every
+        self.schema = schema(seeds)
+        self._seeds = np.asarray(seeds, dtype=np.int64)
+        self._pending: dict[int, dict[str, NDArray[np.float64]]] = {}
+        self._last_round: int | None = None  # of this writer; None makes the next round start an attempt
+        self._replaces: int | None = None  # the first pending round, where the pending part starts an attempt
+        self._closed = False
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink()
+        except OSError as error:
+            raise ValueError(f"records path {self.path} must be a writable directory: {error.strerror}") from error
+        existing = _parts(self.path)
+        self._next_part = existing[-1][0] + 1 if existing else 0
+        if existing:
+            known = _seeds_of(existing[-1][2])
+            if known != self._seeds.tolist():
+                raise ValueError(f"records at {self.path} hold seeds {known}, got {self._seeds.tolist()}")
+
+    def append(self, record: RoundRecord) -> None:
+        if self._closed:
+            raise ValueError(f"records at {self.path} are closed: open a new RecordWriter to continue them")
+        if record.round < 1:
+            raise ValueError(f"round must be >= 1, got {record.round}")
+        row = {name: np.asarray(values, dtype=np.float64) for name, values in record.metrics.items()}
+        for name, values in row.items():
+            if values.shape != self._seeds.shape:
+                raise ValueError(
+                    f"metric {name!r} must have {self._seeds.size} values, one per seed, got {values.shape}"
+                )
+        if self._last_round is None or record.round < self._last_round:
+            self.flush()
+            self._replaces = record.round
+        self._pending.setdefault(record.round, {}).update(row)
+        self._last_round = record.round
+        if len(self._pending) >= self.flush_every:
+            self.flush()
+
+    def flush(self) -> None:
+        """Puts the rounds appended so far on disk as one part."""
+        if not self._pending:
+            return
+        self._write(self._table(), self._replaces)
+        self._pending, self._replaces = {}, None
+
+    def close(self) -> None:
+        """Flushes and merges the parts into one. Closing twice does nothing."""
+        if self._closed:
+            return
+        self.flush()
+        self._closed = True
+        merged = _parts(self.path)
+        if len(merged) > 1:
+            self._write(read_records(self.path), 1)
+            for _, _, part in merged:
+                part.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _table(self) -> pa.Table:
+        names = sorted({name for row in self._pending.values() for name in row})
+        code = {name: index for index, name in enumerate(names)}
+        cells = [(r, code[name], values) for r, row in self._pending.items() for name, values in row.items()]
+        replicas = self._seeds.size
+        metric = pa.array(np.repeat([c for _, c, _ in cells], replicas).astype(np.int32))
+        columns = [
+            pa.array(np.tile(np.arange(replicas, dtype=np.int16), len(cells))),
+            pa.array(np.tile(self._seeds, len(cells))),
+            pa.array(np.repeat([r for r, _, _ in cells], replicas).astype(np.int32)),
+            pa.DictionaryArray.from_arrays(metric, pa.array(names, pa.string())),
+            pa.array(np.concatenate([v for _, _, v in cells] or [np.empty(0)])),
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _write(self, table: pa.Table, replaces: int | None) -> None:
+        name = f"{self._next_part:06d}" + ("" if replaces is None else f"-from-{replaces}") + ".parquet"
+        hidden = self.path / f".{name}.tmp"
+        with hidden.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())  # the rename must not reach the disk before the rows do
+        hidden.replace(self.path / name)
+        self._next_part += 1
+
+
+def read_records(path: str | os.PathLike[str]) -> pa.Table:
+    """All rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
+
+    Raises ValueError where there are no records or where a newer flstudy wrote them.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"no records at {path}: a trial writes them as a directory of Parquet files")
+    try:
+        return _read_parts(path)
+    except FileNotFoundError:  # the writer merged its parts between our listing and our reading
+        return _read_parts(path)
+
+
+def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """`metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, one row per replica."""
+    codes, names = _metric_codes(table)
+    if metric not in names:
+        near = get_close_matches(metric, names, 1)
+        guess = f": did you mean {near[0]!r}?" if near else f": it must be one of {', '.join(sorted(names)) or 'none'}"
+        raise ValueError(f"no metric {metric!r} in these records{guess}")
+    chosen = codes == names.index(metric)
+    replica, at, value = (table[name].to_numpy()[chosen] for name in ("replica", "round", "value"))
+    rounds, position = np.unique(at, return_inverse=True)
+    values = np.full((int(table["replica"].to_numpy().max()) + 1, rounds.size), np.nan)
+    values[replica, position] = value
+    return rounds.astype(np.int64), values
+
+
+def _read_parts(path: Path) -> pa.Table:
+    tables: list[pa.Table] = []
+    limit: int | None = None  # rounds from here on were replaced by newer parts
+    for _, replaces, part in reversed(_parts(path)):
+        if limit is not None and limit <= 1:
+            break
+        table = _read_part(part)
+        tables.append(table if limit is None else table.filter(pc.less(table["round"], limit)))
+        if replaces is not None:
+            limit = replaces if limit is None else min(limit, replaces)
+    if not tables:
+        return schema([]).empty_table()
+    if len(tables) == 1:
+        return tables[0]
+    return _last_wins(pa.concat_tables(reversed(tables)).unify_dictionaries())
+
+
+def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
+    """(number, first replaced round, file) in the order of writing."""
+    found = [(match, part) for part in path.iterdir() if (match := _PART.fullmatch(part.name))]
+    return sorted((int(m[1]), None if m[2] is None else int(m[2]), part) for m, part in found)
+
+
+def _seeds_of(part: Path) -> list[int]:
+    return list(json.loads(_checked(pq.read_schema(part), part)[_SEEDS]))
+
+
+def _read_part(part: Path) -> pa.Table:
+    table = pq.read_table(part, partitioning=None)
+    _checked(table.schema, part)
+    return table
+
+
+def _checked(found: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
+    metadata = found.metadata or {}
+    version = metadata.get(_VERSION, b"none").decode()
+    if version != str(VERSION):
+        raise ValueError(f"records in {part} have version {version}, this flstudy reads version {VERSION}: update it")
+    return metadata
+
+
+def _metric_codes(table: pa.Table) -> tuple[NDArray[np.int32], list[str]]:
+    """The metric column as (index per row, names)."""
+    column = table["metric"].unify_dictionaries().combine_chunks()
+    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    return chunk.indices.to_numpy(), chunk.dictionary.to_pylist()
+
+
+def _last_wins(table: pa.Table) -> pa.Table:
+    """One row per (replica, round, metric), the last one written; rounds ascending."""
+    codes, names = _metric_codes(table)
+    rounds, replica = (table[name].to_numpy().astype(np.int64) for name in ("round", "replica"))
+    key = (rounds * max(len(names), 1) + codes) * (int(replica.max(initial=0)) + 1) + replica
+    # np.unique keeps the first of equals: of the reversed key that is the last row written.
+    _, first = np.unique(key[::-1], return_index=True)
+    return table.take(pa.array(key.size - 1 - first))

@@ -1,0 +1,213 @@
+"""The MLflow store of a study: opened and checked once in the driver, then used by every trial.
+
+MLflow is imported on first use, so that the engine runs where it is not installed.
+"""
+
+import functools
+import logging
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from flstudy.config import ConfigError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+FOLDER = "mlflow_tracking"
+EXPERIMENT = "flstudy"
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_FORMS = "sqlite:///FILE, http(s)://HOST:PORT or postgresql://..."
+_CONNECT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where runs go; picklable, so that workers need not look for it again."""
+
+    uri: str
+    experiment_id: str
+    experiment: str = EXPERIMENT
+
+    @property
+    def client(self) -> "MlflowClient":
+        return _client(self.uri)
+
+    def find(self, tags: dict[str, str]) -> "Run | None":
+        """The newest run with all these tags."""
+        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return found[0] if found else None
+
+    def get_or_create(self, key: dict[str, str], name: str, tags: dict[str, str]) -> str:
+        """Id of the run with the tags ``key``: a second start of the same trial goes on in the same run."""
+        run = self.find(key)
+        if run is None:
+            return self.client.create_run(self.experiment_id, run_name=name, tags={**key, **tags}).info.run_id
+        if run.info.status != "RUNNING":
+            self.client.update_run(run.info.run_id, status="RUNNING")
+        return run.info.run_id
+
+    def end(self, run_id: str, status: str, tags: dict[str, str]) -> None:
+        """Close a run whose worker cannot do so itself any more."""
+        for name, value in tags.items():
+            self.client.set_tag(run_id, name, value)
+        self.client.set_terminated(run_id, status)
+
+
+def default_uri(folder: str | Path = FOLDER) -> str:
+    """SQLite under ``./mlflow_tracking``."""
+    return f"sqlite:///{Path(folder).absolute() / 'mlflow.db'}"
+
+
+def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store:
+    """Check, create or migrate the store, and make the experiment; to be done once, before any trial starts.
+
+    Raises ConfigError within a few seconds where the store cannot be written or its server does not answer.
+    """
+    uri = absolute(uri) if uri else default_uri()
+    scheme = urlsplit(uri).scheme.split("+")[0]
+    if scheme == "sqlite":
+        _check_sqlite(uri)
+    elif scheme in _PORTS:
+        _check_server(uri, scheme)
+    else:
+        remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
+        raise ConfigError(f"study.store must be {_FORMS}, got {uri!r}: {remedy}")
+    try:
+        experiment_id = _experiment(uri, scheme, experiment)
+    except ConfigError:
+        raise
+    except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"study.store must be a writable MLflow store, got {_shown(uri)!r}, which answers {reason!r}: "
+            f"check the address and what runs there"
+        ) from error
+    return Store(uri, experiment_id, experiment)
+
+
+def absolute(uri: str) -> str:
+    """The URI with a relative SQLite path made absolute: workers have their own working directories."""
+    if uri.startswith("sqlite") and "///" in uri and not uri.startswith("sqlite:////"):
+        head, path = uri.split("///", 1)
+        if path != ":memory:":
+            return f"{head}///{Path(path).absolute()}"
+    return uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The database file of a SQLite store; None for other stores."""
+    return Path(unquote(uri.split("///", 1)[1].split("?")[0])) if uri.startswith("sqlite") and "///" in uri else None
+
+
+def quiet() -> None:
+    """Keep MLflow from telemetry, from minutes of silent retries and from chatter; what the user has set, stays."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+@functools.cache
+def _client(uri: str) -> "MlflowClient":
+    quiet()
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _check_sqlite(uri: str) -> None:
+    path = sqlite_file(uri)
+    if path is None or path.name in ("", ":memory:"):
+        raise ConfigError(f"study.store must be {_FORMS}, got {uri!r}: name a file that all trials can open")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=_CONNECT_S)
+        try:
+            # Readers and one writer at a time without blocking each other; kept in the file for later connections.
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("BEGIN IMMEDIATE")  # fails on a read-only file, or one that is no database
+            connection.rollback()
+        finally:
+            connection.close()
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(
+            f"study.store must be a writable SQLite file, got {str(path)!r} ({reason}): "
+            f"give a file in a folder that you may write, such as sqlite:///mlflow_tracking/mlflow.db"
+        ) from error
+
+
+def _check_server(uri: str, scheme: str) -> None:
+    """A connection tells within seconds what MLflow would find out after minutes of retries."""
+    parts = urlsplit(uri)
+    try:
+        port = parts.port or _PORTS[scheme]
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"study.store must be a server that answers, got {_shown(uri)!r} ({error}): "
+            f"start it, or leave study.store out to use {FOLDER}/mlflow.db"
+        ) from error
+
+
+def _experiment(uri: str, scheme: str, name: str) -> str:
+    client = _client(uri)
+    try:
+        found = client.get_experiment_by_name(name)
+    except Exception as error:
+        if "out-of-date database schema" not in str(error):
+            raise
+        _migrate(uri)
+        _client.cache_clear()
+        client = _client(uri)
+        found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise ConfigError(
+            f"study.store must not hold experiment {name!r} as deleted, got one in {_shown(uri)!r}: "
+            f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
+        )
+    if found is not None:
+        return found.experiment_id
+    location: str | None = None  # a server has its own
+    if scheme == "sqlite":
+        file = sqlite_file(uri)
+        assert file is not None
+        location = (file.parent / "artifacts").as_uri()
+    elif not scheme.startswith("http"):
+        location = (Path(FOLDER).absolute() / "artifacts").as_uri()
+    try:
+        return client.create_experiment(name, artifact_location=location)
+    except Exception:
+        found = client.get_experiment_by_name(name)  # another study was faster
+        if found is None:
+            raise
+        return found.experiment_id
+
+
+def _migrate(uri: str) -> None:
+    """Bring an older database to the installed MLflow's schema."""
+    command = [sys.executable, "-m", "mlflow", "db", "upgrade", uri]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(
+            f"study.store must be of the installed MLflow's schema, got {_shown(uri)!r} and could not migrate it "
+            f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
+        )
+
+
+def _shown(uri: str) -> str:
+    """The URI without a password."""
+    parts = urlsplit(uri)
+    return uri.replace(f":{parts.password}@", ":***@") if parts.password else uri

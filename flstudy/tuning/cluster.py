@@ -1,0 +1,67 @@
+"""Ray for one study: started quietly, or joined where RAY_ADDRESS names a cluster."""
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flstudy.config import ConfigError
+from flstudy.tuning.worker import thread_settings
+
+if TYPE_CHECKING:
+    from flstudy.config import Resources
+
+
+@contextlib.contextmanager
+def cluster(resources: "Resources") -> Iterator[None]:
+    """A quiet Ray: the cluster at RAY_ADDRESS, or a local one that ends with the study."""
+    for name, value in {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config mean the same in a worker
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard copies of what MLflow has
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours says what it does, and how to insist
+        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+        "TUNE_GLOBAL_CHECKPOINT_S": "60",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # without a share of a GPU a trial sees none
+    }.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    mine = not ray.is_initialized()
+    if mine:
+        workers = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if os.environ.get("RAY_ADDRESS"):
+                ray.init(runtime_env={"env_vars": workers}, **quiet)
+            else:
+                os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
+                ray.init(include_dashboard=False, num_cpus=_cores(), **quiet)
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    try:
+        _check(resources, ray.cluster_resources())
+        yield
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check(resources: "Resources", has: dict[str, float]) -> None:
+    """A trial that never fits would wait for ever."""
+    for name, wanted, there in (
+        ("cpu", resources.cpu, has.get("CPU", 0.0)),
+        ("gpu", resources.gpu, has.get("GPU", 0.0)),
+    ):
+        if not 0 <= wanted <= there:
+            raise ConfigError(
+                f"study.resources.{name} must lie in [0, {there:g}], what this machine or cluster has, "
+                f"got {wanted:g}: lower it, or start Ray where there is more and set RAY_ADDRESS"
+            )

@@ -1,0 +1,87 @@
+"""Optuna's TPE behind Ray Tune's searcher interface, for conditional spaces.
+
+Ray's own OptunaSearch shares one study name between all studies of a process and tells a failed trial as a complete
+one. Here the sampler lives in the driver, in memory: Optuna's SQLite storage is not for parallel writers.
+"""
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.samplers import TPESampler
+from optuna.trial import TrialState
+from ray.tune.search import Searcher
+
+from flstudy.tuning.space import Space
+
+if TYPE_CHECKING:
+    from flstudy.config import Config, Tpe
+
+
+def tpe(settings: "Tpe") -> TPESampler:
+    """The sampler with every argument written out: their defaults changed with Optuna 5.
+
+    Left out are only ``consider_*``, ``prior_weight``, ``gamma``, ``weights`` and ``warn_independent_sampling``: these
+    are deprecated there and naming them warns.
+    """
+    return TPESampler(
+        n_startup_trials=settings.startup_trials,
+        n_ei_candidates=settings.candidates,
+        seed=settings.seed,
+        multivariate=settings.multivariate,
+        group=settings.multivariate,  # a joint density needs the trials apart that share the same keys
+        constant_liar=True,  # trials run side by side: do not propose where one is running already
+        constraints_func=None,
+    )
+
+
+class Search(Searcher):
+    """Proposes ``{'number': n, 'overrides': {...}}`` for each trial and learns from its last report."""
+
+    def __init__(self, space: Space, config: "Config", *, name: str) -> None:
+        super().__init__(metric="objective", mode=config.study.objective.mode)
+        self._space, self._config, self._trials = space, config, config.study.trials
+        self._made: dict[str, Config] = {}  # configs by the class names chosen
+        self._asked: dict[str, optuna.Trial] = {}
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        direction = "maximize" if config.study.objective.mode == "max" else "minimize"
+        self.study = optuna.create_study(
+            storage=None,
+            study_name=name,
+            sampler=tpe(config.study.sampler),
+            pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
+            direction=direction,
+        )
+        for point in space.defaults(config)[: self._trials]:
+            self.study.enqueue_trial(point)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if len(self._asked) >= self._trials:
+            return Searcher.FINISHED
+        trial = self.study.ask()
+        self._asked[trial_id] = trial
+        return {"number": trial.number, "overrides": self._space.suggest(trial, self._has_key)}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        trial = self._asked[trial_id]
+        if error or not result or result.get("status") == "failed":
+            self.study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
+        else:
+            self.study.tell(trial, result["objective"])
+
+    def save(self, checkpoint_path: str) -> None:
+        Path(checkpoint_path).write_bytes(pickle.dumps((self.study, self._asked)))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """From this study's own folder only: unpickling runs what is in the file."""
+        self.study, self._asked = pickle.loads(Path(checkpoint_path).read_bytes())
+
+    def _has_key(self, chosen: Mapping[str, Any], key: str) -> bool:
+        # Composing a config costs milliseconds, and there are only as many as combinations of class names.
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        if text not in self._made:
+            self._made[text] = self._config.with_overrides(chosen) if chosen else self._config
+        return self._made[text].has_key(key)

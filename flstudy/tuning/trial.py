@@ -1,0 +1,180 @@
+"""One trial of a study: a config with some values replaced, trained and watched. Runs without Ray.
+
+What ends a trial early is said in its status:
+
+    finished   all rounds done
+    pruned     `report` returned False: a scheduler stopped it
+    diverged   a replica's training loss or objective became NaN or infinite: the trial reports the worst value
+    failed     it raised, or never measured the objective: the traceback is kept and the study goes on
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from flstudy.config import ConfigError
+from flstudy.tracking.mlflow import mean
+
+if TYPE_CHECKING:
+    from flstudy.config import Config, Objective
+    from flstudy.federation import Record
+
+Status = Literal["finished", "pruned", "diverged", "failed", "interrupted"]
+
+WORST = 1e9
+"""Stands for the objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE
+only ranks, so its size does not matter."""
+
+
+class Outcome(NamedTuple):
+    """How a trial ended."""
+
+    status: Status
+    round: int  # rounds done
+    objective: float  # of the last evaluation, mean over replicas; the worst value if diverged or failed
+    metrics: dict[str, float]  # last value of each metric, mean over replicas
+    error: str | None  # traceback
+
+
+class Tracker(Protocol):
+    """Where a trial's rounds are shown: `TrialRun`, or nothing."""
+
+    def start(
+        self,
+        *,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        seeds: Sequence[int],
+        config: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def log(self, record: "Record") -> None: ...
+    def finish(
+        self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
+    ) -> None: ...
+
+
+def worst(objective: "Objective") -> float:
+    """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
+    if objective.mode == "min":
+        return WORST
+    return 0.0 if objective.metric.endswith("accuracy") else -WORST
+
+
+def run_trial(
+    config: "Config",
+    overrides: Mapping[str, Any],
+    *,
+    report: Callable[[dict[str, Any]], bool | None],
+    tracker: Tracker | None = None,
+    records_path: str | Path | None = None,
+) -> Outcome:
+    """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
+
+    ``report`` gets ``{objective's name: mean over replicas, 'objective': the same, 'round': r, 'metrics': {...},
+    'status': ..., 'error': ...}`` after every round that measured the objective, and once more at the end, so the
+    objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
+    as Parquet.
+    """
+    trial = _Trial(config, report, tracker)
+    try:
+        trial.config = config.with_overrides(overrides)
+        trial.open()
+        trial.train(records_path)
+    except KeyboardInterrupt:
+        trial.close("KILLED", None)
+        raise
+    except Exception:
+        trial.status, trial.error = "failed", traceback.format_exc()
+    return trial.end()
+
+
+class _Trial:
+    """What is known of the trial while it runs."""
+
+    def __init__(
+        self, config: "Config", report: Callable[[dict[str, Any]], bool | None], tracker: Tracker | None
+    ) -> None:
+        self.config = config  # the study's own, should the overrides make none
+        self.objective, self.report, self.tracker = config.study.objective, report, tracker
+        self.opened = False
+        self.status: Status = "finished"
+        self.error: str | None = None
+        self.round = 0
+        self.value: float | None = None
+        self.metrics: dict[str, float] = {}
+
+    def open(self) -> None:
+        if self.tracker is not None and not self.opened:
+            self.opened = True
+            made = self.config
+            self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
+
+    def train(self, records_path: str | Path | None) -> None:
+        if records_path is None:
+            self.config.run(lambda record: self.on_round(record, None))
+        else:
+            from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
+
+            with RecordWriter(records_path, self.config.seeds) as writer:
+                self.config.run(lambda record: self.on_round(record, writer))
+        if self.status == "finished" and self.value is None:
+            near = get_close_matches(self.objective.metric, self.metrics, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(self.metrics)) or 'none'}"
+            raise ConfigError(
+                f"study.objective.metric must be a metric that evaluations measure, "
+                f"got {self.objective.metric!r}: {hint}"
+            )
+
+    def on_round(self, record: "Record", writer: Any) -> None:
+        from flstudy.federation import StopRun
+
+        self.round = record.round
+        self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
+        if writer is not None:
+            writer.append(record)
+        if self.tracker is not None:
+            self.tracker.log(record)
+        value = mean(record.metrics[self.objective.metric]) if self.objective.metric in record.metrics else None
+        losses = [self.metrics[name] for name in ("train/loss",) if name in record.metrics]
+        if not all(map(math.isfinite, losses if value is None else [*losses, value])):
+            self.status = "diverged"
+            raise StopRun(f"diverged in round {record.round}")
+        if value is None:
+            return
+        self.value = value
+        if (
+            record.round < self.config.rounds and self.report(self.told("running")) is False
+        ):  # the last round is told by end
+            self.status = "pruned"
+            raise StopRun(f"stopped by the scheduler in round {record.round}")
+
+    def end(self) -> Outcome:
+        """Close the tracker, then tell the last report: whoever hears it may rely on the run being complete."""
+        self.open()
+        if self.status in ("diverged", "failed"):
+            self.value = worst(self.objective)
+        tags = {"rounds": str(self.round)}
+        if self.status != "finished":
+            tags[self.status] = "true"
+        self.close("FAILED" if self.status == "failed" else "FINISHED", tags)
+        if self.status != "pruned":
+            self.report(self.told(self.status))
+        assert self.value is not None
+        return Outcome(self.status, self.round, self.value, self.metrics, self.error)
+
+    def close(self, status: str, tags: dict[str, str] | None) -> None:
+        if self.tracker is not None and self.opened:
+            self.tracker.finish(status, tags=tags, error=self.error)
+
+    def told(self, status: str) -> dict[str, Any]:
+        return {
+            self.objective.metric: self.value,
+            "objective": self.value,
+            "round": self.round,
+            "metrics": dict(self.metrics),
+            "status": status,
+            "error": self.error,
+        }

@@ -1,0 +1,108 @@
+"""What runs in a Ray worker: the trainable around `run_trial`, and the threads it may use."""
+
+import gc
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
+from flstudy.tracking.store import Store
+from flstudy.tuning.trial import Outcome, run_trial
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+
+REPORT_S = 0.25  # between reports at which the scheduler decides nothing: they are for the eye only
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What all trials of a study share; sent to every worker."""
+
+    config: "Config"
+    store: Store
+    study: str
+    study_id: str
+    parent: str  # run id of the study in MLflow
+    records: str  # folder
+    threads: int
+    rungs: list[float]  # rounds at which the scheduler decides
+    environment: dict[str, str]  # tags
+
+    def tracker(self, number: int) -> TrialRun:
+        """The trial's run in MLflow, the same one whenever the trial is started again."""
+        key = {STUDY_ID: self.study_id, TRIAL: str(number)}
+        tags = {STUDY: self.study, **self.environment}
+        return TrialRun(self.store, name=f"{self.study}/{number}", key=key, parent=self.parent, tags=tags)
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Environment of a worker: trials side by side must not fight for cores."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
+
+
+def trainable(assignment: Assignment) -> Callable[[dict[str, Any]], None]:
+    """The function that Ray Tune runs with ``{'number': n, 'overrides': {...}}``."""
+
+    def trial(proposed: dict[str, Any]) -> None:
+        work(assignment, proposed["number"], proposed["overrides"])
+
+    return trial
+
+
+def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outcome:
+    """Run one trial and report to Ray Tune."""
+    from ray import tune
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    os.environ.update(thread_settings(assignment.threads))
+    import torch
+
+    torch.set_num_threads(assignment.threads)
+    tracker = assignment.tracker(number)
+    stop: SystemExit | None = None
+    told_at, told_round = 0.0, 0
+
+    def report(told: dict[str, Any]) -> bool:
+        nonlocal stop, told_at, told_round
+        decides = told["status"] != "running" or any(told_round < rung <= told["round"] for rung in assignment.rungs)
+        if not decides and time.monotonic() - told_at < REPORT_S:
+            return True
+        told_at, told_round = time.monotonic(), told["round"]
+        # Ray flattens nested results and cuts names at '/': the metrics travel as text.
+        numbers = {"objective": told["objective"], "round": told["round"]}
+        rest = {"status": told["status"], "error": told["error"], "metrics": json.dumps(told["metrics"])}
+        try:
+            tune.report({**numbers, **rest, "run_id": tracker.run_id})
+        except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
+            stop = exit
+            return False
+        return True
+
+    try:
+        outcome = run_trial(
+            assignment.config,
+            overrides,
+            report=report,
+            tracker=tracker,
+            records_path=os.path.join(assignment.records, f"{number}.parquet"),
+        )
+    finally:
+        _release()
+    if stop is not None:
+        raise stop  # Ray waits for the thread to end so
+    return outcome
+
+
+def _release() -> None:
+    """A reused worker must not start its next trial with the memory of this one."""
+    gc.collect()
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

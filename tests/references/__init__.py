@@ -1,0 +1,1 @@
+"""Plain-numpy transcriptions of the papers' equations: the yardstick for the real implementation."""

@@ -1,0 +1,81 @@
+"""Self-checks of FLASH: hand-computed rounds, FedAdam as the case without d, the 0/0 guard."""
+
+import numpy as np
+import pytest
+
+from . import fedadam, flash, local
+from .cases import LOCAL, play, steps
+
+
+@pytest.mark.parametrize("v_init", ["zero", "tau_sq"])
+def test_flash_without_d_is_fedadam(monkeypatch, x0, cohort, v_init):
+    hyper = {"server_lr": 0.1, "tau": 0.01, "v_init": v_init}
+    with_d = play(flash, x0, cohort, {**hyper, "denominator": "clamp"})["x"]
+    monkeypatch.setattr(flash, "disparity", lambda d, v, innovation, h: np.zeros_like(d))
+    adam = play(fedadam, x0, cohort, hyper)["x"]
+    for mode in ("paper", "clamp"):
+        np.testing.assert_array_equal(play(flash, x0, cohort, {**hyper, "denominator": mode})["x"], adam)
+    assert not np.allclose(with_d, adam)
+
+
+@pytest.mark.parametrize("delta", [0.05, -0.05, 0.2, -2.25])
+def test_flash_round_one_scalar(delta):
+    b1, b2, tau, eta = 0.9, 0.99, 1e-3, 0.5
+    hyper = {"beta1": b1, "beta2": b2, "tau": tau, "server_lr": eta, "v_init": "zero"}
+    state = steps(flash, np.zeros(1), [np.array([delta])], hyper)
+    assert state["d"][0] == pytest.approx(b2 * delta**2, rel=1e-12)  # b3 = 0
+    below = np.sqrt(1 - b2) * abs(delta) - b2 * delta**2 + tau
+    assert state["x"][0] == pytest.approx(eta * (1 - b1) * delta / below, rel=1e-9)
+    ascends = abs(delta) > 0.15  # beyond sqrt(1-b2)/b2 = .101 the printed rule steps against Delta
+    assert (np.sign(state["x"][0]) == -np.sign(delta)) == ascends
+    for mode, floor in (("clamp", 0.0), ("clamp_relative", 0.25)):
+        x = steps(flash, np.zeros(1), [np.array([delta])], {**hyper, "denominator": mode, "kappa": 0.25})["x"][0]
+        root = np.sqrt(1 - b2) * abs(delta)
+        expected = max(root - b2 * delta**2, floor * root) + tau
+        assert x == pytest.approx(eta * (1 - b1) * delta / expected, rel=1e-9)
+
+
+def test_flash_round_two_scalar():
+    hyper = {"beta1": 0.5, "beta2": 0.5, "tau": 0.5, "v_init": "zero"}
+    one, two = (steps(flash, np.zeros(1), [np.array([0.5])] * n, hyper) for n in (1, 2))
+    assert (one["v"], one["d"]) == (0.125, 0.125)
+    # v = .0625 + .125 = .1875; innovation .25 - .1875 = .0625; b3 = .125 / (.0625 + .125) = 2/3 (the OLD v)
+    assert two["v"] == 0.1875
+    assert two["d"][0] == pytest.approx(2 / 3 * 0.125 + 1 / 3 * 0.0625)
+    assert (two["x"] - one["x"])[0] == pytest.approx(0.375 / (np.sqrt(0.1875) - two["d"][0] + 0.5))
+
+
+def test_flash_d_turns_negative_when_updates_shrink():
+    hyper = {"v_init": "zero", "beta2": 0.9}
+    state = steps(flash, np.zeros(1), [np.array([1.0])] + [np.zeros(1)] * 40, hyper)
+    assert state["d"][0] < 0 < state["v"][0]
+
+
+def test_flash_tensor_granularity(rng):
+    hyper = {"v_init": "zero", "beta2": 0.9, "denominator": "clamp"}
+    deltas = 0.1 * rng.normal(size=(5, 6))
+    coordinate = steps(flash, np.zeros(6), deltas, hyper)
+    tensor = {**hyper, "beta3_granularity": "tensor"}
+    same = steps(flash, np.zeros(6), deltas, {**tensor, "layout": [(i, i + 1) for i in range(6)]})
+    np.testing.assert_allclose(same["x"], coordinate["x"], rtol=1e-12)
+    h = local.settings({**tensor, "layout": [(0, 2), (2, 6)]}, **flash.OWN)
+    b3 = flash.beta3(np.array([3.0, 4.0, 0, 0, 0, 2]), np.array([6.0, 8.0, 0, 6, 0, 0]), h)
+    np.testing.assert_allclose(b3, [5 / 15, 5 / 15, 0.25, 0.25, 0.25, 0.25])
+    assert not np.allclose(steps(flash, np.zeros(6), deltas, {**tensor, "layout": [(0, 6)]})["x"], coordinate["x"])
+
+
+@pytest.mark.parametrize("granularity", ["coordinate", "tensor"])
+def test_flash_zero_over_zero(granularity):
+    hyper = {"v_init": "zero", "beta3_granularity": granularity, "layout": [(0, 1), (1, 2)]}
+    with np.errstate(all="raise"):
+        state = steps(flash, np.zeros(2), [np.array([0.0, 0.05])] * 3, hyper)
+    assert state["d"][0] == state["x"][0] == 0.0
+    assert state["x"][1] > 0
+
+
+def test_flash_stops_early_and_averages_uniformly(x0, cohort):
+    hyper = {**LOCAL, "gamma": 1e9}
+    state = flash.round(flash.init(x0, hyper), cohort, {**hyper, "first_epoch": "eval_received"})
+    assert [fit.epochs for fit in state["stats"]] == [1, 1, 1]
+    delta = np.mean([fit.y - x0 for fit in state["stats"]], axis=0)
+    np.testing.assert_allclose(state["m"], 0.1 * delta, rtol=1e-12)

@@ -1,0 +1,59 @@
+"""A study's folder comes back as it was written; what is missing or broken is named in one sentence."""
+
+import math
+
+import pytest
+
+from flstudy.reporting import load_study
+
+
+def test_a_study_comes_back(drifting):
+    study = load_study(drifting)
+    assert (study.name, study.rounds, study.seeds) == ("quick", 10, [0, 44])
+    assert study.objective == ("valid/accuracy", True)
+    assert [(event.round, event.label) for event in study.events] == [(5, "sudden drift")]
+    assert dict(study.counts()) == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
+    flash = study.trials[2]
+    assert (flash.trial, flash.algorithm, flash.overrides["algorithm.tau"]) == ("2", "Flash", 1e-05)
+    assert math.isnan(study.trials[4].objective)
+    rounds, accuracy = study.curve(flash, "test/accuracy")
+    assert rounds.tolist() == list(range(1, 11))
+    assert accuracy[:, 4].tolist() == [0.5, 0.6]
+
+
+def test_events_and_trials_may_not_be_there_yet(tmp_path, write_study):
+    folder = write_study(tmp_path / "young", [])
+    (folder / "trials.json").unlink()
+    study = load_study(folder)
+    assert study.events == ()
+    assert study.trials == ()
+
+
+def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write_study, trial):
+    write_study(drifting.parent / "slow", [trial("0")])
+    with pytest.raises(
+        ValueError, match=r"^no study 'quik' in .*studies: did you mean 'quick'\? it holds quick, slow$"
+    ):
+        load_study(drifting.parent / "quik")
+    with pytest.raises(ValueError, match=r"^no study 'zzz' in .*: it holds quick, slow$"):
+        load_study(drifting.parent / "zzz")
+    with pytest.raises(ValueError, match=r"which holds no study yet: start one with 'flstudy tune CONFIG'$"):
+        load_study(drifting / "nothing" / "here")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("trials.json", "[{", "trials.json cannot be read: Expecting property name"),
+        ("trials.json", "{}", "trials.json must hold a list, got dict"),
+        ("trials.json", '[{"trial": 1}]', "has a trial or event without 'algorithm'"),
+        ("events.json", '[{"label": "drift"}]', "has a trial or event without 'round'"),
+        ("study.yaml", "a: [", "study.yaml cannot be read: while parsing"),
+        ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),
+    ],
+)
+def test_a_broken_file_is_named(drifting, file, text, message):
+    (drifting / file).write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_study(drifting)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,121 @@
+"""Who speaks for an algorithm, and the hand-computed drift numbers of its row."""
+
+import numpy as np
+import pytest
+
+from flstudy.reporting import load_study
+from flstudy.reporting.ranking import rank
+
+
+def rows(folder):
+    return [(row.trial.algorithm, row.trial.trial) for row in rank(load_study(folder)).rows]
+
+
+def test_numbers_of_the_drift(drifting):
+    flash, fedavg = rank(load_study(drifting)).rows
+    np.testing.assert_allclose(flash.before, [0.90, 0.92])
+    np.testing.assert_allclose(flash.dip, [0.50, 0.60])
+    np.testing.assert_allclose(flash.final, [0.88, 0.90])
+    # Level 0.88. Trailing means of three: 0.50, 0.69, 0.753, 0.88, ...: near the level from round 8, but its five
+    # evaluations start at round 6, so nothing is known of how long it stays.
+    np.testing.assert_array_equal(flash.recovery, [np.nan, np.nan])
+    np.testing.assert_allclose(fedavg.dip, [0.20, 0.40])
+
+
+def test_recovery_per_seed(tmp_path, write_study, trial):
+    steady = [0.9] * 4 + [0.3] * 2 + [0.8] * 14  # trailing mean of three within 0.02 of 0.8 from round 9: 9 - 5
+    climbing = [0.9] * 4 + list(np.linspace(0.1, 0.8, 16))
+    folder = write_study(
+        tmp_path / "s", [trial("0", rounds=20)], curves={"0": [steady, climbing]}, events=[(5, "drift")], rounds=20
+    )
+    (row,) = rank(load_study(folder)).rows
+    np.testing.assert_array_equal(row.recovery, [4, np.nan])
+
+
+def test_only_trials_that_did_all_rounds_with_a_finite_value_count(drifting):
+    assert rows(drifting) == [("Flash", "2"), ("FedAvg", "0")]  # not the pruned trial 1 with its 0.95
+    notes = rank(load_study(drifting)).notes
+    assert notes == (
+        "6 trials: 3 finished, 1 pruned, 1 diverged, 1 failed.",
+        "No trial of FedYogi did all 10 rounds with a finite result (1 diverged, 1 failed).",
+        "Trial 5 (FedYogi) failed: RuntimeError: out of memory",
+    )
+
+
+def test_a_loss_is_minimised(tmp_path, write_study, trial):
+    trials = [trial("0", "A", 0.3), trial("1", "A", 0.2), trial("2", "B", 0.1), trial("3", "B", float("nan"))]
+    curve = [[0.5] * 10] * 2
+    folder = write_study(
+        tmp_path / "s",
+        trials,
+        curves={str(i): curve for i in range(4)},
+        study={"objective": {"metric": "valid/loss", "mode": "min"}},
+    )
+    assert rows(folder) == [("B", "2"), ("A", "1")]
+
+
+def test_a_test_score_never_chooses(tmp_path, write_study, trial):
+    trials = [
+        trial("0", "A", 0.9, metrics={"valid/accuracy": 0.6, "test/accuracy": 0.9}),
+        trial("1", "A", 0.7, metrics={"valid/accuracy": 0.8, "test/accuracy": 0.7}),
+        trial("2", "A", 0.99, metrics={"valid/accuracy": None, "test/accuracy": 0.99}),  # it was NaN
+    ]
+    folder = write_study(
+        tmp_path / "s",
+        trials,
+        curves={"0": [[0.9] * 10] * 2, "1": [[0.7] * 10] * 2},
+        study={"objective": {"metric": "test/accuracy", "mode": "max"}},
+    )
+    ranking = rank(load_study(folder))
+    assert ranking.rows[0].trial.trial == "1"
+    assert ranking.selection_metric == "valid/accuracy"
+    assert "chosen by valid/accuracy, never by a test score" in ranking.notes[0]
+
+
+def test_the_first_of_equal_trials_stays(tmp_path, write_study, trial):
+    folder = write_study(tmp_path / "s", [trial("0"), trial("1")], curves={n: [[0.5] * 10] * 2 for n in "01"})
+    assert rows(folder) == [("FedAvg", "0")]
+
+
+def test_several_drifts_before_the_first_dip_of_all_recovery_after_the_last(tmp_path, write_study, trial):
+    curve = [0.9] * 6 + [0.4] + [0.8] * 9 + [0.6] + [0.7] * 11
+    folder = write_study(
+        tmp_path / "s",
+        [trial("0", rounds=28)],
+        curves={"0": [curve]},
+        events=[(17, "back"), (7, "there"), (99, "after the end")],
+        rounds=28,
+        seeds=[3],
+    )
+    (row,) = rank(load_study(folder)).rows
+    assert [(drift.round, drift.label) for drift in row.drifts] == [(7, "there"), (17, "back")]
+    assert [drift.before.item() for drift in row.drifts] == pytest.approx([0.9, 0.8])
+    assert [drift.dip.item() for drift in row.drifts] == pytest.approx([0.4, 0.6])
+    # trailing means 0.6, 0.65, 0.667, 0.7: within 0.02 of 0.7 only from round 20 on.
+    assert (row.before.item(), row.dip.item(), row.recovery.item()) == pytest.approx((0.9, 0.4, 3))
+
+
+def test_a_drift_nothing_was_evaluated_before_leaves_that_open(tmp_path, write_study, trial):
+    folder = write_study(tmp_path / "s", [trial("0")], curves={"0": [[0.5] * 10] * 2}, events=[(1, "drift")])
+    (row,) = rank(load_study(folder)).rows
+    assert np.isnan(row.before).all()
+    np.testing.assert_allclose(row.dip, 0.5)
+
+
+def test_validation_curves_where_test_is_not_recorded_by_round(tmp_path, write_study, trial):
+    both = {"valid/accuracy": [[0.6] * 10] * 2, "test/accuracy": [[0.5] * 10] * 2}
+    only = {"valid/accuracy": [[0.7] * 10] * 2}
+    trials = [trial("0", "A"), trial("1", "B")]
+    ranking = rank(load_study(write_study(tmp_path / "s", trials, curves={"0": both, "1": only})))
+    assert ranking.accuracy_metric == "valid/accuracy"
+    assert [row.final[0] for row in ranking.rows] == [0.6, 0.7]
+
+
+def test_lost_records_cost_only_their_own_row_its_numbers(tmp_path, write_study, trial):
+    trials = [trial("0", "A", 0.9), trial("1", "B", 0.8)]
+    folder = write_study(tmp_path / "s", trials, curves={"1": [[0.5] * 10] * 2}, events=[(5, "drift")])
+    ranking = rank(load_study(folder))
+    assert [row.trial.algorithm for row in ranking.rows] == ["A", "B"]
+    assert np.isnan(ranking.rows[0].final).all()
+    assert np.isnan(ranking.rows[0].dip).all()
+    assert ranking.notes[0].startswith("A: no records at ")

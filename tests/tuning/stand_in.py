@@ -1,0 +1,86 @@
+"""A config that trains nothing: studies and trials are tested without the engine."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flstudy.config import ConfigError, Objective, Resources, Study, Tpe
+from flstudy.federation import Record, StopRun
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"lr": 0.1},
+    "FedYogi": {"lr": 0.1, "tau": 0.001},
+    "Flash": {"lr": 0.1, "tau": 0.001, "gamma": 0.05},
+    "Raises": {"lr": 0.1},
+    "Diverges": {"lr": 0.1},
+    "Dies": {"lr": 0.1},
+}
+
+
+def study(**changed: Any) -> Study:
+    """A study of the stand-in's algorithms."""
+    settings: dict[str, Any] = {"objective": Objective(), "search": {}, "sampler": Tpe(), "scheduler": None}
+    return Study(**(settings | {"resources": Resources()} | changed))
+
+
+@dataclass
+class StandIn:
+    """As much of a Config as studies use."""
+
+    study: Study = field(default_factory=study)
+    values: dict[str, Any] = field(default_factory=lambda: {"algorithm": "FedAvg", "population.participants": 10})
+    rounds: int = 6
+    seeds: list[int] = field(default_factory=lambda: [0, 44, 56])
+    path: str = "tune_configs/stand_in.yaml"
+    round_s: float = 0.0
+
+    def flat(self) -> dict[str, Any]:
+        own = ALGORITHMS[self.values["algorithm"]]
+        return {**{f"algorithm.{name}": value for name, value in own.items()}, **self.values}
+
+    def plain(self) -> dict[str, Any]:
+        return {"values": self.flat(), "rounds": self.rounds, "seeds": self.seeds}
+
+    def tags(self) -> dict[str, str]:
+        return {"algorithm": self.values["algorithm"], "dataset": "none", "drift": "SuddenDrift", "task": "none"}
+
+    def has_key(self, key: str) -> bool:
+        return key in self.flat()
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "StandIn":
+        name = overrides.get("algorithm", self.values["algorithm"])
+        if name not in ALGORITHMS:
+            raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}: correct it")
+        made = replace(self, values={**self.values, **overrides})
+        for key in overrides:
+            if not made.has_key(key):
+                raise ConfigError(f"unknown key {key!r}: remove it")
+        lr = made.flat()["algorithm.lr"]
+        if lr <= 0:
+            raise ConfigError(f"algorithm.lr must be > 0, got {lr}: raise it")
+        return made
+
+    def run(self, on_round: Callable[[Record], None], **named: Any) -> None:
+        values = self.flat()
+        distance = abs(math.log10(values["algorithm.lr"]) + 1)
+        try:
+            for r in range(1, self.rounds + 1):
+                time.sleep(self.round_s)
+                metrics = {"train/loss": [1.0 / r] * len(self.seeds), "time/round_s": [0.01] * len(self.seeds)}
+                if values["algorithm"] == "Raises" and r == 3:
+                    raise RuntimeError("the third round is too much")
+                if values["algorithm"] == "Dies" and r == 3:
+                    import os
+
+                    os._exit(7)
+                if values["algorithm"] == "Diverges" and r == 3:
+                    metrics["train/loss"][1] = math.nan
+                if r % 2 == 0:
+                    level = (1 - 1 / (1 + r)) / (1 + distance)
+                    metrics["valid/accuracy"] = [level + 0.01 * s for s in range(len(self.seeds))]
+                    metrics["test/accuracy"] = [level - 0.01 * s for s in range(len(self.seeds))]
+                on_round(Record(r, metrics))
+        except StopRun:
+            return
