@@ -40,7 +40,7 @@ __all__ = [
 def registry() -> dict[str, type[Algorithm]]:
     """Every concrete method by class name, those defined by users included."""
     found: dict[str, type[Algorithm]] = {}
-    waiting: list[type[Algorithm]] = [Algorithm]
+    waiting: list[type[Algorithm]] = [Algorithm]  # type: ignore[type-abstract]
     while waiting:
         cls = waiting.pop()
         waiting.extend(cls.__subclasses__())

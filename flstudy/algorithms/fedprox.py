@@ -24,4 +24,4 @@ class FedProx(FedAvg):
     """μ, strength of the proximal term; the paper's grid is {.001, .01, .1, 1}."""
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:
-        return g + self.mu * (y - msg.x)
+        return g + self.mu * (y - msg.x)  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ from flstudy.algorithms.signatures import Inbox, Round
 
 
 class Segments(NamedTuple):
-    index: Tensor  # [n] number of the tensor to which a coordinate belongs
+    tensor: Tensor  # [n] number of the tensor to which a coordinate belongs
     zeros: Tensor  # [tensors]
 
 
@@ -61,7 +61,8 @@ class Flash(FedOpt):
         segments: Any = ()
         if self.beta3_granularity == "tensor":
             segments = Segments(layout.segments(x.device), x.new_zeros(len(layout.sizes)))
-        return Server(*base, d=torch.zeros_like(x), beta3=torch.zeros_like(x), segments=segments)
+        zeros = torch.zeros_like(x)
+        return Server(base.x, base.m, base.v, base.t, zeros, zeros, segments)
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         return adam_moment(v, delta, self.beta2)
@@ -70,7 +71,7 @@ class Flash(FedOpt):
         """[n]: ‖u_j‖ of each coordinate, or of the tensor that holds it."""
         if self.beta3_granularity == "coordinate":
             return u.abs()
-        return segments.zeros.scatter_add(0, segments.index, u**2).sqrt()[segments.index]  # type: ignore[no-any-return]
+        return segments.zeros.scatter_add(0, segments.tensor, u**2).sqrt()[segments.tensor]  # type: ignore[no-any-return]
 
     def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
         delta = inbox.mean().delta

@@ -1,14 +1,13 @@
 """Hyper-parameters with domains: a wrong value is refused with its name and domain when the method is made."""
 
 import dataclasses
-import math
-import re
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from flstudy.algorithms.interval import NOTATION, within
+
 Parameters = TypeVar("Parameters")
-DOMAIN = re.compile(r"^([\[(])\s*([^,]+),\s*([^\])]+)([\])])$")
 
 
 def hyper(default: Any, domain: str) -> Any:
@@ -17,18 +16,8 @@ def hyper(default: Any, domain: str) -> Any:
     A number exactly at an allowed 0 switches its term off structurally: it stays a Python number when the others
     become 0-d tensors for a compiled step.
     """
-    assert DOMAIN.match(domain), domain
+    assert NOTATION.match(domain), domain
     return dataclasses.field(default=default, metadata={"domain": domain})
-
-
-def within(value: float, domain: str) -> bool:
-    """Whether a number lies in the interval."""
-    match = DOMAIN.match(domain)
-    assert match is not None
-    low, high = float(match[2]), float(match[3])
-    above = value >= low if match[1] == "[" else value > low
-    below = value <= high if match[4] == "]" else value < high
-    return above and below and not math.isnan(value)
 
 
 def check(parameters: Any) -> None:

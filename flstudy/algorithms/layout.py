@@ -31,7 +31,7 @@ class Layout(NamedTuple):
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """The named tensors of the flat vector x [n], as views."""
-        parts = x.split(self.sizes)
+        parts = torch.split(x, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ class Job(NamedTuple):
 class Round(NamedTuple):
     """What the world says about a round; a pure function of (seed, index)."""
 
-    index: Tensor  # [] 0-based
+    number: Tensor  # [] from 1
     num_devices: Tensor  # [] N: devices ever known (|S|/N of SCAFFOLD, 1/N of FedDyn)
     session: Tensor  # [] 0-based stretch of rounds with one device set
     concepts: Tensor | None = None  # [J] true concepts; None unless the algorithm is an oracle

@@ -53,7 +53,9 @@ class ClientBank:
             return
         where = clients.to("cpu")
         slots = self.slot[torch.arange(len(where))[:, None], where]
-        assert slots.unique().numel() == slots.numel(), "the same device twice in one round of a stateful algorithm"
+        assert torch.unique(slots).numel() == slots.numel(), (
+            "the same device twice in one round of a stateful algorithm"
+        )
         for stored, leaf in zip(self.rows, leaves(states), strict=True):
             stored[slots] = leaf.detach().to("cpu")
 

@@ -44,7 +44,7 @@ class Programs:
         """One step of every active lane; the others keep their state. Returns the states and losses [A]."""
         if self.compiled:
             algorithm = traced(algorithm, local.y)
-        return self._step(algorithm, local, batch, active, msg, client)  # type: ignore[no-any-return]
+        return self._step(algorithm, local, batch, active, msg, client)
 
     def _mapped(
         self, algorithm: Algorithm, local: Any, batch: Batch, active: Tensor, msg: Any, client: Any
@@ -54,7 +54,7 @@ class Programs:
             stepped, loss = algorithm.local_step(local, batch, grad, msg, client)
             return pytree.tree_map(lambda new, old: torch.where(active, new, old), stepped, local), loss
 
-        return torch.vmap(one, randomness="different")(local, batch, active, msg, client)  # type: ignore[no-any-return]
+        return torch.vmap(one, randomness="different")(local, batch, active, msg, client)
 
 
 def has_compiler() -> bool:

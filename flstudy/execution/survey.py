@@ -67,6 +67,6 @@ class Survey:
         training = objective.module.training
         objective.module.eval()
         try:
-            return torch.vmap(one, randomness="different")(models, batch.x, batch.y)  # type: ignore[no-any-return]
+            return torch.vmap(one, randomness="different")(models, batch.x, batch.y)
         finally:
             objective.module.train(training)

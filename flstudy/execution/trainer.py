@@ -62,9 +62,8 @@ class PerJobTrainer:
         if not ends or ends[-1] != total - 1:
             ends.append(total - 1)  # a plan of steps may end inside an epoch
         rows = [batches.rows[step] for step in range(total)]
-        loader = DataLoader(
-            [self.batch(line, batches.concept)[:2] for line in rows], sampler=EpochSteps(ends), batch_size=None
-        )
+        pairs: Any = [self.batch(line, batches.concept)[:2] for line in rows]  # any sequence is a map-style data set
+        loader: DataLoader[Any] = DataLoader(pairs, sampler=EpochSteps(ends), batch_size=None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few workers, few batches: known and meant
             trainer = L.Trainer(
@@ -103,7 +102,7 @@ class LocalSteps(torch.optim.Optimizer):
         self.layout, self.algorithm, self.local, self.msg, self.client = objective.layout, algorithm, local, msg, client
         self.losses: list[Tensor] = []
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One local step."""
         assert closure is not None
 

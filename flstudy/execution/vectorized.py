@@ -78,8 +78,9 @@ class Vectorized:
         self._land(final, running, slice(None))
         uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
         personal = torch.vmap(algorithm.personal)(final, clients)
-        results = grid((uploads, clients, personal, steps, loss_sum / steps), replicas)
-        return Fit(*results, nbytes(sent, replicas * count), nbytes(uploads, replicas * count), lane_steps)
+        uploads, clients, personal, done, loss = grid((uploads, clients, personal, steps, loss_sum / steps), replicas)
+        down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
+        return Fit(uploads, clients, personal, done, loss, down, up, lane_steps)
 
     def _stopped(self, algorithm: Algorithm, running: Running, work: Batches, trains: Tensor, step: int) -> list[int]:
         """Places of the lanes that end an epoch with this step and stop early."""

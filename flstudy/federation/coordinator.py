@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from flstudy.algorithms import Algorithm, Inbox
+from flstudy.algorithms import Algorithm, Inbox, Round
 from flstudy.controllers import Controller
 from flstudy.execution import ClientBank, Executor, Fit, Ground, PerJobTrainer, Programs, Sequential, Survey, Vectorized
 from flstudy.execution.trees import leaves, refill, stack, take
@@ -48,6 +48,8 @@ class Coordinator(L.LightningModule):
         controllers: what changes the server's state around rounds, whatever the algorithm.
     """
 
+    task: L.LightningModule
+
     def __init__(
         self,
         task: L.LightningModule,
@@ -64,7 +66,7 @@ class Coordinator(L.LightningModule):
         if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
             raise ValueError(f"seeds must be one or more different integers ≥ 0, got {list(seeds)}")
         # Not a submodule: its own hooks and log calls must not meet the outer trainer.
-        object.__setattr__(self, "task", task)
+        self.__dict__["task"] = task
         self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
         self.executor_name, self.compile_step, self.controllers = executor, compile, tuple(controllers)
         self.clock = torch.nn.Parameter(torch.zeros(()))
@@ -129,17 +131,20 @@ class Coordinator(L.LightningModule):
         """One round: controllers, local fits, server step, controllers, record."""
         start = time.perf_counter()
         jobs, sizes, batches, world = cohort
-        index = int(world.index[0])
+        index = int(world.number[0]) - 1
+        assert index == self.trainer.current_epoch, "a cohort of another round"  # a replay would pass unnoticed
         events = [*self._control("before_round", index)]
         clients = self.bank.gather(self.algorithm, jobs.client, self.server.x)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(torch_seed(self.seeds[0], f"dropout {index}"))  # a resumed run draws the same masks
             fit = self.executor.fit(self.algorithm, self.server, clients, jobs, batches)
         if not self.algorithm.oracle:
-            world = world._replace(concepts=torch.zeros_like(world.concepts))
+            world = world._replace(concepts=None)
         weights = torch.vmap(self.algorithm.weights)(sizes.to(fit.loss.dtype))
         inbox = Inbox(fit.uploads, weights, jobs.model)
-        before, self.server = self.server, torch.vmap(self.algorithm.server_step)(self.server, inbox, world)
+        axes = Round(*(None if part is None else 0 for part in world))  # type: ignore[arg-type]
+        step = torch.vmap(self.algorithm.server_step, in_dims=(0, 0, axes))
+        before, self.server = self.server, step(self.server, inbox, world)
         self.bank.scatter(jobs.client, fit.clients)
         diagnostics = torch.vmap(self.algorithm.diagnostics)(before, self.server, inbox)
         events += self._control("after_round", index, fit.loss)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from flstudy.algorithms.signatures import Job, Round
@@ -111,7 +111,9 @@ class Population(L.LightningDataModule):
         """Load, partition and split the data of every replica. Idempotent."""
         if tuple(seeds) == self.seeds:
             return self
-        xs, ys, offset = [], [], 0
+        xs: list[Tensor] = []
+        ys: list[Tensor] = []
+        offset = 0
         self.members: list[list[dict[Split, NDArray[np.int64]]]] = []  # [S][N] rows of each split
         for replica, seed in enumerate(seeds):
             if replica == 0 or self.dataset.seeded:
@@ -178,7 +180,7 @@ class Population(L.LightningDataModule):
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
         replicas = torch.ones(len(seeds), dtype=torch.int64)
-        round_ = Round(replicas * index, replicas * self.clients, replicas * 0, torch.from_numpy(concept))
+        round_ = Round(replicas * number, replicas * self.clients, replicas * 0, torch.from_numpy(concept))
         return Cohort(Job(where, torch.zeros_like(where)), sizes, batches, round_)
 
     def concepts(self, index: int) -> Tensor:
@@ -207,7 +209,8 @@ class Population(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Called by the Trainer, which knows the coordinator and so the seeds."""
         assert self.trainer is not None
-        self.settle(self.trainer.lightning_module.seeds)
+        seeds: Any = self.trainer.lightning_module.seeds
+        self.settle(seeds)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """One item per epoch: the cohort of that round."""
@@ -215,7 +218,7 @@ class Population(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """One item: the coordinator evaluates the whole population by itself."""
-        return DataLoader(torch.zeros(1, 1))
+        return DataLoader(TensorDataset(torch.zeros(1)))
 
 
 class Rounds(TorchDataset[Cohort]):
@@ -239,7 +242,7 @@ class RoundSampler(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter((self.epoch,))
+        yield self.epoch  # read when the round begins: on a resume the iterator is made before ``set_epoch`` is called
 
     def __len__(self) -> int:
         return 1

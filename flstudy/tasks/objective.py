@@ -41,7 +41,7 @@ class Objective:
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = copy.deepcopy(task)
         task._trainer = trainer
-        self.module.log = self.module.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
+        self.module.log = self.module.log_dict = lambda *_, **__: None  # type: ignore
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         if self.layout.n == 0:
             raise ValueError(f"task: {name} has no trainable parameter")

@@ -148,12 +148,9 @@ class TrialRun:
     ) -> None:
         """Deliver what is left and close the run; waits for that, but not longer than ``patience_s``.
 
-        ``error``: the traceback; its last line becomes the tag ``error`` and all of it the run's description.
+        ``error``: the traceback.
         """
-        ending = dict(tags or {})
-        if error is not None:
-            ending["error"] = error.strip().splitlines()[-1][:_TEXT_LENGTH]
-            ending["mlflow.note.content"] = f"```\n{error.strip()[-_TEXT_LENGTH:]}\n```"
+        ending = {**(tags or {}), **told_error(error)}
         if self._thread is None:
             return
         self._ending = (status, ending)
@@ -225,6 +222,14 @@ class TrialRun:
                     raise
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, 5.0)
+
+
+def told_error(error: str | None) -> dict[str, str]:
+    """A traceback as tags: its last line as ``error``, all of it as the run's description."""
+    if error is None or not error.strip():
+        return {}
+    text = error.strip()
+    return {"error": text.splitlines()[-1][:_TEXT_LENGTH], "mlflow.note.content": f"```\n{text[-_TEXT_LENGTH:]}\n```"}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -80,7 +80,7 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
         _check_server(uri, scheme)
     else:
         remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
-        raise ConfigError(f"study.store must be {_FORMS}, got {uri!r}: {remedy}")
+        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: {remedy}")
     try:
         experiment_id = _experiment(uri, scheme, experiment)
     except ConfigError:
@@ -88,7 +88,7 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
     except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"study.store must be a writable MLflow store, got {_shown(uri)!r}, which answers {reason!r}: "
+            f"store must be a writable MLflow store, got {_shown(uri)!r}, which answers {reason!r}: "
             f"check the address and what runs there"
         ) from error
     return Store(uri, experiment_id, experiment)
@@ -129,7 +129,7 @@ def _client(uri: str) -> "MlflowClient":
 def _check_sqlite(uri: str) -> None:
     path = sqlite_file(uri)
     if path is None or path.name in ("", ":memory:"):
-        raise ConfigError(f"study.store must be {_FORMS}, got {uri!r}: name a file that all trials can open")
+        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: name a file that all trials can open")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=_CONNECT_S)
@@ -143,7 +143,7 @@ def _check_sqlite(uri: str) -> None:
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(
-            f"study.store must be a writable SQLite file, got {str(path)!r} ({reason}): "
+            f"store must be a writable SQLite file, got {str(path)!r} ({reason}): "
             f"give a file in a folder that you may write, such as sqlite:///mlflow_tracking/mlflow.db"
         ) from error
 
@@ -156,8 +156,8 @@ def _check_server(uri: str, scheme: str) -> None:
         socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"study.store must be a server that answers, got {_shown(uri)!r} ({error}): "
-            f"start it, or leave study.store out to use {FOLDER}/mlflow.db"
+            f"store must be a server that answers, got {_shown(uri)!r} ({error}): "
+            f"start it, or leave store out to use {FOLDER}/mlflow.db"
         ) from error
 
 
@@ -174,7 +174,7 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise ConfigError(
-            f"study.store must not hold experiment {name!r} as deleted, got one in {_shown(uri)!r}: "
+            f"store must not hold experiment {name!r} as deleted, got one in {_shown(uri)!r}: "
             f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
     if found is not None:
@@ -202,7 +202,7 @@ def _migrate(uri: str) -> None:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
-            f"study.store must be of the installed MLflow's schema, got {_shown(uri)!r} and could not migrate it "
+            f"store must be of the installed MLflow's schema, got {_shown(uri)!r} and could not migrate it "
             f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
         )
 

@@ -44,10 +44,38 @@ def cluster(resources: "Resources") -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     try:
         _check(resources, ray.cluster_resources())
-        yield
+        with _mute() if mine else contextlib.nullcontext():
+            yield
     finally:
         if mine:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _mute() -> Iterator[None]:
+    """Drop what Ray's daemons print of dead workers, whatever ``log_to_driver`` says: the study tells it in a line."""
+    try:
+        from ray._private import worker
+
+        told = worker.print_to_stdstream
+    except (ImportError, AttributeError):  # private: another version may print again, no more
+        yield
+        return
+    worker.print_to_stdstream = lambda *arguments, **named: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = told
+
+
+def check_resources(resources: "Resources") -> None:
+    """Raise ConfigError, before Ray starts, for a trial that this machine cannot hold; a cluster is asked later."""
+    import ray
+
+    if not os.environ.get("RAY_ADDRESS") and not ray.is_initialized():
+        import torch
+
+        _check(resources, {"CPU": _cores(), "GPU": torch.cuda.device_count()})
 
 
 def _cores() -> int:

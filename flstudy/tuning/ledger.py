@@ -4,10 +4,10 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from flstudy.tracking.mlflow import STUDY_ID, TRIAL
+from flstudy.tracking.mlflow import told_error
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.progress import Progress
-from flstudy.tuning.trial import worst
+from flstudy.tuning.trial import algorithm_of, worst
 from flstudy.tuning.worker import Assignment
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ class Ledger:
     """Keeps the list of trials from what Ray Tune tells, on disk and on the terminal."""
 
     def __init__(self, config: "Config", folder: StudyFolder, progress: Progress) -> None:
-        self._objective, self._folder, self._progress = config.study.objective, folder, progress
-        self._algorithm = config.tags().get("algorithm", "")
+        self._config, self._folder, self._progress = config, folder, progress
         self._by_number: dict[int, TrialSummary] = {}
 
     @property
@@ -31,9 +30,8 @@ class Ledger:
     def started(self, proposed: dict[str, Any]) -> TrialSummary:
         number, overrides = proposed["number"], proposed["overrides"]
         if number not in self._by_number:
-            chosen = overrides.get("algorithm", self._algorithm)
-            chosen = chosen.get("class_path", chosen) if isinstance(chosen, dict) else chosen
-            summary = TrialSummary(trial=number, algorithm=str(chosen).rsplit(".", 1)[-1], overrides=overrides)
+            algorithm = algorithm_of(self._config, overrides)
+            summary = TrialSummary(trial=number, algorithm=algorithm, overrides=overrides)
             self._by_number[number] = summary
             self._progress.update(summary)
         return self._by_number[number]
@@ -51,7 +49,7 @@ class Ledger:
         trial = self.started(proposed)
         told = (result or {}).get("status", "running")
         if error is not None:
-            trial.status, trial.error, trial.objective = "failed", error, worst(self._objective)
+            trial.status, trial.error, trial.objective = "failed", error, worst(self._config.study.objective)
         else:
             trial.status = "pruned" if told == "running" else told
         self._progress.update(trial)
@@ -63,17 +61,25 @@ class Ledger:
             if trial.status == "running":
                 trial.status = "interrupted"
         self._folder.write_trials(self.trials)
-        store = assignment.store
         try:
             for trial in self.trials:
-                if trial.run_id is None or trial.status in ("failed", "interrupted"):
-                    run = store.find({STUDY_ID: assignment.study_id, TRIAL: str(trial.trial)})
-                    trial.run_id = None if run is None else run.info.run_id
-                    if run is not None and trial.status == "interrupted":
-                        store.end(run.info.run_id, "KILLED", {"interrupted": "true", "pruned": "false"})
-                    elif run is not None and trial.status == "failed" and run.info.status == "RUNNING":
-                        last = (trial.error or "the worker died").strip().splitlines()[-1]
-                        store.end(run.info.run_id, "FAILED", {"failed": "true", "error": last[:5000]})
+                self._close_run(assignment, trial)
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
             log.warning("MLflow did not take the ends of some trials: %s", error)
         self._folder.write_trials(self.trials)
+
+    def _close_run(self, assignment: Assignment, trial: TrialSummary) -> None:
+        if trial.run_id is not None and trial.status in ("finished", "diverged"):
+            return  # its worker has done it
+        store, tracker = assignment.store, assignment.tracker(trial.trial, trial.overrides)
+        run = store.find(tracker.key)
+        if run is None:  # the worker died before it could open one
+            trial.run_id = store.get_or_create(tracker.key, tracker.name, tracker.tags)
+        else:
+            trial.run_id = run.info.run_id
+        if trial.status == "interrupted":
+            store.end(trial.run_id, "KILLED", {"interrupted": "true", "pruned": "false"})
+        elif trial.status == "failed" and (run is None or run.info.status == "RUNNING"):
+            store.end(
+                trial.run_id, "FAILED", {"failed": "true", "rounds": str(trial.rounds), **told_error(trial.error)}
+            )

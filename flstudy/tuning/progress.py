@@ -49,8 +49,9 @@ class Progress:
         elif self.best.get(trial.algorithm) is trial:  # it led, then diverged
             self._choose_best(trial.algorithm)
         if self.console.is_terminal:
-            return
-        if trial.status != "running":
+            if trial.status in ("failed", "diverged"):  # stays on the screen, above the live view
+                self._print(self._line(trial))
+        elif trial.status != "running":
             self._print(self._line(trial))
             self._line_at = time.monotonic()
         elif time.monotonic() - self._line_at > _LINE_EVERY_S:

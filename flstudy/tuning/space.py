@@ -17,7 +17,7 @@ algorithms, and ``algorithm.tau`` is not suggested with FedAvg.
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
@@ -85,7 +85,7 @@ class Domain:
             return int(low), int(high) - 1
         if self.kind == "quniform":  # what Optuna would do with a warning: end on the grid
             q = self.bounds[2]
-            return low, low + math.floor((high - low) / q + 1e-9) * q
+            return low, round(low + math.floor((high - low) / q + 1e-9) * q, 12)  # 3 * 0.3 is 0.9 here
         return low, high
 
     def suggest(self, trial: "optuna.Trial", key: str) -> Any:
@@ -97,7 +97,7 @@ class Domain:
         if self.kind in _INTEGER:
             return trial.suggest_int(key, low, high, log=self.kind == "lograndint")
         if self.kind == "quniform":
-            return round(trial.suggest_float(key, low, high, step=self.bounds[2]), 12)  # 0.1 + 0.2 is 0.3 here
+            return round(trial.suggest_float(key, low, high, step=self.bounds[2]), 12)
         return trial.suggest_float(key, low, high, log=self.kind == "loguniform")
 
     @staticmethod
@@ -156,9 +156,8 @@ class Space:
         for key, domain in self.domains.items():
             owners = [(chosen, made) for chosen, made in candidates if made.has_key(key)]
             if not owners:
-                known = sorted({name for _, made in candidates for name in made.flat()} - {key})
-                near = get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else "see the keys with --print_config"
+                near = nearest_key(key, {name for _, made in candidates for name in made.flat()})
+                hint = f"did you mean {near!r}?" if near else "see the keys with --print_config"
                 tried = " nor any candidate of the search" if self.selectors else ""
                 raise ConfigError(
                     f"study.search.{key} must name a key of the config, but neither {config.path}{tried} has it: {hint}"
@@ -184,6 +183,18 @@ class Space:
                     point[key] = Domain.parameter(own[key])
             points.append(point)
         return points
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key that a misspelt one may mean: of the same parent if possible, and never the parent itself."""
+    parent, _, name = key.rpartition(".")
+    known = sorted(other for other in known if not key.startswith(f"{other}."))
+    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == parent}
+    near = get_close_matches(name, siblings, 1)
+    if near:
+        return siblings[near[0]]
+    far = get_close_matches(key, known, 1, cutoff=0.85)
+    return far[0] if far else None
 
 
 def _override(config: "Config", overrides: Mapping[str, Any], key: str) -> "Config":

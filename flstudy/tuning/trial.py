@@ -63,6 +63,13 @@ def worst(objective: "Objective") -> float:
     return 0.0 if objective.metric.endswith("accuracy") else -WORST
 
 
+def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
+    """Short class name of a trial's algorithm."""
+    chosen = overrides.get("algorithm") or config.tags().get("algorithm", "")
+    chosen = chosen.get("class_path", "") if isinstance(chosen, Mapping) else chosen
+    return str(chosen).rsplit(".", 1)[-1]
+
+
 def run_trial(
     config: "Config",
     overrides: Mapping[str, Any],
@@ -129,7 +136,7 @@ class _Trial:
             )
 
     def on_round(self, record: "Record", writer: Any) -> None:
-        from flstudy.federation import StopRun
+        from flstudy.config import StopRun
 
         self.round = record.round
         self.metrics |= {name: mean(values) for name, values in record.metrics.items()}

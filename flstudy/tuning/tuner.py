@@ -14,7 +14,7 @@ from rich.console import Console
 from flstudy.config import ConfigError
 from flstudy.tracking.mlflow import StudyRun, environment
 from flstudy.tracking.store import open_store
-from flstudy.tuning.cluster import cluster
+from flstudy.tuning.cluster import check_resources, cluster
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
@@ -58,7 +58,8 @@ def tune(config: "Config", console: Console | None = None) -> StudyResult:
     space.validate(config)
     _check_scheduler(config)
     wanted_name(config)
-    store = open_store(config.study.store)
+    check_resources(config.study.resources)
+    store = open_store(config.store)
     with cluster(config.study.resources):
         folder = StudyFolder.create(config)
         if folder.name != wanted_name(config):
@@ -87,9 +88,13 @@ def tune(config: "Config", console: Console | None = None) -> StudyResult:
             mode=objective.mode,
         )
         ledger = Ledger(config, folder, progress)
-        with progress, _stop_on_interrupt(console) as interrupt:
-            _fit(assignment, space, folder, ledger, interrupt)
-        ledger.close(assignment)
+        try:
+            with progress, _stop_on_interrupt(console) as interrupt:
+                _fit(assignment, space, folder, ledger, interrupt)
+        except BaseException as error:
+            run.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            raise
+    ledger.close(assignment)  # when no worker can have the last word any more
     result = StudyResult(folder.name, folder.path, ledger.trials, objective.mode, run, interrupt.is_set())
     _conclude(result, folder)
     return result
@@ -103,7 +108,6 @@ def _fit(assignment: Assignment, space: Space, folder: StudyFolder, ledger: Ledg
     from flstudy.tuning.watch import Stop, Watch
 
     study = assignment.config.study
-
     resources = {"cpu": study.resources.cpu, "gpu": study.resources.gpu}
     tune.Tuner(
         tune.with_resources(trainable(assignment), resources),

@@ -3,7 +3,9 @@
 Ray pickles callbacks and stoppers for a restore that flstudy does not use; locks and terminals stay behind.
 """
 
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -54,6 +56,13 @@ class Stop(tune.Stopper):
 
 
 def _reason(trial: Any) -> str:
-    """Why Ray gave a trial up: its worker died, or could not be started."""
-    error = trial.get_pickled_error() or trial.get_error()
-    return str(error).strip() or "the worker died without a word"
+    """Why Ray gave a trial up: its worker died, or could not be started; the last line says it in a sentence."""
+    try:
+        text = Path(trial.error_file).read_text()
+    except (OSError, TypeError):
+        return "the worker was lost without a word"
+    detail = text.partition("\n")[2].strip()  # after 'Failure # 1'
+    raised = re.findall(r"^\w[\w.]*(?:Error|Exception): .+", detail, re.MULTILINE)
+    if raised:  # in starting the worker, most often an import
+        return f"{detail}\n{raised[-1]}"
+    return f"{detail}\nthe worker process died: out of memory, killed, or a crash in native code"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
 from flstudy.tracking.store import Store
-from flstudy.tuning.trial import Outcome, run_trial
+from flstudy.tuning.trial import Outcome, algorithm_of, run_trial
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -33,11 +33,13 @@ class Assignment:
     rungs: list[float]  # rounds at which the scheduler decides
     environment: dict[str, str]  # tags
 
-    def tracker(self, number: int) -> TrialRun:
+    def tracker(self, number: int, overrides: dict[str, Any]) -> TrialRun:
         """The trial's run in MLflow, the same one whenever the trial is started again."""
         key = {STUDY_ID: self.study_id, TRIAL: str(number)}
         tags = {STUDY: self.study, **self.environment}
-        return TrialRun(self.store, name=f"{self.study}/{number}", key=key, parent=self.parent, tags=tags)
+        return TrialRun(
+            self.store, name=f"{number} {algorithm_of(self.config, overrides)}", key=key, parent=self.parent, tags=tags
+        )
 
 
 def thread_settings(threads: int) -> dict[str, str]:
@@ -64,7 +66,7 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
     import torch
 
     torch.set_num_threads(assignment.threads)
-    tracker = assignment.tracker(number)
+    tracker = assignment.tracker(number, overrides)
     stop: SystemExit | None = None
     told_at, told_round = 0.0, 0
 

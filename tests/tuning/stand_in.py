@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flstudy.config import ConfigError, Objective, Resources, Study, Tpe
-from flstudy.federation import Record, StopRun
+from flstudy.config import ConfigError, Objective, Resources, StopRun, Study, Tpe
+from flstudy.federation import Record
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "FedAvg": {"lr": 0.1},
@@ -34,6 +34,7 @@ class StandIn:
     rounds: int = 6
     seeds: list[int] = field(default_factory=lambda: [0, 44, 56])
     path: str = "tune_configs/stand_in.yaml"
+    store: str | None = None
     round_s: float = 0.0
 
     def flat(self) -> dict[str, Any]:

@@ -1,0 +1,41 @@
+# Every target sets up what it needs; the first one takes a few minutes, mostly downloads.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PORT ?= 5000
+
+.DEFAULT_GOAL := help
+.PHONY: help study test lint ui bench setup clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+study: $(READY) ## Run a real study in a few minutes: tune_configs/quick.yaml
+	$(BIN)/flstudy tune tune_configs/quick.yaml
+
+test: lint ## Lint, type-check and test
+	$(BIN)/python -m pytest tests
+
+lint: $(READY) ## Ruff and mypy, the same as pre-commit
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: $(READY) ## Browse studies in the MLflow UI on 127.0.0.1
+	$(BIN)/flstudy ui --port $(PORT)
+
+bench: $(READY) ## Time the executors beside a plain PyTorch loop
+	$(BIN)/python tests/benchmarks/executors.py
+
+setup: $(READY) ## Only install
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[study,dev]'
+	$(BIN)/python -m pip check
+	touch $(READY)
+
+clean: ## Remove the environment and caches, keep studies
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,0 +1,19 @@
+"""Configs: YAML files and options, parsed, checked and built into objects. Names load when they are asked for: the
+sections are plain data, the parser needs torch."""
+
+from typing import TYPE_CHECKING, Any
+
+from flstudy.config.sections import Asha, ConfigError, Objective, Resources, Run, Study, Tpe
+
+if TYPE_CHECKING:
+    from flstudy.config.config import Config, StopRun, load
+
+__all__ = ["Asha", "Config", "ConfigError", "Objective", "Resources", "Run", "StopRun", "Study", "Tpe", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Config", "StopRun", "load"):
+        from flstudy.config import config
+
+        return getattr(config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,251 @@
+"""A validated config: what `run`, `tune` and a study's trials are built from."""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import yaml
+from jsonargparse import Namespace
+
+from flstudy.config.parser import arguments, build_parser, parse
+from flstudy.config.precheck import precheck
+from flstudy.config.sections import ConfigError, Run, Study
+from flstudy.federation import Coordinator, Record
+from flstudy.population import Event, Population
+from flstudy.tasks import Objective as TaskObjective
+
+
+class StopRun(Exception):
+    """Raised by a run's ``on_round`` to end it early and cleanly."""
+
+
+class Config:
+    """A parsed and checked config.
+
+    Attributes:
+        path: the YAML file.
+        values: jsonargparse's namespace.
+        study: the study section.
+        rounds: federated rounds.
+        seeds: one per replica.
+    """
+
+    def __init__(self, path: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run") -> None:
+        self.path, self.options, self.overrides = path, list(options), dict(overrides)
+        self._parser = build_parser(command)
+        self.values = parse(self._parser, [f"--config={path}", *self.options, *arguments(self.overrides)])
+        objects = self._objects()
+        self.study: Study = objects.study
+        self.run_section: Run = objects.run
+        self.rounds: int = self.values.rounds
+        self.seeds: list[int] = self.values.seeds
+        self.store: str | None = self.values.store
+        self._check(objects)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def plain(self) -> dict[str, Any]:
+        """Nested plain values, to be written as YAML and loaded again."""
+        values = self.values.clone()
+        values.pop("config", None)
+        dumped: dict[str, Any] = yaml.safe_load(
+            self._parser.dump(values, skip_link_targets=True, skip_validation=True, skip_none=False)
+        )
+        return dumped
+
+    def flat(self) -> dict[str, Any]:
+        """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
+        plain = self.plain()
+        return dict(_flatten({key: value for key, value in plain.items() if key not in ("study", "run", "store")}))
+
+    def has_key(self, key: str) -> bool:
+        """Whether this config, with its algorithm, has the key."""
+        return key in self.flat()
+
+    def tags(self) -> dict[str, str]:
+        """What a run is filtered by."""
+        flat = self.flat()
+        names = {"algorithm": "algorithm", "dataset": "population.dataset", "drift": "population.drift", "task": "task"}
+        return {tag: str(flat.get(key) or "none") for tag, key in names.items()}
+
+    def events(self) -> list[Event]:
+        """What happens to the world within the config's rounds."""
+        return [event for event in self._objects().population.events() if event.round <= self.rounds]
+
+    def drift_rounds(self) -> list[int]:
+        """Rounds (from 1) of the events."""
+        return [event.round for event in self.events()]
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "Config":
+        """The same config with some keys changed.
+
+        Raises:
+            ConfigError: for a key or value that it does not allow.
+        """
+        return Config(self.path, self.options, {**self.overrides, **overrides})
+
+    # ---- checking ----------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> Namespace:
+        try:
+            return self._parser.instantiate(self.values)
+        except (ValueError, TypeError) as error:
+            cause = error.__cause__ if isinstance(error.__cause__, ValueError) else error
+            raise ConfigError(f"{self.path}: {cause}") from error
+
+    def _check(self, objects: Namespace) -> None:
+        for name, value in {"rounds": self.rounds, "evaluate_every": self.values.evaluate_every}.items():
+            if value < 1:
+                raise ConfigError(f"{name} must be ≥ 1, got {value}")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise ConfigError(f"seeds must be one or more different integers ≥ 0, got {self.seeds}")
+        for section, name in (
+            (self.study, "trials"),
+            (self.study, "concurrent"),
+            (self.run_section, "checkpoint_every"),
+        ):
+            value = getattr(section, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{type(section).__name__.lower()}.{name} must be ≥ 1, got {value}")
+        for name in ("cpu", "gpu"):
+            value = getattr(self.study.resources, name)
+            if value < 0 or not math.isfinite(value):
+                raise ConfigError(f"study.resources.{name} must be ≥ 0, got {value}")
+        drift = objects.population.drift
+        if drift is not None:
+            for field in ("round", "back"):
+                if getattr(drift, field, 0) > self.rounds:
+                    raise ConfigError(
+                        f"population.drift.{field} must be ≤ rounds ({self.rounds}), got {getattr(drift, field)}: "
+                        "raise rounds or let the drift come earlier"
+                    )
+            try:
+                drift.labels(objects.population.dataset.classes)
+            except ValueError as error:
+                raise ConfigError(f"population.drift: {error}") from error
+        try:
+            TaskObjective(objects.task)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def rehearse(self) -> None:
+        """Load, partition and split the data of every seed, so that an impossible world fails before any work.
+
+        Raises:
+            ConfigError: what the data set or the partition said.
+        """
+        try:
+            self._objects().population.settle(self.seeds)
+        except (ValueError, OSError, ImportError) as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    def build(self) -> tuple[Coordinator, Population]:
+        """A coordinator and its population."""
+        objects, values = self._objects(), self.values
+        coordinator = Coordinator(
+            objects.task,
+            objects.algorithm,
+            seeds=self.seeds,
+            initial=values.initial,
+            executor=values.executor,
+            compile=values.compile,
+            controllers=objects.controllers or (),
+        )
+        return coordinator, objects.population
+
+    def trainer(
+        self, callbacks: Sequence[L.Callback] = (), *, progress: bool = False, checkpoints: bool = False
+    ) -> L.Trainer:
+        """An ordinary Lightning Trainer for this config's rounds."""
+        return L.Trainer(
+            max_epochs=self.rounds,
+            accelerator=self.values.accelerator,
+            devices=1,
+            precision=self.values.precision,
+            callbacks=list(callbacks),
+            check_val_every_n_epoch=self.values.evaluate_every,
+            enable_checkpointing=checkpoints,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            logger=False,
+            num_sanity_val_steps=0,
+        )
+
+    def run(
+        self,
+        on_round: Callable[[Record], None],
+        *,
+        callbacks: Sequence[L.Callback] = (),
+        progress: bool = False,
+        resume: str | None = None,
+    ) -> Coordinator:
+        """Train to the end, or until ``on_round`` raises StopRun.
+
+        Args:
+            on_round: called with each round's record, evaluation included.
+            callbacks: more Lightning callbacks.
+            progress: show Lightning's progress bar.
+            resume: a checkpoint to go on from.
+        """
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its banners are not about this run
+        for noise in (".*LeafSpec.*", ".*exists and is not empty.*", ".*does not have many workers.*"):
+            warnings.filterwarnings("ignore", noise)
+        coordinator, population = self.build()
+        checkpoints = any(isinstance(callback, L.pytorch.callbacks.ModelCheckpoint) for callback in callbacks)
+        trainer = self.trainer([OnRound(on_round), *callbacks], progress=progress, checkpoints=checkpoints)
+        trainer.fit(coordinator, datamodule=population, ckpt_path=resume, weights_only=True if resume else None)
+        return coordinator
+
+
+class OnRound(L.Callback):
+    """Calls a function with the coordinator's record after each round and its evaluation."""
+
+    def __init__(self, on_round: Callable[[Record], None]) -> None:
+        self.on_round = on_round
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Lightning has run the evaluation by now."""
+        assert isinstance(pl_module, Coordinator)
+        assert pl_module.record is not None
+        try:
+            self.on_round(pl_module.record)
+        except StopRun:
+            trainer.should_stop = True
+
+
+def load(
+    path: str | Path, overrides: Mapping[str, Any] | None = None, *, options: Sequence[str] = (), command: str = "run"
+) -> Config:
+    """Parse and check a config.
+
+    Args:
+        path: YAML file.
+        overrides: config keys with values that replace the file's.
+        options: command-line options that do the same.
+        command: whose help and messages to use, ``run`` or ``tune``.
+
+    Raises:
+        ConfigError: one sentence naming key, value, domain and next step.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
+    precheck(path, [*options, *arguments(overrides or {})])
+    return Config(str(path), options, overrides or {}, command)
+
+
+def _flatten(values: Any, prefix: str = "") -> Any:
+    """Dotted keys; class_path/init_args become the class's short name and its parameters."""
+    if isinstance(values, dict) and "class_path" in values:
+        yield prefix, values["class_path"].rpartition(".")[2]
+        values = values.get("init_args") or {}
+    if isinstance(values, dict) and (values or not prefix):
+        for key, value in values.items():
+            yield from _flatten(value, f"{prefix}.{key}" if prefix else key)
+    elif not (isinstance(values, dict) and prefix):
+        yield prefix, values

@@ -1,0 +1,134 @@
+"""The one parser of YAML files and command lines: jsonargparse, with LightningCLI's habits."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+import lightning as L
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+
+from flstudy import algorithms, tasks
+from flstudy.algorithms import Algorithm
+from flstudy.config.names import nearest
+from flstudy.config.sections import ConfigError, Run, Study
+from flstudy.controllers import Controller
+from flstudy.population import Dataset, Drift, Partition, Population, datasets
+
+set_parsing_settings(subclasses_enabled=[Algorithm], docstring_parse_attribute_docstrings=True)
+
+
+def build_parser(command: str) -> ArgumentParser:
+    """The parser of ``flstudy run`` and ``flstudy tune``: the same config serves both."""
+    parser = ArgumentParser(
+        prog=f"flstudy {command}",
+        description={
+            "run": "Train one configuration. Any key of the config may be given as an option.",
+            "tune": "Search hyper-parameters: Ray Tune and Optuna over the config's study.search.",
+        }[command],
+        exit_on_error=False,
+    )
+    parser.add_argument("--config", action="config", help="YAML file; the first argument may be one without --config.")
+    parser.add_subclass_arguments(L.LightningModule, "task", help="Mlp, Cnn, Logistic, or your own class's path.")
+    parser.add_subclass_arguments(Dataset, "population.dataset", help="Where examples come from.")
+    parser.add_class_arguments(Population, "population", skip={"dataset"})
+    parser.add_subclass_arguments(Algorithm, "algorithm", help="The federated optimizer.")
+    parser.add_argument("--rounds", type=int, default=100, help="Federated rounds.")
+    parser.add_argument("--seeds", type=list[int], default=[0], help="One replica per seed, trained at once.")
+    parser.add_argument("--evaluate_every", type=int, default=1, help="Rounds between evaluations.")
+    parser.add_argument(
+        "--initial",
+        type=Literal["seeded", "given"],
+        default="seeded",
+        help="Draw each replica's initial model from its seed, or start all from the task as it is built.",
+    )
+    parser.add_argument(
+        "--executor",
+        type=Literal["vectorized", "sequential", "trainer"],
+        default="vectorized",
+        help="How local fits are carried out; all agree.",
+    )
+    parser.add_argument("--compile", type=bool, default=False, help="Compile the vectorized step.")
+    parser.add_argument("--controllers", type=list[Controller], default=[], help="What acts around rounds.")
+    parser.add_argument("--accelerator", type=str, default="cpu", help="Lightning's accelerator: cpu, gpu or auto.")
+    parser.add_argument("--precision", type=Literal["32-true", "64-true"], default="32-true", help="Of the models.")
+    parser.add_argument(
+        "--store", type=str | None, default=None, help="MLflow tracking URI; null is sqlite under mlflow_tracking/."
+    )
+    parser.add_class_arguments(Run, "run")
+    parser.add_class_arguments(Study, "study")
+    for name in ("shape", "classes"):  # a task that asks for them is built for the data set
+        parser.link_arguments(
+            "population.dataset",
+            f"task.init_args.{name}",
+            compute_fn=lambda dataset, name=name: getattr(dataset, name),
+            apply_on="instantiate",
+        )
+    return parser
+
+
+def arguments(overrides: Mapping[str, Any]) -> list[str]:
+    """Overrides as command-line options; a class comes before its own parameters."""
+    return [f"--{key}={text(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))]
+
+
+def text(value: Any) -> str:
+    """A value as YAML on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int) else repr(value)
+
+
+def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
+    """Parsed options.
+
+    Raises:
+        ConfigError: one sentence, whatever jsonargparse found.
+    """
+    try:
+        return parser.parse_args(list(argv))
+    except (ArgumentError, TypeError, ValueError, OSError) as error:
+        refuse(parser, str(error))
+
+
+def names_of(key: str) -> list[str]:
+    """Class names that flstudy ships for a config key."""
+    roots: dict[str, list[str]] = {
+        "algorithm": list(algorithms.registry()),
+        "task": list(tasks.registry()),
+        "population.dataset": list(datasets.registry()),
+        "population.partition": [cls.__name__ for cls in Partition.__subclasses__()],
+        "population.drift": [cls.__name__ for cls in Drift.__subclasses__()],
+    }
+    return roots.get(key, [])
+
+
+def refuse(parser: ArgumentParser, message: str) -> NoReturn:
+    """Raise ConfigError with jsonargparse's finding in one sentence, with the nearest right name."""
+    key = match[1] if (match := re.search(r'key "([^"]+)"', message)) else ""
+    if match := re.search(r"Expected a dot import path string: (\S+)", message):
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {match[1]!r}{nearest(match[1], names_of(key))}")
+    if match := re.search(r"Option '([^']+)' is not accepted", message):
+        owner = re.search(r"class_path '([^']+)'", message)
+        prefix = f"{key}." if key else ""
+        where = f" of {owner[1].rpartition('.')[2]}" if owner else ""
+        known = sorted(
+            {action.dest for action in parser._actions} | {action.dest.split(".")[0] for action in parser._actions}
+        )
+        raise ConfigError(f"unknown key {prefix + match[1]!r}{where}{nearest(match[1], [] if owner else known)}")
+    if match := re.search(r"unrecognized arguments: --(\S+)", message):
+        name = match[1].partition("=")[0]
+        known = [action.dest for action in parser._actions]
+        raise ConfigError(f"unknown key {name!r}{nearest(name, known)}")
+    if match := re.search(r"Given value: (.+)", message):
+        reason = re.search(r"(Import path does not .*|Problem with given class_path.*\n.*|No module named .*)", message)
+        if reason:
+            raise ConfigError(
+                f"{key} must name a class that can be imported, got {match[1]}: {' '.join(reason[1].split())}"
+            )
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip()]
+    lines = [
+        line for line in lines if not line.startswith(("Does not validate", "Subtypes", "Errors:", "Given value type"))
+    ]
+    raise ConfigError("; ".join(line.rstrip(":.") for line in lines)[:500])

@@ -1,0 +1,258 @@
+"""A first look at a config without importing torch, which takes seconds that a misspelt key should not cost.
+
+What a config may say is read from the package's own sources: dataclass fields and constructor arguments with their
+annotations, defaults and domains. Only flstudy's own classes are looked at, and only what is certainly wrong is
+refused; everything else is for the parser.
+"""
+
+import ast
+import functools
+import runpy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from flstudy.config.names import nearest
+from flstudy.config.sections import ConfigError
+
+PACKAGE = Path(__file__).parents[1]
+ROOTS = {  # config key -> base class of what it may name
+    "algorithm": "Algorithm",
+    "task": "Task",
+    "population.dataset": "Dataset",
+    "population.partition": "Partition",
+    "population.drift": "Drift",
+}
+SECTIONS = {"run": "Run", "study": "Study", "study.objective": "Objective", "study.sampler": "Tpe",
+            "study.scheduler": "Asha", "study.resources": "Resources"}  # fmt: skip
+HIDDEN = ("Algorithm", "FedOpt", "Dataset", "Partition", "Drift", "Task", "InMemory")
+
+
+class Parameter(NamedTuple):
+    """What a key may hold."""
+
+    annotation: str
+    domain: str | None
+
+
+class Class(NamedTuple):
+    """A class of the package as its source says."""
+
+    bases: tuple[str, ...]
+    parameters: dict[str, Parameter]
+    summary: str
+
+
+@functools.cache
+def classes() -> dict[str, Class]:
+    """All classes of the rooms that a config can name."""
+    found = {}
+    for room in ("algorithms", "tasks", "population", "config", "controllers"):
+        for path in (PACKAGE / room).glob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    bases = tuple(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+                    doc = ast.get_docstring(node) or ""
+                    summary = " ".join(doc.split("\n\n")[0].split())
+                    found[node.name] = Class(bases, dict(_parameters(node)), summary)
+    return found
+
+
+def _parameters(node: ast.ClassDef) -> Iterator[tuple[str, Parameter]]:
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = ast.unparse(item.annotation)
+            if not annotation.startswith("ClassVar"):
+                yield item.target.id, Parameter(annotation, _domain(item.value))
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            for argument in [*item.args.args[1:], *item.args.kwonlyargs]:
+                annotation = ast.unparse(argument.annotation) if argument.annotation else "Any"
+                yield argument.arg, Parameter(annotation, None)
+
+
+def _domain(value: ast.expr | None) -> str | None:
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "hyper":
+        return str(ast.literal_eval(value.args[1]))
+    return None
+
+
+def parameters(name: str) -> dict[str, Parameter]:
+    """Parameters of a class, inherited ones included."""
+    if name not in classes():
+        return {}
+    merged: dict[str, Parameter] = {}
+    for base in classes()[name].bases:
+        merged.update(parameters(base))
+    merged.update(classes()[name].parameters)
+    if name in ("Dataset", "Task"):
+        return {}
+    return {key: value for key, value in merged.items() if key not in ("shape", "classes") or name == "InMemory"}
+
+
+def names(key: str) -> list[str]:
+    """Classes that a key can name without a module's path."""
+    base = ROOTS[key]
+
+    def descends(name: str) -> bool:
+        return any(parent == base or (parent in classes() and descends(parent)) for parent in classes()[name].bases)
+
+    return sorted(name for name in classes() if descends(name) and name not in HIDDEN)
+
+
+def precheck(path: str | Path, options: Sequence[str]) -> None:
+    """Refuse what is certainly wrong in a YAML file and in ``--key value`` options.
+
+    Raises:
+        ConfigError: one sentence with key, value, domain and next step.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text())
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a YAML file that can be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}")
+    chosen: dict[str, str] = {}  # class of each root
+    _walk("", content, chosen)
+    pairs = list(_pairs(options))
+    for key, value in pairs:  # classes first, whatever their order
+        if key in ROOTS:
+            chosen[key] = _class(key, value)
+    for key, value in pairs:
+        _leaf(key, value, chosen)
+
+
+def _pairs(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    waiting = list(options)
+    while waiting:
+        option = waiting.pop(0)
+        if not option.startswith("--"):
+            continue
+        key, given, value = option[2:].partition("=")
+        if not given:
+            value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+        if key not in ("help", "config", "print_config") and not key.endswith("+"):
+            try:
+                parsed = yaml.safe_load(value)
+            except yaml.YAMLError:
+                parsed = value
+            yield key.replace(".init_args.", "."), parsed
+
+
+def _walk(prefix: str, content: Mapping[str, Any], chosen: dict[str, str]) -> None:
+    for name, value in content.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        if key in ROOTS and value is not None:
+            chosen[key] = _class(key, value)
+            if isinstance(value, Mapping):
+                _arguments(key, value.get("init_args") or {}, chosen)
+        elif isinstance(value, Mapping) and (key in ("population", "run", "study") or key in SECTIONS):
+            _walk(key, value, chosen)
+        else:
+            _leaf(key, value, chosen)
+
+
+def _arguments(key: str, values: Any, chosen: dict[str, str]) -> None:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {values!r}")
+    for name, value in values.items():
+        _leaf(f"{key}.{name}", value, chosen)
+
+
+def _class(key: str, value: Any) -> str:
+    """The class that a root names; '' for one that only the parser can judge."""
+    path = value.get("class_path") if isinstance(value, Mapping) else value
+    if value is None:
+        return ""
+    if not isinstance(path, str):
+        raise ConfigError(f"{key} must name a class, such as {names(key)[0]}, got {value!r}")
+    short = path.rpartition(".")[2]
+    if "." in path and not path.startswith("flstudy."):
+        return ""
+    if short not in names(key):
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {short!r}{nearest(short, names(key))}")
+    return short
+
+
+def _leaf(key: str, value: Any, chosen: Mapping[str, str]) -> None:
+    """Check one key and its value."""
+    owner, _, name = key.rpartition(".")
+    root = next((root for root in ROOTS if key == root or key.startswith(root + ".")), None)
+    if key in ROOTS or key in SECTIONS or (root is not None and owner != root):
+        return
+    if root is not None:
+        if not chosen.get(root):
+            return  # a user's class, or the parser's default
+        known, where = parameters(chosen[root]), f" of {chosen[root]}"
+    elif owner == "population":
+        known, where = parameters("Population"), ""
+    elif owner in SECTIONS:
+        known, where = parameters(SECTIONS[owner]), ""
+    elif owner == "":
+        known, where = top_level(), ""
+    elif owner.startswith("study.search"):
+        return
+    else:
+        known, where = {}, ""
+    if name not in known:
+        if root is not None and name in ("shape", "classes"):
+            return
+        full = [f"{owner}.{candidate}" if owner else candidate for candidate in known]
+        raise ConfigError(f"unknown key {key!r}{where}{nearest(key, full)}")
+    _value(key, value, known[name])
+
+
+@functools.cache
+def top_level() -> dict[str, Parameter]:
+    """The options that the parser defines one by one."""
+    tree = ast.parse((PACKAGE / "config" / "parser.py").read_text())
+    found = {"population": Parameter("Any", None), "run": Parameter("Any", None), "study": Parameter("Any", None)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "parser.add_argument",
+            "parser.add_subclass_arguments",
+        ):
+            literals = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            key = str(literals[-1]).removeprefix("--")
+            kind = next((ast.unparse(word.value) for word in node.keywords if word.arg == "type"), "Any")
+            if "." not in key:
+                found[key] = Parameter(kind, None)
+    return found
+
+
+def _value(key: str, value: Any, parameter: Parameter) -> None:
+    """Check a scalar against its annotation and domain."""
+    kinds = [kind.strip() for kind in parameter.annotation.split("|")]
+    if (value is None and "None" in kinds) or len(kinds) > 2:
+        return
+    kind = kinds[0]
+    if kind == "int" and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ConfigError(f"{key} must be an integer, got {value!r}")
+    if kind == "float":
+        number = _number(value)
+        if number is None:
+            raise ConfigError(f"{key} must be a number, got {value!r}")
+        value = number
+    if kind == "bool" and not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, got {value!r}")
+    if kind.startswith("Literal["):
+        choices = [str(choice) for choice in ast.literal_eval(f"[{kind[8:-1]}]")]
+        if str(value) not in choices:
+            raise ConfigError(
+                f"{key} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices, else_say='')}"
+            )
+    if parameter.domain is not None and isinstance(value, int | float):
+        # By its path: importing the room would import torch.
+        if not runpy.run_path(str(PACKAGE / "algorithms" / "interval.py"))["within"](value, parameter.domain):
+            raise ConfigError(f"{key} must lie in {parameter.domain}, got {value}")
+
+
+def _number(value: Any) -> float | None:
+    """The value as a number: YAML reads 1e-3 as a string."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None

@@ -1,0 +1,97 @@
+"""MLflow's own pages on a store, for this machine only."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from flstudy.config import ConfigError
+from flstudy.tracking.store import absolute, default_uri, open_store
+
+HOST = "127.0.0.1"
+PORT = 5000
+_START_S = 60.0
+
+
+def serve(store: str | None = None, port: int = PORT, *, say: Callable[[str], None] = print) -> None:
+    """Show the store's studies until Ctrl-C; of a store that is a server already, only say where it is.
+
+    Raises ConfigError for a store that cannot be opened and for a port that is taken.
+    """
+    uri = absolute(store) if store else default_uri()
+    if uri.startswith(("http://", "https://")):
+        open_store(uri)
+        say(f"this store has its own pages: {uri}")
+        return
+    with running(uri, port) as (address, process):
+        say(f"studies at {address} (Ctrl-C ends)")
+        with contextlib.suppress(KeyboardInterrupt):
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """An MLflow server on the store, as (address, process), once it answers; ended afterwards."""
+    check_port(port)
+    open_store(uri)  # made or migrated here, where errors are told in a sentence
+    address = f"http://{HOST}:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", HOST]
+    command += ["--port", str(port), "--workers", "1"]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with tempfile.TemporaryFile() as told:
+        # A group of its own, so that Ctrl-C reaches only us and the server's workers end with it.
+        process = subprocess.Popen(command, stdout=told, stderr=told, env=environment, start_new_session=True)
+        try:
+            if not _answers(address, process):
+                told.seek(0)
+                last = (told.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+                raise ConfigError(
+                    f"the MLflow server must answer at {address} within {_START_S:g} s, got {last!r}: "
+                    f"run {' '.join(['mlflow', *command[3:]])!r} to see more"
+                )
+            yield address, process
+        finally:
+            _end(process)
+
+
+def check_port(port: int) -> None:
+    """Raise ConfigError where nothing can listen on the port."""
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"port must lie in [1, 65535], got {port}: {PORT} is usual")
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+    except OSError as error:
+        raise ConfigError(
+            f"port must be free on {HOST}, got {port} ({error.strerror}): stop what listens there, or use {port + 1}"
+        ) from error
+
+
+def _answers(address: str, process: "subprocess.Popen[bytes]") -> bool:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and process.poll() is None:
+        with (
+            contextlib.suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(f"{address}/health", timeout=2),
+        ):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask the server's group to end, and insist after a while."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+            return

@@ -1,0 +1,161 @@
+"""One run of a config with everything a study's trial leaves behind: records, checkpoints, a run in MLflow."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from lightning.pytorch.callbacks import ModelCheckpoint
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from flstudy.config import ConfigError
+from flstudy.tracking.mlflow import TrialRun, environment
+from flstudy.tracking.records import RecordWriter
+from flstudy.tracking.store import open_store
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+    from flstudy.federation import Record
+
+SHOWN = (
+    "train/loss", "valid/accuracy", "test/accuracy", "test/accuracy_spread", "test/personal_accuracy", "fit/epochs",
+    "server/update_norm", "server/effective_lr", "traffic/up_bytes", "time/round_s",
+)  # fmt: skip
+
+
+def run_once(config: "Config", console: Console | None = None) -> Path:
+    """Train ``config`` and return the run's folder.
+
+    The folder holds ``config.yaml``, ``records.parquet`` and ``checkpoints/``; with ``run.resume`` it is gone on with
+    from its last checkpoint, bit for bit.
+
+    Raises:
+        ConfigError: before any work, for a folder or a store that cannot be written, or nothing to resume.
+    """
+    console = console or Console()
+    section = config.run_section
+    folder, checkpoint = _folder(config)
+    store = open_store(config.store) if section.track else None
+    run = None
+    if store is not None:
+        run = TrialRun(
+            store, name=folder.name, key={"flstudy.run": str(folder.resolve())}, tags={"flstudy.kind": "run"}
+        )
+        run.start(
+            params=config.flat(),
+            tags={**config.tags(), **environment()},
+            seeds=config.seeds,
+            config=config.plain(),
+        )
+    writer = RecordWriter(folder / "records.parquet", config.seeds)
+    checkpoints = Checkpoints(writer, folder / "checkpoints", every_n_epochs=section.checkpoint_every)
+    last: dict[str, list[float]] = {}
+    status, error = "FAILED", None
+    try:
+        with writer, _progress(console, config) as advance:
+
+            def on_round(record: "Record") -> None:
+                writer.append(record)
+                if run is not None:
+                    run.log(record)
+                last.update(record.metrics)
+                advance(record)
+
+            config.run(on_round, callbacks=[checkpoints], resume=str(checkpoint) if checkpoint else None)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        if run is not None:
+            run.finish(status, error=error)
+    console.print(_summary(config, last))
+    console.print(f"Records, config and checkpoints: {folder}", highlight=False)
+    if run is not None:
+        console.print("Browse it: [bold]flstudy ui[/bold]", highlight=False)
+    return folder
+
+
+class Checkpoints(ModelCheckpoint):
+    """The last checkpoint, written after the records that led to it: a resumed run then misses none."""
+
+    def __init__(self, writer: RecordWriter, folder: Path, every_n_epochs: int) -> None:
+        super().__init__(
+            dirpath=folder, filename="round-{epoch}", every_n_epochs=every_n_epochs, save_top_k=1, save_last=True,
+            save_on_train_epoch_end=True,
+        )  # fmt: skip
+        self.writer = writer
+
+    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+        self.writer.flush()
+        super()._save_checkpoint(trainer, filepath)
+
+
+def _folder(config: "Config") -> tuple[Path, Path | None]:
+    """The run's folder and, if it is resumed, its last checkpoint."""
+    section = config.run_section
+    wanted = Path(section.folder) / (section.name or Path(config.path).stem)
+    if section.resume:
+        checkpoint = wanted / "checkpoints" / "last.ckpt"
+        if not checkpoint.is_file():
+            raise ConfigError(
+                f"run.resume: there is no checkpoint {str(checkpoint)!r}; leave run.resume out to start anew"
+            )
+        return wanted, checkpoint
+    folder, number = wanted, 2
+    while folder.exists():
+        folder, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    try:
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config.plain(), sort_keys=False))
+    except OSError as error:
+        raise ConfigError(
+            f"run.folder must be a folder that you may write, got {section.folder!r} ({error.strerror}): "
+            "give another one with --run.folder"
+        ) from error
+    return folder, None
+
+
+@contextlib.contextmanager
+def _progress(console: Console, config: "Config") -> Iterator[Any]:
+    """A bar with the time that is left, or a line now and then where the output is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(config.tags()["algorithm"], total=config.rounds)
+        said = started = time.monotonic()
+        first: int | None = None
+        shown = ""
+
+        def advance(record: "Record") -> None:
+            nonlocal said, first, shown
+            first = record.round - 1 if first is None else first
+            if "valid/accuracy" in record.metrics:
+                shown = f"  valid accuracy {statistics.fmean(record.metrics['valid/accuracy']):.1%}"
+            bar.update(task, completed=record.round, description=f"{config.tags()['algorithm']}{shown}")
+            if not console.is_terminal and time.monotonic() - said > 20:
+                said = time.monotonic()
+                left = (said - started) / (record.round - first) * (config.rounds - record.round)
+                console.print(f"round {record.round}/{config.rounds}{shown}  {left:.0f} s left", highlight=False)
+
+        yield advance
+
+
+def _summary(config: "Config", metrics: dict[str, list[float]]) -> Table:
+    table = Table(title=f"{config.tags()['algorithm']} after {config.rounds} rounds", title_justify="left", box=None)
+    table.add_column("metric")
+    table.add_column("mean", justify="right")
+    table.add_column(f"± std of {len(config.seeds)} seeds" if len(config.seeds) > 1 else "", justify="right")
+    for name in SHOWN:
+        if name in metrics:
+            values = metrics[name]
+            deviation = f"{statistics.stdev(values):.4g}" if len(values) > 1 else ""
+            table.add_row(name, f"{statistics.fmean(values):.4g}", deviation)
+    return table

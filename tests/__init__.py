@@ -1,0 +1,1 @@
+"""Laws of the engine and of the study layer."""

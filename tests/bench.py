@@ -1,0 +1,138 @@
+"""A small federation on which every law is tried: six devices of ragged sizes, four classes, twelve features."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from flstudy import Coordinator, Population, Record
+from flstudy.algorithms import Algorithm, registry
+from flstudy.population import InMemory, Partition, SuddenDrift
+from flstudy.tasks import Logistic, Mlp
+
+FEATURES, CLASSES, DEVICES = 12, 4, 6
+SIZES = (9, 12, 17, 22, 27, 33)  # examples; 5, 8, 11, 14, 17 and 19 of them for training: last batches of 1, 4, 3, 2, 1, 3
+SEEDS = (0, 44, 56)
+
+for _name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+class Ragged(Partition):
+    """Devices of given sizes, by position."""
+
+    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
+        self.sizes = sizes
+
+    def assign(self, labels, clients, rng):
+        return rng.permutation(np.repeat(np.arange(clients), self.sizes))
+
+
+class Records(L.Callback):
+    """Keeps what every round measured, and what the server was after it."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.servers: list[Any] = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.records.append(pl_module.record)
+        self.servers.append(pytree.tree_map(torch.clone, pl_module.server))
+
+
+def examples(shape: Sequence[int] = (FEATURES,), count: int = sum(SIZES)) -> InMemory:
+    """Labels that a noisy linear model of the inputs gives, so that there is something to learn."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(count, *shape))
+    logits = x.reshape(count, -1) @ rng.normal(size=(int(np.prod(shape)), CLASSES)) + rng.normal(size=(count, CLASSES))
+    y = logits.argmax(1)
+    y[:CLASSES] = np.arange(CLASSES)  # all classes occur
+    return InMemory((torch.from_numpy(x), torch.from_numpy(y)))
+
+
+def world(**changes: Any) -> Population:
+    """The federation; all devices take part unless told otherwise."""
+    usual = {"clients": DEVICES, "participants": DEVICES, "partition": Ragged(), "batch_size": 4, "epochs": 2}
+    return Population(**{"dataset": examples(), **usual, **changes})
+
+
+def drifting(**changes: Any) -> Population:
+    """The same, four of the devices drawn per round, with a drift of half of the devices at round 2."""
+    return world(**{"drift": SuddenDrift(round=2, p_drift=0.5), "participants": 4, **changes})
+
+
+def mlp() -> Mlp:
+    """A fresh small network, always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Mlp((FEATURES,), CLASSES, hidden=5)
+
+
+def logistic() -> Logistic:
+    """Fresh logistic regression, always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        return Logistic((FEATURES,), CLASSES)
+
+
+def trainer(rounds: int, precision: str = "64-true", **changes: Any) -> L.Trainer:
+    """A quiet Trainer on the CPU."""
+    usual = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return L.Trainer(**{"max_epochs": rounds, "precision": precision, **usual, **quiet, **changes})  # type: ignore
+
+
+def run(
+    algorithm: Algorithm,
+    rounds: int = 3,
+    *,
+    population: Population | None = None,
+    task: L.LightningModule | None = None,
+    evaluate: bool = False,
+    precision: str = "64-true",
+    callbacks: Sequence[L.Callback] = (),
+    ckpt_path: str | None = None,
+    fit: dict[str, Any] | None = None,
+    **coordinator: Any,
+) -> Coordinator:
+    """The coordinator after some rounds, with ``records`` and ``servers``, one for each of them."""
+    kept = Records()
+    changes = {"callbacks": [*callbacks, kept], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
+    module = Coordinator(task or mlp(), algorithm, **coordinator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few workers, few batches: known and meant
+        trainer(rounds, precision, **changes).fit(
+            module, datamodule=population or world(), ckpt_path=ckpt_path, weights_only=True if ckpt_path else None
+        )
+    module.records, module.servers = kept.records, kept.servers
+    return module
+
+
+def difference(one: Any, other: Any) -> float:
+    """Largest absolute difference between the leaves of two trees."""
+    pairs = list(zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True))
+    assert all(a.shape == b.shape for a, b in pairs)
+    return max((float((a.double() - b.double()).abs().max()) for a, b in pairs if a.numel()), default=0.0)
+
+
+def state(module: Coordinator) -> Any:
+    """All tensors of a run: server, and the bank's rows in the order of devices."""
+    slot = module.bank.slot
+    return module.server, slot >= 0, [rows[slot[slot >= 0]] for rows in module.bank.rows]
+
+
+def measured(module: Coordinator, *names: str) -> torch.Tensor:
+    """Metrics [rounds, names, S]."""
+    return torch.tensor([[record.metrics[name] for name in names] for record in module.records], dtype=torch.float64)
+
+
+def shipped() -> dict[str, type[Algorithm]]:
+    """The methods of the package, without those that tests define."""
+    return {name: cls for name, cls in registry().items() if cls.__module__.startswith("flstudy.")}

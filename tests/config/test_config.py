@@ -1,0 +1,115 @@
+"""Configs: what is accepted, what is refused and how it is said."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flstudy.config import ConfigError, StopRun, load
+
+QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
+
+REFUSED = [
+    ({"algorithm": "FedAvgg"}, "unknown algorithm 'FedAvgg': did you mean 'FedAvg'?"),
+    ({"algorithm": "scafold"}, "unknown algorithm 'scafold': did you mean 'Scaffold'?"),
+    ({"algorithm.tua": 1}, "unknown key 'algorithm.tua' of Flash: did you mean 'algorithm.tau'?"),
+    ({"algorithm": "FedProx", "algorithm.tau": 1}, "unknown key 'algorithm.tau' of FedProx"),
+    ({"population.client": 3}, "unknown key 'population.client': did you mean 'population.clients'?"),
+    ({"round": 3}, "unknown key 'round': did you mean 'rounds'?"),
+    ({"population.clients": "many"}, "population.clients must be an integer, got 'many'"),
+    ({"algorithm.lr": "fast"}, "algorithm.lr must be a number, got 'fast'"),
+    ({"algorithm.lr": -1.0}, "algorithm.lr must lie in (0, inf), got -1.0"),
+    ({"algorithm.beta1": 1.0}, "algorithm.beta1 must lie in [0, 1), got 1.0"),
+    ({"algorithm.weighting": "unifrom"}, "must be one of examples, uniform, got 'unifrom': did you mean 'uniform'?"),
+    ({"compile": "yes please"}, "compile must be true or false, got 'yes please'"),
+    ({"population.partition.alpha": -1}, "Dirichlet: alpha must be > 0, got -1"),
+    ({"population.participants": 50}, "participants must be ≤ clients (20), got 50"),
+    ({"population.drift.p_drift": 1.5}, "SuddenDrift: p_drift must lie in [0, 1], got 1.5"),
+    ({"rounds": 10}, "population.drift.round must be ≤ rounds (10), got 31"),
+    ({"rounds": 0}, "rounds must be ≥ 1, got 0"),
+    ({"seeds": [1, 1]}, "seeds must be one or more different integers ≥ 0, got [1, 1]"),
+    ({"study.trials": 0}, "study.trials must be ≥ 1, got 0"),
+    ({"algorithm": "Scaffold", "algorithm.momentum": 0.5}, "Scaffold: momentum must be 0, got 0.5"),
+    ({"task": "tests.config.user_tasks.Lossless"}, "Lossless defines neither example_losses nor training_step"),
+    ({"task": "tests.config.user_tasks.Absent"}, "task must name a class that can be imported"),
+    ({"task": "Cnn", "population.dataset": "Synthetic", "population.partition": None}, "Cnn: shape must be"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "sentence"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_what_is_wrong_is_said_in_one_sentence(overrides: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load(QUICK, overrides)
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_files_that_cannot_be_configs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no config file"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(ConfigError, match="must hold keys and values, got list"):
+        load(tmp_path / "list.yaml")
+    (tmp_path / "broken.yaml").write_text("task: {class_path: Mlp\n")
+    with pytest.raises(ConfigError, match="is not a YAML file"):
+        load(tmp_path / "broken.yaml")
+
+
+def test_an_impossible_world_fails_in_rehearsal() -> None:
+    config = load(QUICK, {"population.partition.min_size": 89, "population.partition.alpha": 0.1})
+    with pytest.raises(ConfigError, match="no draw gave each of 20 clients min_size 89"):
+        config.rehearse()
+    load(QUICK).rehearse()
+
+
+def test_a_config_written_down_is_the_same_config(tmp_path: Path) -> None:
+    config = load(QUICK, {"algorithm.gamma": None, "algorithm.lr": 0.3, "seeds": [3, 5]})
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(config.plain()))
+    again = load(tmp_path / "again.yaml")
+    assert again.flat() == config.flat()
+    assert again.flat()["algorithm.gamma"] is None  # not Flash's default
+    assert again.seeds == [3, 5]
+
+
+def test_flat_keys_and_tags() -> None:
+    config = load(QUICK)
+    flat = config.flat()
+    assert flat["algorithm"] == "Flash"
+    assert flat["algorithm.tau"] == 1e-3
+    assert flat["population.partition.alpha"] == 0.3
+    assert flat["algorithm.clip_norm"] is None
+    assert config.has_key("algorithm.tau")
+    assert not config.with_overrides({"algorithm": "FedAvg"}).has_key("algorithm.tau")
+    assert config.tags() == {"algorithm": "Flash", "dataset": "Digits", "drift": "SuddenDrift", "task": "Mlp"}
+    assert config.drift_rounds() == [31]
+
+
+def test_changing_the_algorithm_drops_the_other_ones_values() -> None:
+    config = load(QUICK, {"algorithm": "FedAvg", "algorithm.lr": 0.2})
+    assert config.flat()["algorithm.lr"] == 0.2
+    assert type(config.build()[0].algorithm).__name__ == "FedAvg"
+
+
+def test_the_task_is_built_for_the_data_set() -> None:
+    digits, _ = load(QUICK).build()
+    assert digits.task.network[1].in_features == 64
+    synthetic, _ = load(QUICK, {"population.dataset": "Synthetic", "population.dataset.features": 7}).build()
+    assert synthetic.task.network[1].in_features == 7
+    user, _ = load(QUICK, {"task": "tests.config.user_tasks.Ridge", "executor": "sequential"}).build()
+    assert user.task.linear.out_features == 10
+
+
+def test_run_calls_back_every_round_and_stops_when_told() -> None:
+    config = load(QUICK, {"rounds": 40, "population.participants": 2, "seeds": [0, 1], "evaluate_every": 2})
+    rounds, evaluated = [], []
+
+    def on_round(record) -> None:
+        rounds.append(record.round)
+        if "valid/accuracy" in record.metrics:
+            evaluated.append(record.round)
+        if record.round == 4:
+            raise StopRun
+
+    config.run(on_round)
+    assert rounds == [1, 2, 3, 4]
+    assert evaluated == [2, 4]

@@ -1,0 +1,47 @@
+"""The settings under which the laws are tried: some that every method has, some of its own."""
+
+from typing import Any
+
+from flstudy.algorithms import Algorithm, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Flash, Scaffold
+
+from ..bench import shipped
+
+# A method that is added to the package is tried under all of these without a word here.
+EVERYBODY: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "decay and clipping": {"weight_decay": 0.02, "clip_norm": 0.8, "server_lr": 0.5},
+    "early stopping": {"gamma": 0.05, "first_epoch": "eval_received"},
+}
+MOMENTUM = {"momentum": 0.9, "weight_decay": 0.02}
+OWN: dict[str, Algorithm] = {
+    "fedavg uniform, stops by sums": FedAvg(lr=0.1, weighting="uniform", gamma=0.3, valid_loss="sum"),
+    "fedavgm nesterov": FedAvgM(lr=0.1, beta=0.7, nesterov=True),
+    "fedprox": FedProx(lr=0.1, mu=0.5),
+    "fedadam corrected": FedAdam(lr=0.1, v_init="zero", bias_correction=True, weighting="examples"),
+    "fedyogi corrected": FedYogi(lr=0.1, v_init="zero", bias_correction=True),
+    "flash as printed": Flash(lr=0.1, denominator="paper", tau=0.1, gamma=None),
+    "flash per tensor": Flash(lr=0.1, beta3_granularity="tensor", kappa=0.0, tau=0.02),
+    "flash early": Flash(lr=0.1, v_init="zero", gamma=0.3, first_epoch="eval_received", valid_loss="sum"),
+    "scaffold by examples": Scaffold(lr=0.1, weighting="examples", server_lr=0.7, gamma=0.05),
+}
+
+
+def takes_momentum(cls: type[Algorithm]) -> bool:
+    """Whether a method allows momentum on its devices."""
+    try:
+        cls(**MOMENTUM)
+    except ValueError:
+        return False
+    return True
+
+
+def settings() -> dict[str, Algorithm]:
+    """All cases by name."""
+    cases = {f"{name} {how}": cls(lr=0.1, **values) for name, cls in shipped().items() for how, values in EVERYBODY.items()}
+    cases |= {f"{name} momentum": cls(lr=0.05, **MOMENTUM) for name, cls in shipped().items() if takes_momentum(cls)}
+    return cases | OWN
+
+
+def plain() -> dict[str, Algorithm]:
+    """Every method once."""
+    return {name: cls(lr=0.1) for name, cls in shipped().items()}

@@ -1,0 +1,90 @@
+"""Law: the executors agree. trainer ≡ sequential ≡ vectorised, in float64 to 1e-12 over three rounds."""
+
+import pytest
+import torch
+
+from flstudy.algorithms import FedAvg, Flash, Scaffold
+from flstudy.execution.programs import has_compiler
+from flstudy.tasks import Cnn
+
+from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
+from .cases import settings
+
+EXECUTORS = ("sequential", "vectorized", "trainer")
+CASES = settings()
+LOCAL = ("train/loss", "fit/steps", "fit/epochs")
+
+
+def runs(algorithm, executors=EXECUTORS, population=drifting, **more):
+    """The same run under several executors: two replicas, ragged devices, half of which drift at round 2."""
+    more = {"seeds": (0, 44), "initial": "seeded", **more}
+    return [run(algorithm, population=population(), executor=name, **more) for name in executors]
+
+
+def agree(modules, bound):
+    """All of a run's tensors and measurements are the same, whoever carried it out."""
+    first, *others = modules
+    names = [name for name in first.record.metrics if name.split("/")[0] in ("train", "fit", "server", "traffic")]
+    names.remove("fit/useful_share")  # how much of the work was not padding, which is an executor's own
+    assert {*LOCAL, "server/update_norm", "traffic/up_bytes"} <= set(names)
+    for other in others:
+        assert difference(state(first), state(other)) <= bound
+        assert difference(measured(first, *names), measured(other, *names)) <= bound * 10  # norms add n coordinates
+        assert torch.equal(measured(first, "fit/steps"), measured(other, "fit/steps"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_executors_agree_in_double_precision(name):
+    agree(runs(CASES[name]), 1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("plain")])
+def test_executors_agree_in_single_precision(name):
+    first, *others = runs(CASES[name], precision="32-true", population=lambda: drifting(dataset=floats()))
+    assert first.server.x.dtype == torch.float32
+    for other in others:
+        for a, b in zip(first.server, other.server, strict=True):
+            if isinstance(a, torch.Tensor):
+                assert difference(a, b) <= 1e-5 * max(1.0, float(a.abs().max()))
+
+
+def floats():
+    """The usual examples in single precision."""
+    data = examples()
+    data.examples = data.examples._replace(x=data.examples.x.float())
+    return data
+
+
+def test_early_stopping_cases_do_stop_some_devices_and_not_others():
+    for name in ("FedAvg early stopping", "fedavg uniform, stops by sums", "flash early"):
+        module = run(CASES[name], population=drifting(epochs=4), executor="sequential")
+        epochs = measured(module, "fit/epochs")
+        assert ((epochs > 1) & (epochs < 4)).any(), name
+        agree(runs(CASES[name], population=lambda: drifting(epochs=4)), 1e-12)
+
+
+def test_executors_agree_on_exact_steps():
+    for steps in (1, 5):  # 5 ends inside an epoch of most devices, and starts a third one on the smallest
+        for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), Flash(lr=0.1)):
+            modules = runs(algorithm, population=lambda steps=steps: drifting(steps=steps))
+            agree(modules, 1e-12)
+            assert (measured(modules[0], "fit/steps") <= steps).all()
+    assert (measured(runs(FedAvg(lr=0.1), population=lambda: drifting(steps=5))[0], "fit/steps") == 5).all()
+
+
+def test_executors_agree_on_images():
+    def images():
+        return world(dataset=examples((1, 6, 6)), participants=3, epochs=1)
+
+    task = Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4)
+    for algorithm in (FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)):
+        agree(runs(algorithm, population=images, task=task, seeds=(0,)), 1e-12)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_compiled_steps_agree_with_eager_ones():
+    """Ragged devices, so that finished lanes leave and several widths are compiled; both replicas, a correction."""
+    algorithm = Scaffold(lr=0.1, weight_decay=0.02)
+    eager, compiled = (runs(algorithm, ["vectorized"], compile=on)[0] for on in (False, True))
+    agree([eager, compiled], 1e-12)
+    assert compiled.executor.programs.compiled

@@ -1,0 +1,140 @@
+"""Laws that tie the methods to each other: what reduces to what, and what a switch turns off."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from flstudy.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Flash, Scaffold
+from flstudy.population import Synthetic
+
+from ..bench import DEVICES, SEEDS, difference, drifting, measured, run, shipped, state, world
+from .cases import plain
+
+LOCAL = {"lr": 0.1, "weight_decay": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("method", "reduced", "rounds"),
+    [
+        (FedProx(**LOCAL, mu=0.0), FedAvg(**LOCAL), 4),
+        (FedAvgM(**LOCAL, beta=0.0), FedAvg(**LOCAL), 4),
+        (FedAvgM(**LOCAL, beta=0.0, nesterov=True), FedAvg(**LOCAL), 4),
+        (Scaffold(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
+        (Scaffold(**LOCAL, weighting="examples"), FedAvg(**LOCAL), 1),
+        (FedYogi(**LOCAL, v_init="zero"), FedAdam(**LOCAL, v_init="zero"), 1),  # both have v = (1 - β₂) Δ² then
+    ],
+    ids=["FedProx, μ = 0", "FedAvgM, β = 0", "Nesterov, β = 0", "Scaffold, round 1", "by examples", "Yogi from v = 0"],
+)
+def test_method_reduces_to_another(method, reduced, rounds):
+    one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
+    assert difference(one.server.x, other.server.x) <= 1e-14
+    assert difference(measured(one, "train/loss"), measured(other, "train/loss")) <= 1e-14
+
+
+@pytest.mark.parametrize(
+    ("method", "reduced", "rounds"),
+    [
+        (FedProx(**LOCAL, mu=1.0), FedAvg(**LOCAL), 1),
+        (FedAvgM(**LOCAL, beta=0.9), FedAvg(**LOCAL), 2),
+        (Scaffold(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 2),
+        (FedYogi(**LOCAL, v_init="zero"), FedAdam(**LOCAL, v_init="zero"), 2),
+        (Flash(**LOCAL, gamma=None), FedAdam(**LOCAL), 1),
+    ],
+)
+def test_method_is_more_than_what_it_reduces_to(method, reduced, rounds):
+    one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
+    assert difference(one.server.x, other.server.x) > 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still(Flash):
+    """FLASH whose d is 0."""
+
+    def divisor(self, server):
+        return super().divisor(server._replace(d=torch.zeros_like(server.d)))
+
+
+@pytest.mark.parametrize("denominator", ["clamp", "paper"])
+@pytest.mark.parametrize("v_init", ["tau_sq", "zero"])
+def test_flash_without_d_is_fedadam(denominator, v_init):
+    shared = {**LOCAL, "v_init": v_init, "gamma": 0.03}
+    still = run(Still(**shared, denominator=denominator), 4, population=drifting())
+    adam = run(FedAdam(**shared), 4, population=drifting())
+    assert difference(still.server[:4], adam.server[:4]) <= 1e-14
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
+def test_gamma_decides_how_many_epochs_are_done(executor):
+    def epochs(**settings):
+        module = run(Flash(lr=0.1, **settings), 2, population=world(epochs=5), executor=executor)
+        return measured(module, "fit/epochs").flatten().tolist()
+
+    assert epochs(gamma=None) == [5, 5]
+    assert epochs(gamma=1e9) == [2, 2]  # before epoch 1 the loss counts as infinite, so its test passes
+    assert epochs(gamma=1e9, first_epoch="eval_received") == [1, 1]
+    assert epochs(gamma=1e9, first_epoch="eval_received", valid_loss="sum") == [1, 1]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_replicas_equal_separate_runs(name):
+    algorithm = replace(plain()[name], gamma=0.05, momentum=0.0 if name == "Scaffold" else 0.5)
+
+    def seeded(*seeds):
+        return run(algorithm, seeds=seeds, initial="seeded", population=drifting(), evaluate=True)
+
+    check_replicas(seeded(*SEEDS), [seeded(seed) for seed in SEEDS])
+
+
+def test_replicas_equal_separate_runs_where_each_has_its_own_data():
+    def seeded(*seeds):
+        data = Synthetic(features=12, labels=4, log_mean=1.0, log_std=0.5, extra=5)
+        population = drifting(dataset=data, partition=None)
+        return run(Scaffold(lr=0.02), seeds=seeds, population=population, evaluate=True)
+
+    check_replicas(seeded(*SEEDS), [seeded(seed) for seed in SEEDS])
+
+
+def check_replicas(together, apart):
+    """Each replica of one run is the run of its seed alone: server, rows of the devices, every measurement."""
+    names = [name for name in together.record.metrics if not name.startswith("time/") and name != "fit/useful_share"]
+    assert {"valid/accuracy", "test/accuracy_spread", "test/personal_accuracy", "server/update_norm"} <= set(names)
+    slot, everything = together.bank.slot, measured(together, *names)
+    for s, alone in enumerate(apart):
+        for ours, theirs in zip(state(together)[0], alone.server, strict=True):
+            if isinstance(ours, torch.Tensor):
+                assert difference(ours[s], theirs[0]) <= 1e-12
+        assert torch.equal(slot[s] >= 0, alone.bank.slot[0] >= 0)
+        for ours, theirs in zip(together.bank.rows, alone.bank.rows, strict=True):
+            assert difference(ours[slot[s][slot[s] >= 0]], theirs[alone.bank.slot[0][slot[s] >= 0]]) <= 1e-12
+        assert difference(everything[..., s], measured(alone, *names)[..., 0]) <= 1e-11
+    assert difference(together.server.x[0], together.server.x[1]) > 1e-3  # seeds do differ
+
+
+TRAFFIC = {  # vectors of n numbers per job, down and up
+    "FedAdaGrad": (1, 1),
+    "FedAdam": (1, 1),
+    "FedAvg": (1, 1),
+    "FedAvgM": (1, 1),
+    "FedProx": (1, 1),
+    "FedYogi": (1, 1),
+    "Flash": (1, 1),
+    "Scaffold": (2, 2),
+}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", shipped())
+def test_traffic(name, executor):
+    for precision, size in (("64-true", 8), ("32-true", 4)):
+        module = run(plain()[name], 1, executor=executor, precision=precision, seeds=(0, 44), population=drifting())
+        vector = 4 * size * module.objective.layout.n  # four jobs
+        metrics = module.record.metrics
+        down, up = (metrics[f"traffic/{way}_bytes"] for way in ("down", "up"))
+        assert (down, up) == tuple([units * vector] * 2 for units in TRAFFIC[name])
+
+
+def test_the_federation_of_the_laws_is_ragged():
+    population = world().settle((0,))
+    assert population.cohort(0).batches.steps[0].tolist() == [4, 4, 6, 8, 10, 10]
+    assert population.cohort(0).jobs.client.shape == (1, DEVICES)

@@ -1,0 +1,141 @@
+"""Law: a run that is stopped and taken up again is, bit for bit, the run that was not stopped."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms import FedAvg, Flash
+from flstudy.controllers import Restart
+
+from ..bench import drifting, measured, run
+from .cases import plain
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def saved(path: Path) -> dict:
+    """A checkpoint, read as safely as torch can."""
+    return torch.load(path, weights_only=True)
+
+
+def check_equal(one: dict, other: dict) -> None:
+    """All that the coordinator saved, and Lightning's counters."""
+    ours, structure = pytree.tree_flatten(one["flstudy"])
+    theirs, same = pytree.tree_flatten(other["flstudy"])
+    assert structure == same
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    assert (one["global_step"], one["epoch"]) == (other["global_step"], other["epoch"])
+
+
+def controllers():
+    """A restart before the checkpoint and one after it, which needs the state that is remembered from round 0."""
+    return [Restart([3]), Restart([8], keep_model=True)]
+
+
+@pytest.mark.parametrize("name", plain())
+def test_five_rounds_a_checkpoint_and_five_rounds_are_ten_rounds(name, tmp_path):
+    algorithm = replace(plain()[name], gamma=0.05, weight_decay=0.02)
+
+    def go(rounds, folder, **more):
+        saving = ModelCheckpoint(folder, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        return run(
+            algorithm,
+            rounds,
+            population=drifting(participants=3),
+            seeds=(0, 44),
+            initial="seeded",
+            controllers=controllers(),
+            callbacks=[saving],
+            fit={"enable_checkpointing": True, "default_root_dir": folder},
+            evaluate=True,
+            **more,
+        )
+
+    whole = go(10, tmp_path / "whole")
+    go(5, tmp_path / "half")
+    resumed = go(10, tmp_path / "half", ckpt_path=str(tmp_path / "half" / "epoch=4.ckpt"))
+    assert [record.round for record in resumed.records] == [6, 7, 8, 9, 10]
+    check_equal(saved(tmp_path / "whole" / "epoch=9.ckpt"), saved(tmp_path / "half" / "epoch=9.ckpt"))
+    assert saved(tmp_path / "whole" / "epoch=9.ckpt")["global_step"] == 10
+    for a, b in zip(pytree.tree_leaves(whole.server), pytree.tree_leaves(resumed.server), strict=True):
+        assert torch.equal(a, b)
+    names = [name for name in whole.record.metrics if not name.startswith("time/")]
+    assert torch.equal(measured(whole, *names)[5:], measured(resumed, *names))
+    assert [record.events for record in whole.records[5:]] == [record.events for record in resumed.records]
+    assert {event.round for record in whole.records for event in record.events} == {3, 8}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "trainer"])
+def test_the_other_executors_resume_as_well(executor, tmp_path):
+    def go(rounds, **more):
+        saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        fit = {"enable_checkpointing": True, "default_root_dir": tmp_path}
+        return run(
+            Flash(lr=0.1), rounds, executor=executor, population=drifting(), callbacks=[saving], fit=fit, **more
+        )
+
+    whole = go(4)
+    resumed = go(4, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
+    assert torch.equal(whole.server.x, resumed.server.x)
+    assert len(resumed.records) == 2
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    saving = ModelCheckpoint(tmp_path, every_n_epochs=1, filename="{epoch}")
+    run(FedAvg(lr=0.1), 1, callbacks=[saving], fit={"enable_checkpointing": True, "default_root_dir": tmp_path})
+    path = str(tmp_path / "epoch=0.ckpt")
+    for sentence, algorithm, more in (
+        ("algorithm 'FedAvg', but this run has 'Flash'", Flash(lr=0.1), {}),
+        (r"seeds \[0\], but this run has \[1\]", FedAvg(lr=0.1), {"seeds": (1,)}),
+        ("executor 'vectorized', but this run has 'sequential'", FedAvg(lr=0.1), {"executor": "sequential"}),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run(algorithm, 2, ckpt_path=path, **more)
+
+
+def start(folder: Path, rounds: int, seconds: float, *ckpt_path: str) -> subprocess.Popen:
+    """The run in a process of its own."""
+    command = [sys.executable, "-m", "tests.laws.killed", str(folder), str(rounds), str(seconds), *ckpt_path]
+    return subprocess.Popen(command, cwd=REPOSITORY)
+
+
+@pytest.mark.end_to_end
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
+    rounds, kill_after = 12, random.randint(2, 9)
+    whole = start(tmp_path / "whole", rounds, 0.0)
+    killed = start(tmp_path / "killed", rounds, 0.15)
+    last, deadline = tmp_path / "killed" / "last.ckpt", time.monotonic() + 60
+    try:
+        while not list((tmp_path / "killed").glob(f"epoch={kill_after}-*.ckpt")):
+            assert killed.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline, "no checkpoint within a minute"
+            time.sleep(0.005)
+        time.sleep(random.uniform(0, 0.15))
+    finally:
+        killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    paths = [path for path in [last, *(tmp_path / "killed").glob("epoch=*.ckpt")] if path.exists()]
+    newest = max(paths, key=readable)  # the kill may have hit the writing of one of them
+    assert 1 <= readable(newest) < rounds
+    assert start(tmp_path / "killed", rounds, 0.0, str(newest)).wait(timeout=60) == 0
+    assert whole.wait(timeout=60) == 0
+    check_equal(saved(tmp_path / "whole" / "last.ckpt"), saved(last))
+    assert saved(last)["global_step"] == rounds
+
+
+def readable(path: Path) -> int:
+    """Rounds done in a checkpoint; -1 if it was cut short."""
+    try:
+        return saved(path)["epoch"] + 1
+    except Exception:
+        return -1

@@ -1,0 +1,95 @@
+"""Laws from theory: SCAFFOLD's invariant, and who reaches the optimum of heterogeneous quadratics."""
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from flstudy import Population
+from flstudy.algorithms import FedAvg, FedProx, Scaffold
+from flstudy.population import InMemory, Partition
+
+from ..bench import difference, run, world
+
+CURVATURE = torch.tensor([[1.0, 4.0], [3.0, 0.5], [0.2, 2.0]], dtype=torch.float64)  # h of each device
+CENTER = torch.tensor([[1.0, -1.0], [-2.0, 0.5], [4.0, 3.0]], dtype=torch.float64)  # a
+STEPS, LR = 10, 0.1
+
+
+class Quadratic(L.LightningModule):
+    """f_i(w) = ½ Σ_j h_ij (w_j - a_ij)²; an example is (h, a), the same one on all of a device's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+    def example_losses(self, batch):
+        h, a = batch[0].unflatten(1, (2, 2)).unbind(1)
+        return 0.5 * (h * (self.w - a) ** 2).sum(1)
+
+
+class ByLabel(Partition):
+    """The label is the device."""
+
+    def assign(self, labels, clients, rng):
+        return labels
+
+
+def quadratics(steps):
+    """Three devices, K local steps with exact gradients."""
+    device = torch.arange(3).repeat_interleave(6)
+    data = InMemory((torch.cat([CURVATURE, CENTER], 1)[device], device))
+    return Population(data, clients=3, participants=3, partition=ByLabel(), batch_size=4, steps=steps)
+
+
+def final(algorithm, rounds=60, steps=STEPS):
+    """The global model in the end."""
+    return run(algorithm, rounds, population=quadratics(steps), task=Quadratic()).server.x[0]
+
+
+def test_scaffold_reaches_the_optimum_of_heterogeneous_quadratics_and_fedavg_does_not():
+    optimum = (CURVATURE * CENTER).sum(0) / CURVATURE.sum(0)  # Σ h (w - a) = 0
+    assert difference(final(Scaffold(lr=LR), 80), optimum) <= 1e-10
+    pull = 1 - (1 - LR * CURVATURE) ** STEPS  # K steps bring w this share of the way to a: FedAvg's fixed point
+    biased = (pull * CENTER).sum(0) / pull.sum(0)
+    fedavg = final(FedAvg(lr=LR, weighting="uniform"))
+    assert difference(fedavg, biased) <= 1e-10
+    assert difference(fedavg, optimum) > 0.6
+    assert difference(final(FedProx(lr=LR, mu=1.0, weighting="uniform")), optimum) > 0.5  # less, but a bias
+    once = final(FedAvg(lr=3 * LR, weighting="uniform"), steps=1)  # K = 1 is gradient descent: no drift, no bias
+    assert difference(once, optimum) <= 1e-10
+
+
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.02, "server_lr": 0.5}, {"gamma": 0.05, "clip_norm": 0.5}])
+def test_scaffold_keeps_c_the_mean_of_the_c_i_under_full_participation(settings):
+    kept = []
+    module = run(Scaffold(lr=0.1, **settings), 5, callbacks=[Watch(kept)], population=world(), seeds=(0, 44))
+    assert len(kept) == 5
+    for (rows, slot), server in zip(kept, module.servers, strict=True):
+        assert server.c.abs().max() > 1e-2
+        assert difference(server.c, rows[slot].mean(1)) <= 1e-14
+
+
+class Watch(L.Callback):
+    """Copies the bank after every round."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.kept.append((pl_module.bank.rows[0].clone(), pl_module.bank.slot.clone()))
+
+
+def test_devices_without_a_job_keep_their_row_bit_for_bit():
+    kept, population = [], world(participants=2)
+    run(Scaffold(lr=0.1), 6, callbacks=[Watch(kept)], population=population, seeds=(0, 44))
+    idle = 0
+    for index, ((before, old), (after, new)) in enumerate(zip(kept, kept[1:], strict=False), start=1):
+        working = torch.zeros_like(old, dtype=torch.bool).scatter_(1, population.cohort(index).jobs.client, True)
+        known = (old >= 0) & ~working
+        idle += int(known.sum())
+        assert torch.equal(old[known], new[known])
+        assert torch.equal(before[old[known]], after[new[known]])
+        assert torch.equal(new >= 0, (old >= 0) | working)  # a row is made at the first visit, not before
+        assert not torch.equal(before[old[working & (old >= 0)]], after[new[working & (old >= 0)]]) or known.all()
+    assert idle > 10

@@ -1,0 +1,103 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+QUICK = str(Path(__file__).parents[1] / "tune_configs" / "quick.yaml")
+
+
+def flstudy(*arguments: str, cwd: Path | None = None, timeout: float = 180) -> subprocess.CompletedProcess:
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "flstudy.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("rnu",), "unknown command 'rnu': did you mean 'run'?"),
+        (("run",), "flstudy run needs a config file, such as tune_configs/quick.yaml"),
+        (("run", "absent.yaml"), "there is no config file 'absent.yaml'"),
+        (("run", QUICK, "--algoritm", "Flash"), "unknown key 'algoritm': did you mean 'algorithm'?"),
+        (("run", QUICK, "--algorithm", "FedYoggi"), "unknown algorithm 'FedYoggi': did you mean 'FedYogi'?"),
+        (("tune", QUICK, "--algorithm.lr=-1"), "algorithm.lr must lie in (0, inf), got -1"),
+        (("tune", QUICK, "--study.trails", "3"), "unknown key 'study.trails': did you mean 'study.trials'?"),
+        (("list", "algoritms"), "flstudy list knows no 'algoritms': did you mean 'algorithms'?"),
+    ],
+)
+def test_mistakes_are_found_before_torch_is_imported(arguments: tuple[str, ...], sentence: str) -> None:
+    done = flstudy(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_mistake_costs_a_fraction_of_what_importing_torch_costs() -> None:
+    def seconds(command: list[str]) -> float:
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=False)
+        return time.perf_counter() - start
+
+    mistake = min(seconds([sys.executable, "-m", "flstudy.cli", "run", QUICK, "--algoritm", "x"]) for _ in range(3))
+    torch = min(seconds([sys.executable, "-c", "import torch"]) for _ in range(3))
+    assert mistake < torch
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "tasks", "partitions", "drifts", "configs"])
+def test_list(kind: str) -> None:
+    done = flstudy("list", kind, cwd=Path(QUICK).parents[1])
+    expected = {
+        "algorithms": ["FedAdaGrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi", "Flash", "Scaffold"],
+        "datasets": ["Digits", "Synthetic"],
+        "tasks": ["Cnn", "Logistic", "Mlp"],
+        "partitions": ["Dirichlet", "Iid", "Shards"],
+        "drifts": ["IncrementalDrift", "RecurrentDrift", "SuddenDrift"],
+        "configs": ["tune_configs/quick.yaml"],
+    }[kind]
+    assert done.returncode == 0
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.strip() and not line.startswith(" ")]
+    assert [name for name in listed if name in expected] == expected
+
+
+def test_help_and_print_config() -> None:
+    assert "flstudy tune CONFIG" in flstudy("--help").stdout
+    run_help = flstudy("run", "--help").stdout
+    assert "--population.clients" in run_help
+    assert "devices drawn uniformly" in run_help  # from the docstring
+    printed = flstudy("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config").stdout
+    assert "mu: 0.5" in printed
+    assert "shape" not in printed  # the data set's
+
+
+@pytest.mark.end_to_end
+def test_run_leaves_records_checkpoints_and_a_table(tmp_path: Path) -> None:
+    options = ("--rounds", "6", "--population.drift.round", "3", "--population.participants", "3", "--run.checkpoint_every", "2")
+    done = flstudy("run", QUICK, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "test/accuracy" in done.stdout
+    folder = tmp_path / "runs" / "quick"
+    assert (folder / "config.yaml").is_file()
+    assert (folder / "checkpoints" / "last.ckpt").exists()
+    assert (tmp_path / "mlflow_tracking" / "mlflow.db").is_file()
+    from flstudy.tracking.records import curve, read_records
+
+    rounds, values = curve(read_records(folder / "records.parquet"), "valid/accuracy")
+    assert rounds.tolist() == [1, 2, 3, 4, 5, 6]
+    assert values.shape == (3, 6)
+    again = flstudy("run", QUICK, *options, "--run.resume", "true", "--rounds", "8", "--run.track", "false", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    resumed, after = curve(read_records(folder / "records.parquet"), "valid/accuracy")
+    assert resumed.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (after[:, :6] == values).all()

@@ -1,0 +1,118 @@
+"""Laws of the house: who may import whom, what the engine needs, and how long a file may be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "flstudy"
+ROWS = [
+    {"algorithms"},
+    {"population", "tasks", "metrics", "privacy"},
+    {"execution", "controllers"},
+    {"federation"},
+    {"config"},
+    {"tracking", "reporting"},
+    {"tuning"},
+    {"cli", "__main__"},
+]
+# Rooms of one row that lean on a neighbour: a record of what is, so that nothing is added without thought.
+NEIGHBOURS = {("controllers", "execution")}
+STUDY = {"ray", "mlflow", "optuna"}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def room(path: Path) -> str:
+    """The room of a module's file: its folder, or its name at the top of the house."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def row(name: str) -> int:
+    """The floor of a room."""
+    found = [number for number, rooms in enumerate(ROWS) if name in rooms]
+    assert found, f"flstudy/{name} has no row: add it to the layers"
+    return found[0]
+
+
+def imported(path: Path) -> list[str]:
+    """Names of all modules that a file imports, wherever in the file; ``from a import b`` counts as a.b."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def at_the_top(path: Path) -> set[str]:
+    """Packages that a file needs as soon as it is imported."""
+    found, waiting = set(), list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not typing_only(node):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def typing_only(node: ast.AST) -> bool:
+    """``if TYPE_CHECKING:``"""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_rows_above(path):
+    here = room(path)
+    if here == "__init__":  # the front door shows the engine and nothing of the study layer
+        allowed = {name for rooms in ROWS[:4] for name in rooms}
+        assert {name.split(".")[1] for name in imported(path) if name.startswith("flstudy.")} <= allowed
+        return
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "flstudy" or len(parts) < 2:
+            continue
+        there = parts[1]
+        if there in ("__version__", "Coordinator", "Population", "Record"):  # from the front door: the engine's top
+            assert row(here) > row("federation"), f"{here} imports flstudy.{there}"
+        elif there != here and (there, here) not in NEIGHBOURS:
+            assert row(there) < row(here), f"{here} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("*.py")), ids=lambda path: path.stem)
+def test_algorithms_import_torch_and_their_own_room_only(path):
+    for name in imported(path):
+        assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith("flstudy.algorithms"), name
+    assert len(path.read_text().splitlines()) <= 126 if path.stem == "algorithm" else 120
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_are_short(path):
+    limit = 120 if room(path) == "algorithms" else 300
+    assert len(path.read_text().splitlines()) <= limit
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) in set().union(*ROWS[:4])], ids=str)
+def test_the_engine_needs_no_study_tools_at_import(path):
+    others = {"sklearn", "jsonargparse", "yaml", "pyarrow", "matplotlib", "rich", "torchvision"}
+    assert not at_the_top(path) & (STUDY | others)
+
+
+def test_importing_flstudy_imports_no_study_tools():
+    code = f"import flstudy, sys; assert not {STUDY} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
+
+
+def test_a_run_imports_no_study_tools():
+    code = (
+        "import sys; from flstudy.algorithms import FedAvg; from tests.bench import run; "
+        f"run(FedAvg(lr=0.1), 1, evaluate=True); assert not {STUDY} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

@@ -1,0 +1,139 @@
+"""Runs: complete, found again, written by several processes at once, and never in the trial's way."""
+
+import math
+import multiprocessing
+import time
+
+import pytest
+
+from flstudy.federation import Record
+from flstudy.tracking.mlflow import TrialRun, environment, told_error
+from flstudy.tracking.store import Store, open_store
+
+SEEDS = [0, 44]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return open_store(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+
+
+def trial_run(store, number, **named):
+    return TrialRun(store, name=f"{number} Flash", key={"flstudy.study_id": "s", "flstudy.trial": str(number)}, **named)
+
+
+def write(store, number, rounds):
+    run = trial_run(store, number, every_s=0.1)
+    run.start(params={"algorithm": "Flash", "algorithm.lr": 0.1}, tags={"algorithm": "Flash"}, seeds=SEEDS)
+    for r in range(1, rounds + 1):
+        run.log(Record(r, {"train/loss": [1.0, 3.0], "valid/accuracy": [0.5, 0.7]}))
+    run.finish()
+    return run.run_id
+
+
+def steps(store, run_id, name):
+    return [metric.step for metric in store.client.get_metric_history(run_id, name)]
+
+
+def test_a_run_has_means_spreads_and_seeds(store):
+    run = trial_run(store, "figures", parent="0" * 32)
+    run.start(
+        params={"algorithm.lr": 0.1}, tags={"algorithm": "Flash", "drift": "none"}, seeds=SEEDS, config={"rounds": 2}
+    )
+    run.log(Record(1, {"train/loss": [1.0, 3.0], "valid/accuracy": [0.5, 0.7]}))
+    run.log(Record(2, {"train/loss": [math.nan, 3.0], "valid/accuracy": [0.5, 0.9]}))
+    run.finish(tags={"rounds": "2"})
+    found = store.client.get_run(run.run_id)
+    assert found.info.status == "FINISHED"
+    assert found.data.params == {"algorithm.lr": "0.1"}
+    assert found.data.tags["mlflow.parentRunId"] == "0" * 32
+    assert found.data.tags["diverged"] == "false"
+    assert found.data.tags["rounds"] == "2"
+    metrics = found.data.metrics
+    assert metrics["valid/accuracy"] == pytest.approx(0.7)
+    assert metrics["valid/accuracy_std"] == pytest.approx(0.2 * math.sqrt(2))
+    assert metrics["seed0/valid/accuracy"] == 0.5
+    assert metrics["seed44/valid/accuracy"] == 0.9
+    assert math.isnan(metrics["train/loss"])
+    assert "train/loss_std" not in metrics
+    assert [file.path for file in store.client.list_artifacts(run.run_id)] == ["config.yaml"]
+
+
+def test_a_second_start_goes_on_in_the_same_run(store):
+    first, second = write(store, "again", 2), write(store, "again", 3)
+    assert first == second
+    assert first != write(store, "other", 1)
+
+
+def test_a_failure_keeps_its_traceback(store):
+    run = trial_run(store, "failure")
+    run.start(params={}, tags={}, seeds=SEEDS)
+    run.finish("FAILED", error="Traceback\n  line 3\nRuntimeError: too much\n")
+    found = store.client.get_run(run.run_id)
+    assert found.info.status == "FAILED"
+    assert found.data.tags["error"] == "RuntimeError: too much"
+    assert "line 3" in found.data.tags["mlflow.note.content"]
+    assert told_error(None) == {}
+
+
+def test_many_metrics_go_in_several_calls(store):
+    run_id = write(store, "many", 700)  # 700 rounds of 5 figures
+    assert steps(store, run_id, "valid/accuracy") == list(range(1, 701))
+
+
+def test_logging_waits_for_nobody(store):
+    run = trial_run(store, "quick")
+    run.start(params={}, tags={}, seeds=SEEDS)
+    start = time.monotonic()
+    for r in range(1, 101):
+        run.log(Record(r, {"train/loss": [1.0, 1.0]}))
+    assert time.monotonic() - start < 0.1
+    run.finish()
+    assert len(steps(store, run.run_id, "train/loss")) == 100
+
+
+def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
+    client, stumbles = store.client, iter([True, True, False, True, True])
+    log_batch = client.log_batch
+
+    def stumbling(*arguments, **named):
+        if next(stumbles, False):
+            raise OSError("database is locked")
+        return log_batch(*arguments, **named)
+
+    monkeypatch.setattr(client, "log_batch", stumbling)
+    run_id = write(store, "stumbling", 5)
+    assert steps(store, run_id, "train/loss") == [1, 2, 3, 4, 5]
+    assert store.client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_store_that_is_gone_never_fails_the_trial(caplog):
+    gone = Store("http://127.0.0.1:9", "0")
+    run = trial_run(gone, "gone", patience_s=0.5)
+    run.start(params={}, tags={}, seeds=SEEDS)
+    run.log(Record(1, {"train/loss": [1.0, 1.0]}))
+    start = time.monotonic()
+    run.finish()
+    assert time.monotonic() - start < 5
+    assert run.run_id is None
+    assert "gone" in caplog.text
+
+
+@pytest.mark.end_to_end
+def test_two_processes_write_to_one_sqlite_store(store):
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=write, args=(store, f"process{i}", 300)) for i in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    for i in range(2):
+        run = store.find({"flstudy.study_id": "s", "flstudy.trial": f"process{i}"})
+        assert run.info.status == "FINISHED"
+        assert steps(store, run.info.run_id, "seed44/valid/accuracy") == list(range(1, 301))
+
+
+def test_the_environment_names_versions():
+    tags = environment()
+    assert {"version.torch", "version.lightning", "version.mlflow", "version.flstudy"} <= set(tags)

@@ -1,0 +1,186 @@
+"""Whole studies on real Ray workers, and what a real MLflow server says of them."""
+
+import io
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.request
+
+import pytest
+import stand_in
+import yaml
+from ray import cloudpickle
+from rich.console import Console
+from stand_in import StandIn, study
+
+from flstudy.config import Asha, ConfigError, Resources
+from flstudy.tracking.records import read_records
+from flstudy.tracking.ui import running
+from flstudy.tuning.tuner import tune
+
+pytestmark = pytest.mark.end_to_end
+cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
+
+
+def prepared(folder, **changed):
+    """A config whose study goes into the folder."""
+    named = changed.pop("config", {})
+    settings = study(name="small", folder=str(folder / "studies"), **changed)
+    return StandIn(study=settings, store=f"sqlite:///{folder}/store/mlflow.db", **named)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    search = {
+        "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges"]},
+        "algorithm.lr": {"loguniform": [1e-3, 1]},
+        "algorithm.tau": {"loguniform": [1e-5, 0.1]},
+    }
+    console = Console(file=io.StringIO())
+    result = tune(prepared(folder, trials=6, search=search), console)
+    return folder, result, console.file.getvalue()
+
+
+def test_every_trial_ends_and_the_study_goes_on(done):
+    _, result, said = done
+    assert len(result.trials) == 6
+    first = {trial.algorithm: trial for trial in result.trials[:4]}  # one of each algorithm comes first
+    assert {name: trial.status for name, trial in first.items()} == {
+        "FedAvg": "finished",
+        "Flash": "finished",
+        "Raises": "failed",
+        "Diverges": "diverged",
+    }
+    assert first["Flash"].overrides == {"algorithm": "Flash", "algorithm.lr": 0.1, "algorithm.tau": 0.001}
+    assert not result.interrupted
+    assert not set(result.best) & {"Raises", "Diverges"}
+    assert "6/6 trials, 100% of rounds" in said
+    assert "the third round is too much" in said
+
+
+def test_the_folder_tells_the_study(done):
+    folder, result, _ = done
+    assert result.path == folder / "studies" / "small"
+    assert yaml.safe_load((result.path / "study.yaml").read_text()) == StandIn().plain()
+    told = json.loads((result.path / "trials.json").read_text())
+    assert [trial["trial"] for trial in told] == list(range(6))
+    finished = next(trial for trial in told if trial["status"] == "finished")
+    assert finished["rounds"] == 6
+    assert finished["metrics"]["valid/accuracy"] == finished["objective"]
+    failed = next(trial for trial in told if trial["status"] == "failed")
+    assert failed["error"].strip().endswith("RuntimeError: the third round is too much")
+    diverged = next(trial for trial in told if trial["status"] == "diverged")
+    assert diverged["metrics"]["train/loss"] is None
+    for trial in told:
+        table = read_records(result.path / "records" / f"{trial['trial']}.parquet")
+        assert max(table["round"].to_pylist()) == max(trial["rounds"], 1)
+
+
+def test_an_mlflow_server_shows_the_study_over_http(done):
+    folder, result, _ = done
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with running(f"sqlite:///{folder}/store/mlflow.db", port) as (address, _process):
+
+        def ask(path, **body):
+            query = urllib.request.Request(
+                f"{address}/api/2.0/mlflow/{path}",
+                data=json.dumps(body).encode() if body else None,
+                headers={"Content-Type": "application/json"},
+            )
+            return json.loads(urllib.request.urlopen(query, timeout=20).read())
+
+        experiment = ask("experiments/get-by-name?experiment_name=flstudy")["experiment"]["experiment_id"]
+        runs = ask("runs/search", experiment_ids=[experiment], max_results=50)["runs"]
+        tags = {run["info"]["run_id"]: {tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in runs}
+        parents = [run for run in runs if "mlflow.parentRunId" not in tags[run["info"]["run_id"]]]
+        assert [run["info"]["run_name"] for run in parents] == ["small"]
+        assert parents[0]["info"]["status"] == "FINISHED"
+        children = {trial.trial: trial.run_id for trial in result.trials}
+        assert len(set(children.values())) == 6
+        assert set(children.values()) == {run for run, own in tags.items() if "mlflow.parentRunId" in own}
+        for trial in result.trials:
+            run = next(run for run in runs if run["info"]["run_id"] == trial.run_id)
+            own = tags[trial.run_id]
+            assert own["mlflow.parentRunId"] == parents[0]["info"]["run_id"]
+            assert (own["algorithm"], own["drift"], own["dataset"]) == (trial.algorithm, "SuddenDrift", "none")
+            assert own["diverged"] == str(trial.status == "diverged").lower()
+            assert own["flstudy.trial"] == str(trial.trial)
+            assert {"version.torch", "version.ray", "version.optuna", "version.mlflow"} <= set(own)
+            assert run["info"]["status"] == ("FAILED" if trial.status == "failed" else "FINISHED")
+            params = {param["key"]: param["value"] for param in run["data"]["params"]}
+            assert params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
+            if trial.status == "failed":
+                assert own["error"] == "RuntimeError: the third round is too much"
+        best = next(trial for trial in result.trials if trial.status == "finished")
+
+        def history(name):
+            found = ask(f"metrics/get-history?run_id={best.run_id}&metric_key={name}&max_results=100")
+            return {int(metric.get("step", 0)): metric["value"] for metric in found["metrics"]}
+
+        assert list(history("train/loss")) == [1, 2, 3, 4, 5, 6]
+        accuracy = history("valid/accuracy")
+        assert list(accuracy) == [2, 4, 6]
+        assert accuracy[6] == pytest.approx(best.objective)
+        assert history("valid/accuracy_std")[6] == pytest.approx(0.01)
+        assert history("seed44/valid/accuracy")[6] == pytest.approx(best.objective)
+        artifacts = ask(f"artifacts/list?run_id={best.run_id}")["files"]
+        assert [file["path"] for file in artifacts] == ["config.yaml"]
+
+
+def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
+    folder, _, _ = done
+    search = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
+    asha = Asha(grace_rounds=2, reduction_factor=2)
+    config = {"rounds": 40, "round_s": 0.05}
+    interrupted = prepared(folder, trials=40, search=search, scheduler=asha, config=config)
+    path = folder / "studies" / "small-2"
+
+    def interrupt():
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            told = path / "trials.json"
+            if told.exists() and '"pruned"' in told.read_text():
+                break
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    console = Console(file=io.StringIO(), width=200)
+    result = tune(interrupted, console)
+    said = console.file.getvalue()
+    assert result.interrupted
+    assert result.name == "small-2"
+    assert "study 'small' exists already: this one is 'small-2'" in said
+    assert "stopping: the results so far are kept" in said
+    assert len(result.trials) < 40
+    assert "pruned" in {trial.status for trial in result.trials}
+    assert {trial.status for trial in result.trials} <= {"finished", "pruned", "interrupted"}
+    client = result.run.store.client
+    assert client.get_run(result.run.run_id).info.status == "KILLED"
+    for trial in result.trials:
+        run = client.get_run(trial.run_id)
+        assert run.info.status == ("KILLED" if trial.status == "interrupted" else "FINISHED")
+        assert run.data.tags.get("pruned", "false") == str(trial.status == "pruned").lower()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"search": {"algorithm.lr": {"uniform": [1, 0]}}}, "study.search.algorithm.lr: uniform must have low < high"),
+        ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
+        ({"scheduler": Asha(grace_rounds=2, reduction_factor=1)}, "study.scheduler.reduction_factor must be > 1"),
+        ({"scheduler": Asha(grace_rounds=2, brackets=0)}, "study.scheduler.brackets must be >= 1"),
+        ({"resources": Resources(cpu=10_000)}, "study.resources.cpu must lie in [0, "),
+    ],
+)
+def test_a_study_that_cannot_work_leaves_nothing_behind(tmp_path, changed, said):
+    with pytest.raises(ConfigError) as refusal:
+        tune(prepared(tmp_path, **changed))
+    assert said in str(refusal.value)
+    assert not (tmp_path / "studies").exists()
