@@ -70,10 +70,10 @@ def train(command: str, arguments: list[str]) -> int:
             raise ConfigError(f"there is no config file {path!r}: see flstudy list configs")
         precheck(path, arguments)
     from flstudy.config.config import load
-    from flstudy.config.parser import build_parser, parse
+    from flstudy.config.parser import build_parser, command_line, parse
 
     if asks:
-        parse(build_parser(command), [*([f"--config={path}"] if path else []), *arguments])
+        parse(build_parser(command), command_line(Path(path).read_text(), arguments) if path else arguments)
         return 0
     assert path is not None
     config = load(path, options=arguments, command=command)

@@ -16,7 +16,14 @@ from flstudy.population import InMemory, Partition, SuddenDrift
 from flstudy.tasks import Logistic, Mlp
 
 FEATURES, CLASSES, DEVICES = 12, 4, 6
-SIZES = (9, 12, 17, 22, 27, 33)  # examples; 5, 8, 11, 14, 17 and 19 of them for training: last batches of 1, 4, 3, 2, 1, 3
+SIZES = (
+    9,
+    12,
+    17,
+    22,
+    27,
+    33,
+)  # examples; 5, 8, 11, 14, 17 and 19 of them for training: last batches of 1, 4, 3, 2, 1, 3
 SEEDS = (0, 44, 56)
 
 for _name in ("lightning.pytorch", "lightning.fabric"):
@@ -119,7 +126,9 @@ def difference(one: Any, other: Any) -> float:
     """Largest absolute difference between the leaves of two trees."""
     pairs = list(zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True))
     assert all(a.shape == b.shape for a, b in pairs)
-    return max((float((a.double() - b.double()).abs().max()) for a, b in pairs if a.numel()), default=0.0)
+    return max(
+        (float((a.detach().double() - b.detach().double()).abs().max()) for a, b in pairs if a.numel()), default=0.0
+    )
 
 
 def state(module: Coordinator) -> Any:

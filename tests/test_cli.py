@@ -83,7 +83,16 @@ def test_help_and_print_config() -> None:
 
 @pytest.mark.end_to_end
 def test_run_leaves_records_checkpoints_and_a_table(tmp_path: Path) -> None:
-    options = ("--rounds", "6", "--population.drift.round", "3", "--population.participants", "3", "--run.checkpoint_every", "2")
+    options = (
+        "--rounds",
+        "6",
+        "--population.drift.round",
+        "3",
+        "--population.participants",
+        "3",
+        "--run.checkpoint_every",
+        "2",
+    )
     done = flstudy("run", QUICK, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "test/accuracy" in done.stdout
@@ -96,7 +105,9 @@ def test_run_leaves_records_checkpoints_and_a_table(tmp_path: Path) -> None:
     rounds, values = curve(read_records(folder / "records.parquet"), "valid/accuracy")
     assert rounds.tolist() == [1, 2, 3, 4, 5, 6]
     assert values.shape == (3, 6)
-    again = flstudy("run", QUICK, *options, "--run.resume", "true", "--rounds", "8", "--run.track", "false", cwd=tmp_path)
+    again = flstudy(
+        "run", QUICK, *options, "--run.resume", "true", "--rounds", "8", "--run.track", "false", cwd=tmp_path
+    )
     assert again.returncode == 0, again.stderr
     resumed, after = curve(read_records(folder / "records.parquet"), "valid/accuracy")
     assert resumed.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -14,12 +14,11 @@ ROWS = [
     {"execution", "controllers"},
     {"federation"},
     {"config"},
-    {"tracking", "reporting"},
+    {"tracking"},
+    {"reporting"},  # reads what tracking wrote
     {"tuning"},
     {"cli", "__main__"},
 ]
-# Rooms of one row that lean on a neighbour: a record of what is, so that nothing is added without thought.
-NEIGHBOURS = {("controllers", "execution")}
 STUDY = {"ray", "mlflow", "optuna"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
@@ -82,7 +81,7 @@ def test_a_module_imports_only_from_rows_above(path):
         there = parts[1]
         if there in ("__version__", "Coordinator", "Population", "Record"):  # from the front door: the engine's top
             assert row(here) > row("federation"), f"{here} imports flstudy.{there}"
-        elif there != here and (there, here) not in NEIGHBOURS:
+        elif there != here:
             assert row(there) < row(here), f"{here} imports {name}"
 
 
@@ -90,7 +89,6 @@ def test_a_module_imports_only_from_rows_above(path):
 def test_algorithms_import_torch_and_their_own_room_only(path):
     for name in imported(path):
         assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith("flstudy.algorithms"), name
-    assert len(path.read_text().splitlines()) <= 126 if path.stem == "algorithm" else 120
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -10,19 +10,7 @@ from torch import Tensor
 from flstudy.algorithms.hyper import check, hyper
 from flstudy.algorithms.layout import Layout
 from flstudy.algorithms.rules import clip, sgd
-from flstudy.algorithms.signatures import (
-    Batch,
-    Gradient,
-    Inbox,
-    Job,
-    Local,
-    Message,
-    Objective,
-    Round,
-    Rule,
-    State,
-    Upload,
-)
+from flstudy.algorithms.signatures import Batch, Gradient, Inbox, Job, Local, Loss, Message, Round, Rule, State, Upload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +85,7 @@ class Algorithm(ABC):
         """The device's state before its first step."""
         return Local(msg.x, self.device_rule().init(msg.x, layout), msg.x.new_zeros(()))
 
-    def loss(self, objective: Objective, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
+    def loss(self, objective: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
         """The local objective at y (flat, or as named tensors); by default the task's mean loss over the batch."""
         return objective(y, batch)
 

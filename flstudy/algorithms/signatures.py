@@ -88,4 +88,4 @@ class Rule(NamedTuple):
 
 
 Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (y [n], batch) -> (gradient [n], loss [])
-Objective = Callable[[Any, Batch], Tensor]  # (y, flat [n] or as named tensors; batch) -> mean loss []
+Loss = Callable[[Any, Batch], Tensor]  # (y, flat [n] or as named tensors; batch) -> mean loss []

@@ -11,7 +11,7 @@ import lightning as L
 import yaml
 from jsonargparse import Namespace
 
-from flstudy.config.parser import arguments, build_parser, parse
+from flstudy.config.parser import arguments, build_parser, command_line, parse
 from flstudy.config.precheck import precheck
 from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.federation import Coordinator, Record
@@ -34,10 +34,13 @@ class Config:
         seeds: one per replica.
     """
 
-    def __init__(self, path: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run") -> None:
-        self.path, self.options, self.overrides = path, list(options), dict(overrides)
+    def __init__(
+        self, path: str, content: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run"
+    ) -> None:
+        # The content is kept: a file edited while a study runs must not change its later trials.
+        self.path, self.content, self.options, self.overrides = path, content, list(options), dict(overrides)
         self._parser = build_parser(command)
-        self.values = parse(self._parser, [f"--config={path}", *self.options, *arguments(self.overrides)])
+        self.values = parse(self._parser, command_line(content, [*self.options, *arguments(self.overrides)]))
         objects = self._objects()
         self.study: Study = objects.study
         self.run_section: Run = objects.run
@@ -86,7 +89,7 @@ class Config:
         Raises:
             ConfigError: for a key or value that it does not allow.
         """
-        return Config(self.path, self.options, {**self.overrides, **overrides})
+        return Config(self.path, self.content, self.options, {**self.overrides, **overrides})
 
     # ---- checking ----------------------------------------------------------------------------------------------------
 
@@ -236,7 +239,7 @@ def load(
     if not Path(path).is_file():
         raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
     precheck(path, [*options, *arguments(overrides or {})])
-    return Config(str(path), options, overrides or {}, command)
+    return Config(str(path), Path(path).read_text(), options, overrides or {}, command)
 
 
 def _flatten(values: Any, prefix: str = "") -> Any:

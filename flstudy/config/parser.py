@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import lightning as L
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
 from flstudy import algorithms, tasks
 from flstudy.algorithms import Algorithm
 from flstudy.config.names import nearest
+from flstudy.config.precheck import ROOTS, pairs
 from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.controllers import Controller
 from flstudy.population import Dataset, Drift, Partition, Population, datasets
@@ -69,6 +71,30 @@ def build_parser(command: str) -> ArgumentParser:
 def arguments(overrides: Mapping[str, Any]) -> list[str]:
     """Overrides as command-line options; a class comes before its own parameters."""
     return [f"--{key}={text(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))]
+
+
+def command_line(content: str, options: Sequence[str]) -> list[str]:
+    """A config file's content and options as jsonargparse's arguments.
+
+    An option that names another class than the file does starts from that class's defaults: jsonargparse would keep
+    the file's values of equal names, and FedAvg would silently run with the server learning rate of another method.
+    """
+    nested = yaml.safe_load(content)
+    for key, value in pairs(options):
+        *parents, name = key.split(".")
+        section = nested
+        for parent in parents:
+            section = section.get(parent) or {} if isinstance(section, Mapping) else {}
+        given = section.get(name) if key in ROOTS and isinstance(section, Mapping) else None
+        if given is not None and isinstance(value, str) and short(given) != short(value):
+            section[name] = value
+    return [f"--config={yaml.safe_dump(nested)}", *options]
+
+
+def short(given: Any) -> str:
+    """The class name in a class path, or in a mapping that has one."""
+    path = given.get("class_path") if isinstance(given, Mapping) else given
+    return str(path).rpartition(".")[2]
 
 
 def text(value: Any) -> str:

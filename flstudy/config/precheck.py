@@ -115,15 +115,16 @@ def precheck(path: str | Path, options: Sequence[str]) -> None:
         raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}")
     chosen: dict[str, str] = {}  # class of each root
     _walk("", content, chosen)
-    pairs = list(_pairs(options))
-    for key, value in pairs:  # classes first, whatever their order
+    given = list(pairs(options))
+    for key, value in given:  # classes first, whatever their order
         if key in ROOTS:
             chosen[key] = _class(key, value)
-    for key, value in pairs:
+    for key, value in given:
         _leaf(key, value, chosen)
 
 
-def _pairs(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def pairs(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of `--key value` and `--key=value` options."""
     waiting = list(options)
     while waiting:
         option = waiting.pop(0)
@@ -160,47 +161,77 @@ def _arguments(key: str, values: Any, chosen: dict[str, str]) -> None:
         _leaf(f"{key}.{name}", value, chosen)
 
 
-def _class(key: str, value: Any) -> str:
+def _class(key: str, value: Any, root: str | None = None) -> str:
     """The class that a root names; '' for one that only the parser can judge."""
+    known = names(root or key)
     path = value.get("class_path") if isinstance(value, Mapping) else value
     if value is None:
         return ""
     if not isinstance(path, str):
-        raise ConfigError(f"{key} must name a class, such as {names(key)[0]}, got {value!r}")
+        raise ConfigError(f"{key} must name a class, such as {known[0]}, got {value!r}")
     short = path.rpartition(".")[2]
     if "." in path and not path.startswith("flstudy."):
         return ""
-    if short not in names(key):
-        raise ConfigError(f"unknown {key.rpartition('.')[2]} {short!r}{nearest(short, names(key))}")
+    if short not in known:
+        at = "study.search: " if root else ""
+        raise ConfigError(f"{at}unknown {key.rpartition('.')[2]} {short!r}{nearest(short, known)}")
     return short
 
 
 def _leaf(key: str, value: Any, chosen: Mapping[str, str]) -> None:
     """Check one key and its value."""
+    if key == "study.search" and isinstance(value, Mapping):
+        _search(value, chosen)
+        return
+    known = _known(key, chosen)
+    if known is None:
+        return
     owner, _, name = key.rpartition(".")
-    root = next((root for root in ROOTS if key == root or key.startswith(root + ".")), None)
-    if key in ROOTS or key in SECTIONS or (root is not None and owner != root):
-        return
-    if root is not None:
-        if not chosen.get(root):
-            return  # a user's class, or the parser's default
-        known, where = parameters(chosen[root]), f" of {chosen[root]}"
-    elif owner == "population":
-        known, where = parameters("Population"), ""
-    elif owner in SECTIONS:
-        known, where = parameters(SECTIONS[owner]), ""
-    elif owner == "":
-        known, where = top_level(), ""
-    elif owner.startswith("study.search"):
-        return
-    else:
-        known, where = {}, ""
     if name not in known:
-        if root is not None and name in ("shape", "classes"):
-            return
-        full = [f"{owner}.{candidate}" if owner else candidate for candidate in known]
-        raise ConfigError(f"unknown key {key!r}{where}{nearest(key, full)}")
+        root = _root(key)
+        where = f" of {chosen[root]}" if root else ""
+        raise ConfigError(f"unknown key {key!r}{where}{nearest(key, _full(owner, known))}")
     _value(key, value, known[name])
+
+
+def _search(space: Mapping[str, Any], chosen: Mapping[str, str]) -> None:
+    """Check that each key of a search space is one of some candidate's."""
+    candidates: dict[str, list[str]] = {root: [name] for root, name in chosen.items()}
+    for key, domain in space.items():
+        if key in ROOTS and isinstance(domain, Mapping) and isinstance(domain.get("choice"), list):
+            candidates[key] = [_class(f"study.search.{key}", choice, key) for choice in domain["choice"]]
+    for key in space:
+        root, (owner, _, name) = _root(key), str(key).rpartition(".")
+        options = [{**chosen, root: candidate} for candidate in candidates.get(root, [""])] if root else [dict(chosen)]
+        found = [_known(str(key), option) for option in options]
+        if all(known is not None and name not in known for known in found):
+            every = sorted({full for known in found if known is not None for full in _full(owner, known)})
+            whose = f" of {' or '.join(candidates[root])}" if root else ""
+            raise ConfigError(f"study.search: unknown key {key!r}{whose}{nearest(str(key), every)}")
+
+
+def _root(key: str) -> str:
+    """The root whose class's parameter a key is, or ''."""
+    return next((root for root in ROOTS if str(key).startswith(root + ".")), "")
+
+
+def _full(owner: str, known: Mapping[str, Parameter]) -> list[str]:
+    return [f"{owner}.{name}" if owner else name for name in known]
+
+
+def _known(key: str, chosen: Mapping[str, str]) -> dict[str, Parameter] | None:
+    """The parameters among which a key's last name must be; None where only the parser can judge."""
+    owner, _, name = key.rpartition(".")
+    root = _root(key)
+    if key in ROOTS or key in SECTIONS or (root and owner != root):
+        return None
+    if root:
+        return parameters(chosen[root]) if chosen.get(root) and name not in ("shape", "classes") else None
+    if owner == "population":
+        return parameters("Population")
+    if owner in SECTIONS:
+        return parameters(SECTIONS[owner])
+    return top_level() if owner == "" else {}
 
 
 @functools.cache

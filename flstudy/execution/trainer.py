@@ -1,4 +1,4 @@
-"""A real ``lightning.Trainer.fit`` for every job: the faithful executor, with the task's own hooks and training_step."""
+"""A real ``lightning.Trainer.fit`` per job: the faithful executor, with the task's own hooks and training_step."""
 
 import copy
 import logging
@@ -34,7 +34,7 @@ class PerJobTrainer:
         try:
             fits = [
                 stack([
-                    self.one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+                    self.one(algorithm, take(servers, s), *(take(tree, (s, j)) for tree in (clients, jobs, batches)))
                     for j in range(count)
                 ])
                 for s in range(replicas)
@@ -55,7 +55,7 @@ class PerJobTrainer:
         optimizer = LocalSteps(task, self.objective, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
-            task.training_step = lambda batch, _: task.example_losses(batch).mean()  # type: ignore
+            task.training_step = lambda batch, batch_idx: task.example_losses(batch).mean()  # type: ignore
         stopping = EarlyStop(algorithm, self.objective, optimizer, self.batch(batches.valid, batches.concept))
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)

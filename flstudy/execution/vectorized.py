@@ -37,7 +37,10 @@ class Vectorized:
         self.programs = programs or Programs(self.objective)
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        if not self.objective.per_example and (batches.rows[..., :1] < 0).ne(batches.rows < 0).any():
+        ragged = (batches.rows[..., :1] < 0).ne(batches.rows < 0).any()
+        if algorithm.gamma is not None:
+            ragged |= (batches.valid < 0).any()
+        if ragged and not self.objective.per_example:
             raise ValueError(
                 "executor: the task defines only training_step, so ragged batches cannot be masked when vectorised; "
                 "add example_losses(batch) -> [B] to the task, or set executor: sequential"

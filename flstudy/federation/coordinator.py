@@ -73,6 +73,7 @@ class Coordinator(L.LightningModule):
         self.objective = Objective(task)
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
+        self._last: Any = None  # jobs, fit and concepts of this round; None in the round that a resume begins in
         self._saved: dict[str, Any] | None = None
 
     # ---- setting up ------------------------------------------------------------------------------------------------
@@ -197,6 +198,9 @@ class Coordinator(L.LightningModule):
         if self.trainer.sanity_checking:
             return
         assert self.record is not None
+        if self._last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
+            self._log(self.record.metrics)
+            return
         start = time.perf_counter()
         concepts = self.population.concepts(self.record.round - 1).to(self.device)
         jobs, fit, concept = self._last
@@ -226,6 +230,8 @@ class Coordinator(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Everything that a bit-exact resume needs, as plain tensors and containers."""
+        number, metrics, events = self.record or Record(0, {})
+        clockless = {name: values for name, values in metrics.items() if not name.startswith("time/")}
         checkpoint["flstudy"] = {
             "version": 1,
             "algorithm": type(self.algorithm).__name__,
@@ -234,6 +240,7 @@ class Coordinator(L.LightningModule):
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
             "control": [leaves(state) for state in self.control],
+            "record": [number, clockless, [list(event) for event in events]],
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -251,6 +258,8 @@ class Coordinator(L.LightningModule):
         self._saved = saved
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        number, metrics, events = saved["record"]
+        self.record, self._last = Record(number, metrics, tuple(Event(*event) for event in events)), None
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
         self.control = [

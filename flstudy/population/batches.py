@@ -1,4 +1,4 @@
-"""Batch plans: which examples each job reads in which step, as row numbers; a pure function of (seed, round, device)."""
+"""Batch plans: which examples each job reads in which step, by row; a pure function of (seed, round, device)."""
 
 from typing import NamedTuple
 

@@ -118,15 +118,16 @@ class InMemory(Dataset):
     """A user's own data: a map-style ``torch.utils.data.Dataset`` of (x, y) pairs, or a tuple of two tensors."""
 
     def __init__(self, data: Any) -> None:
-        if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-            x, y = data
-        elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-            x, y = next(iter(DataLoader(data, batch_size=len(data))))
-        else:
+        batch = data
+        mapped = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str)
+        if mapped and not is_pair(data) and len(data) > 0:
+            batch = next(iter(DataLoader(data, batch_size=len(data))))
+        if not is_pair(batch):
             raise ValueError(
                 f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
                 f"got {type(data).__name__}"
             )
+        x, y = batch
         if len(x) != len(y) or len(x) == 0:
             raise ValueError(f"dataset must hold as many inputs as labels, at least one, got {len(x)} and {len(y)}")
         self.examples = Examples(x, torch.as_tensor(y), None)
@@ -136,6 +137,11 @@ class InMemory(Dataset):
 
     def load(self, seed: int, clients: int) -> Examples:
         return self.examples
+
+
+def is_pair(value: Any) -> bool:
+    """Whether this is a pair of tensors (x, y)."""
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)
 
 
 def registry() -> dict[str, type[Dataset]]:

@@ -1,16 +1,15 @@
 """The report of a study: what `flstudy tune` ends with and `flstudy report` repeats."""
 
-import json
 import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from flstudy.reporting.best import write_best
 from flstudy.reporting.figures import plot_curves
 from flstudy.reporting.load import StudyResults, load_study
 from flstudy.reporting.ranking import Ranking, rank
@@ -26,11 +25,11 @@ class Report:
     notes: tuple[str, ...]
     summary_path: Path
     figure_path: Path | None  # None where no trial of the study did all its rounds
-    best_paths: Mapping[str, Path]  # algorithm -> JSON file of its best trial's overrides
+    best_paths: Mapping[str, Path]  # algorithm -> its best trial as a config
     next_commands: tuple[tuple[str, str], ...]  # (what for, command), the most useful first
 
     def print(self, console: Console | None = None) -> None:
-        (console or Console()).print(self.__rich__())
+        (console or terminal()).print(self.__rich__())
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [cells.rich() for cells in self.tables]
@@ -38,7 +37,7 @@ class Report:
         parts.append(Text())
         parts += [Text(f"{label}: {_from_here(path)}") for label, path in self._written()]
         for purpose, command in self.next_commands:
-            parts += [Text(f"{purpose}:"), Text(command, style="bold")]
+            parts.append(Text.assemble(f"{purpose}: ", (command, "bold"), overflow="ignore", no_wrap=True))
         return Group(*parts)
 
     def _written(self) -> list[tuple[str, Path]]:
@@ -46,8 +45,14 @@ class Report:
         return [*figure, ("Tables", self.summary_path)]
 
 
+def terminal() -> Console:
+    """The terminal, or 100 columns where the output goes to a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(100, console.width))
+
+
 def report(study_folder: str | os.PathLike[str]) -> Report:
-    """Writes <study>/report/{summary.md,curves.png} and <study>/best/<Algorithm>.json from the files of the study.
+    """Writes <study>/report/{summary.md,curves.png} and <study>/best/<Algorithm>.yaml from the files of the study.
 
     Works while the study runs, too, on what is there. Raises ValueError where there is no such study.
     """
@@ -57,7 +62,7 @@ def report(study_folder: str | os.PathLike[str]) -> Report:
     try:
         folder.mkdir(exist_ok=True)
         figure = _figure(results, ranking, folder / "curves.png")
-        best = _best(results, ranking)
+        best = write_best(results, ranking)
         tables = [result_cells(ranking, results.name), hyperparameter_cells(ranking)] if ranking.rows else []
         by_drift = drift_cells(ranking)
         if by_drift is not None:
@@ -65,7 +70,7 @@ def report(study_folder: str | os.PathLike[str]) -> Report:
         notes = footnotes(ranking, len(results.seeds))
         if not ranking.rows:
             notes.insert(0, f"No trial of study {results.name} has done all its {results.rounds} rounds: no table yet.")
-        commands = _next(results, ranking)
+        commands = _next(ranking, best)
         summary = folder / "summary.md"
         text = _markdown(results.name, tables, notes, figure, commands)
         summary.write_text(text, encoding="utf-8")
@@ -90,27 +95,11 @@ def _figure(results: StudyResults, ranking: Ranking, path: Path) -> Path | None:
     return plot_curves(ranking, events, path, title=f"Study {results.name}: best trial of each algorithm")
 
 
-def _best(results: StudyResults, ranking: Ranking) -> dict[str, Path]:
-    """One JSON file per algorithm: the config keys of its best trial as the search set them, at full precision."""
-    folder = results.folder / "best"
-    folder.mkdir(exist_ok=True)
-    paths = {}
-    for row in ranking.rows:
-        path = paths[row.trial.algorithm] = folder / f"{row.trial.algorithm}.json"
-        path.write_text(json.dumps(row.trial.overrides, indent=2) + "\n", encoding="utf-8")
-    for stale in set(folder.glob("*.json")) - set(paths.values()):
-        stale.unlink()
-    return paths
-
-
-def _next(results: StudyResults, ranking: Ranking) -> list[tuple[str, str]]:
+def _next(ranking: Ranking, best: Mapping[str, Path]) -> list[tuple[str, str]]:
     commands = [("Browse every run", "flstudy ui")]
     if ranking.rows:
         trial = ranking.rows[0].trial
-        # The class first: the keys after it are those of the class.
-        ordered = sorted(trial.overrides.items(), key=lambda item: item[0] != "algorithm")
-        options = [part for key, value in ordered for part in (f"--{key}", _argument(value))]
-        command = _wrapped(["flstudy", "run", _from_here(results.folder / "study.yaml"), *options])
+        command = f"flstudy run {shlex.quote(_from_here(best[trial.algorithm]))}"
         commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.trial})", command))
     return commands
 
@@ -119,21 +108,6 @@ def _from_here(path: Path) -> str:
     """A path as one would type it in the working directory, where it lies below that."""
     path, here = path.absolute(), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _wrapped(words: list[str], width: int = 96) -> str:
-    """A shell command in lines that end with a backslash, so that it can be copied out of a terminal or a page."""
-    lines = [""]
-    for word in map(shlex.quote, words):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("   ")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return " \\\n".join(lines)
-
-
-def _argument(value: Any) -> str:
-    """A value as YAML and so jsonargparse read it back; numbers at full precision."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _markdown(

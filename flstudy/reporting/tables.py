@@ -25,11 +25,25 @@ class Cells:
     words: frozenset[int]
 
     def rich(self) -> Table:
-        table = Table(title=escape(self.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table = Table(
+            title=escape(self.title),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 0, 0, 1),
+        )
         for index, name in enumerate(self.header):
             word = index in self.words
-            # Words may wrap where a terminal is narrow, a number never.
-            table.add_column(escape(name), justify="left" if word else "right", no_wrap=not word, overflow="fold")
+            # Where a terminal is narrow, long words may wrap; a number or a name never does.
+            longest = max((len(row[index]) for row in self.rows), default=0)
+            table.add_column(
+                escape(name),
+                justify="left" if word else "right",
+                no_wrap=not word,
+                overflow="fold",
+                min_width=min(longest, 12),
+            )
         for row in self.rows:
             table.add_row(*(escape(cell) for cell in row))
         return table
@@ -47,7 +61,7 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
     drifted = any(row.drifts for row in ranking.rows)
     kind = _kind(ranking.accuracy_metric)
     percent = ranking.selection_metric in ("valid/accuracy", "valid/personal_accuracy")
-    selected = ranking.selection_metric.replace("/", "\n") + (" %" if percent else "")
+    selected = "Chosen\non %" if percent else "Chosen\non"  # the footnote names the metric
     drift_header = ("Before\ndrift %", "Dip %", "Rounds to\nrecovery") if drifted else ()
     rows = []
     for place, row in enumerate(ranking.rows, start=1):

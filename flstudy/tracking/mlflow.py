@@ -165,36 +165,33 @@ class TrialRun:
 
     def _deliver(self, params: dict[str, Any], config: Mapping[str, Any] | None) -> None:
         try:
-            self._open(params, config)
+            run_id = self._open(params, config)
             while True:
                 last = self._deadline is not None  # read before the rounds: none comes after finish
                 with self._lock:
                     rounds, self._rounds = self._rounds, []
-                self._send(rounds)
+                metrics = [m for round, at, values in rounds for m in _metrics(self._figures(values), round, at)]
+                for batch in _batches(metrics, _METRICS_PER_CALL):
+                    self._try(self.store.client.log_batch, run_id, metrics=batch)
                 if last:
                     break
                 self._wake.wait(self.every_s)
                 self._wake.clear()
             status, tags = self._ending
             for name, value in tags.items():
-                self._try(lambda name=name, value=value: self.store.client.set_tag(self.run_id, name, value))
-            self._try(lambda: self.store.client.set_terminated(self.run_id, status))
+                self._try(self.store.client.set_tag, run_id, name, value)
+            self._try(self.store.client.set_terminated, run_id, status)
         except Exception as error:  # never the trial's business
             log.warning("MLflow lost metrics of %s: %s", self.name, error)
 
-    def _open(self, params: dict[str, Any], config: Mapping[str, Any] | None) -> None:
-        self.run_id = self._try(lambda: self.store.get_or_create(self.key, self.name, self.tags), needed=True)
+    def _open(self, params: dict[str, Any], config: Mapping[str, Any] | None) -> str:
+        run_id: str = self._try(self.store.get_or_create, self.key, self.name, self.tags, needed=True)
+        self.run_id = run_id
         for batch in _batches(_params(params), _PARAMS_PER_CALL):
-            self._try(lambda batch=batch: self.store.client.log_batch(self.run_id, params=batch))
+            self._try(self.store.client.log_batch, run_id, params=batch)
         if config is not None:
-            self._try(lambda: self.store.client.log_dict(self.run_id, dict(config), "config.yaml"))
-
-    def _send(self, rounds: list[tuple[int, float, Mapping[str, Sequence[float]]]]) -> None:
-        metrics: list[Any] = []
-        for round, at, values in rounds:
-            metrics += _metrics(self._figures(values), round, at)
-        for batch in _batches(metrics, _METRICS_PER_CALL):
-            self._try(lambda batch=batch: self.store.client.log_batch(self.run_id, metrics=batch))
+            self._try(self.store.client.log_dict, run_id, dict(config), "config.yaml")
+        return run_id
 
     def _figures(self, metrics: Mapping[str, Sequence[float]]) -> Iterable[tuple[str, float]]:
         """Mean over replicas under the metric's name, the spread of evaluations, and accuracies seed by seed."""
@@ -207,12 +204,12 @@ class TrialRun:
                 for seed, value in zip(self._seeds, values, strict=True):
                     yield f"seed{seed}/{name}", value
 
-    def _try(self, call: Callable[[], Any], *, needed: bool = False) -> Any:
+    def _try(self, call: Callable[..., Any], *arguments: Any, needed: bool = False, **named: Any) -> Any:
         """The call's result, however often it takes; after `finish`, only until the deadline."""
         wait_s = 0.1
         while True:
             try:
-                return call()
+                return call(*arguments, **named)
             except Exception as error:
                 refused = getattr(error, "error_code", "") in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
                 if refused and not needed:

@@ -42,7 +42,9 @@ class Store:
 
     def find(self, tags: dict[str, str]) -> "Run | None":
         """The newest run with all these tags."""
-        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        # The filter language knows no escapes, so a value with one kind of quotes goes into the other.
+        quoted = {name: f'"{value}"' if "'" in value else f"'{value}'" for name, value in tags.items()}
+        wanted = " and ".join(f"tags.`{name}` = {value}" for name, value in quoted.items())
         found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
         return found[0] if found else None
 

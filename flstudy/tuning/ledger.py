@@ -72,14 +72,17 @@ class Ledger:
         if trial.run_id is not None and trial.status in ("finished", "diverged"):
             return  # its worker has done it
         store, tracker = assignment.store, assignment.tracker(trial.trial, trial.overrides)
+        status = {"failed": "FAILED", "interrupted": "KILLED"}.get(trial.status, "FINISHED")
+        tags = {trial.status: "true", "rounds": str(trial.rounds)}
         run = store.find(tracker.key)
         if run is None:  # the worker died before it could open one
-            trial.run_id = store.get_or_create(tracker.key, tracker.name, tracker.tags)
-        else:
-            trial.run_id = run.info.run_id
+            tracker.start(params=trial.overrides, tags={}, seeds=())
+            tracker.finish(status, tags=tags, error=trial.error)
+            trial.run_id = tracker.run_id
+            return
+        trial.run_id = run.info.run_id
         if trial.status == "interrupted":
-            store.end(trial.run_id, "KILLED", {"interrupted": "true", "pruned": "false"})
-        elif trial.status == "failed" and (run is None or run.info.status == "RUNNING"):
-            store.end(
-                trial.run_id, "FAILED", {"failed": "true", "rounds": str(trial.rounds), **told_error(trial.error)}
-            )
+            tags["pruned"] = "false"  # its worker took it for the scheduler's stop
+        elif run.info.status != "RUNNING":
+            return  # its worker has done it
+        store.end(trial.run_id, status, {**tags, **told_error(trial.error)})

@@ -47,20 +47,20 @@ class Search(Searcher):
         self._made: dict[str, Config] = {}  # configs by the class names chosen
         self._asked: dict[str, optuna.Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        direction = "maximize" if config.study.objective.mode == "max" else "minimize"
+        mode = config.study.objective.mode
         self.study = optuna.create_study(
             storage=None,
             study_name=name,
             sampler=tpe(config.study.sampler),
             pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
-            direction=direction,
+            direction="maximize" if mode == "max" else "minimize",
         )
         for point in space.defaults(config)[: self._trials]:
             self.study.enqueue_trial(point)
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
         if len(self._asked) >= self._trials:
-            return Searcher.FINISHED
+            return Searcher.FINISHED  # type: ignore[return-value]  # a text, against Ray's own annotation
         trial = self.study.ask()
         self._asked[trial_id] = trial
         return {"number": trial.number, "overrides": self._space.suggest(trial, self._has_key)}

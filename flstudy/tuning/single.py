@@ -3,6 +3,7 @@
 import contextlib
 import statistics
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
         status = "KILLED"
         raise
     except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
+        error = "".join(traceback.format_exception(raised))
         raise
     finally:
         if run is not None:

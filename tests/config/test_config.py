@@ -1,11 +1,13 @@
 """Configs: what is accepted, what is refused and how it is said."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from flstudy.config import ConfigError, StopRun, load
+from flstudy.config.precheck import precheck
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
 
@@ -42,6 +44,29 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides: dict, sentence: str) -
         load(QUICK, overrides)
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        (
+            "{algorithm.lrr: {uniform: [0, 1]}}",
+            "study.search: unknown key 'algorithm.lrr' of Flash: did you mean 'algor",
+        ),
+        ("{algorithm: {choice: [FedAvg, Flush]}}", "study.search: unknown algorithm 'Flush': did you mean 'Flash'?"),
+        (
+            "{algorithm: {choice: [FedAvg, FedProx]}, algorithm.tau: {uniform: [0, 1]}}",
+            "'algorithm.tau' of FedAvg or FedProx",
+        ),
+        ("{population.participant: {randint: [1, 5]}}", "did you mean 'population.participants'?"),
+    ],
+)
+def test_search_keys_are_checked_at_once(space: str, sentence: str, tmp_path: Path) -> None:
+    content = yaml.safe_load(QUICK.read_text())
+    content["study"]["search"] = yaml.safe_load(space)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        precheck(tmp_path / "study.yaml", [])
 
 
 def test_files_that_cannot_be_configs(tmp_path: Path) -> None:
@@ -84,7 +109,12 @@ def test_flat_keys_and_tags() -> None:
     assert config.drift_rounds() == [31]
 
 
-def test_changing_the_algorithm_drops_the_other_ones_values() -> None:
+def test_another_algorithm_starts_from_its_own_defaults() -> None:
+    assert load(QUICK).flat()["algorithm.server_lr"] == 0.1
+    assert load(QUICK, {"algorithm": "FedAvg"}).flat()["algorithm.server_lr"] == 1.0
+    assert load(QUICK, options=["--algorithm", "FedAvg"]).flat()["algorithm.server_lr"] == 1.0
+    assert load(QUICK, {"algorithm": "Flash"}).flat()["algorithm.lr"] == 0.1
+    assert load(QUICK, {"algorithm": "flstudy.algorithms.Flash"}).flat()["algorithm.lr"] == 0.1
     config = load(QUICK, {"algorithm": "FedAvg", "algorithm.lr": 0.2})
     assert config.flat()["algorithm.lr"] == 0.2
     assert type(config.build()[0].algorithm).__name__ == "FedAvg"

@@ -37,7 +37,9 @@ def takes_momentum(cls: type[Algorithm]) -> bool:
 
 def settings() -> dict[str, Algorithm]:
     """All cases by name."""
-    cases = {f"{name} {how}": cls(lr=0.1, **values) for name, cls in shipped().items() for how, values in EVERYBODY.items()}
+    cases = {
+        f"{name} {how}": cls(lr=0.1, **values) for name, cls in shipped().items() for how, values in EVERYBODY.items()
+    }
     cases |= {f"{name} momentum": cls(lr=0.05, **MOMENTUM) for name, cls in shipped().items() if takes_momentum(cls)}
     return cases | OWN
 

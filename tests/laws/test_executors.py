@@ -40,7 +40,8 @@ def test_executors_agree_in_double_precision(name):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.endswith("plain")])
 def test_executors_agree_in_single_precision(name):
-    first, *others = runs(CASES[name], precision="32-true", population=lambda: drifting(dataset=floats()))
+    single = {"precision": "32-true", "seeds": (0,), "population": lambda: drifting(dataset=floats())}
+    first, *others = runs(CASES[name], **single)
     assert first.server.x.dtype == torch.float32
     for other in others:
         for a, b in zip(first.server, other.server, strict=True):
@@ -65,11 +66,11 @@ def test_early_stopping_cases_do_stop_some_devices_and_not_others():
 
 def test_executors_agree_on_exact_steps():
     for steps in (1, 5):  # 5 ends inside an epoch of most devices, and starts a third one on the smallest
-        for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), Flash(lr=0.1)):
+        for algorithm in (Scaffold(lr=0.1), Flash(lr=0.1)):
             modules = runs(algorithm, population=lambda steps=steps: drifting(steps=steps))
             agree(modules, 1e-12)
-            assert (measured(modules[0], "fit/steps") <= steps).all()
-    assert (measured(runs(FedAvg(lr=0.1), population=lambda: drifting(steps=5))[0], "fit/steps") == 5).all()
+            done = measured(modules[0], "fit/steps")
+            assert (done <= steps).all() if isinstance(algorithm, Flash) else (done == steps).all()
 
 
 def test_executors_agree_on_images():
@@ -83,8 +84,8 @@ def test_executors_agree_on_images():
 
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_compiled_steps_agree_with_eager_ones():
-    """Ragged devices, so that finished lanes leave and several widths are compiled; both replicas, a correction."""
-    algorithm = Scaffold(lr=0.1, weight_decay=0.02)
-    eager, compiled = (runs(algorithm, ["vectorized"], compile=on)[0] for on in (False, True))
+    """Ragged devices, so that finished lanes leave and both widths of two lanes are compiled; with a correction."""
+    algorithm, world = Scaffold(lr=0.1, weight_decay=0.02), {"population": lambda: drifting(participants=2)}
+    eager, compiled = (runs(algorithm, ["vectorized"], compile=on, seeds=(0,), **world)[0] for on in (False, True))
     agree([eager, compiled], 1e-12)
     assert compiled.executor.programs.compiled

@@ -76,7 +76,9 @@ def test_methods_are_pure(name, scenes):
     pure(algorithm.personal, local, client)
     weights = pure(algorithm.weights, torch.tensor([3.0, 5.0], dtype=x.dtype))
     assert float(weights.sum()) == pytest.approx(1)
-    inbox = Inbox(pytree.tree_map(lambda u: torch.stack([u, 2 * u]), upload), weights, torch.zeros(2, dtype=torch.int64))
+    inbox = Inbox(
+        pytree.tree_map(lambda u: torch.stack([u, 2 * u]), upload), weights, torch.zeros(2, dtype=torch.int64)
+    )
     after = pure(algorithm.server_step, server, inbox, take(work.round, 0))
     assert pytree.tree_structure(after) == pytree.tree_structure(server)
     assert set(pure(algorithm.diagnostics, server, after, inbox)) >= {"update_norm", "effective_lr"}
@@ -114,7 +116,7 @@ def test_the_order_of_jobs_means_nothing(name, kind, scenes):
     def step(uploads, sizes, jobs: Job):
         weights = torch.vmap(algorithm.weights)(sizes.to(straight.loss.dtype))
         inbox = Inbox(uploads, weights, jobs.model)
-        return torch.vmap(algorithm.server_step)(module.server, inbox, work.round._replace(concepts=work.batches.concept))
+        return torch.vmap(algorithm.server_step)(module.server, inbox, work.round)
 
     one = step(straight.uploads, work.sizes, work.jobs)
     other = step(permuted.uploads, work.sizes[:, order], mixed[1])

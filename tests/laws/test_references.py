@@ -140,7 +140,9 @@ def test_every_method_of_the_package_has_a_transcription():
 def test_the_cases_stop_early_clamp_and_drift():
     """The comparisons above would be empty if their switches never mattered."""
     population = drifting(participants=3, epochs=3)
-    stopping = run(Flash(lr=0.2, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic())
+    stopping = run(
+        Flash(lr=0.2, **EVERYBODY["stops from the received"]), ROUNDS, population=population, task=logistic()
+    )
     epochs = [record.metrics["fit/epochs"][0] for record in stopping.records]
     assert min(epochs) < 2 < max(epochs) < 3.01
     assert max(record.metrics["server/clamped"][0] for record in stopping.records) > 0

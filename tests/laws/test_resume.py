@@ -18,6 +18,7 @@ from flstudy.controllers import Restart
 
 from ..bench import drifting, measured, run
 from .cases import plain
+from .killed import main
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -80,9 +81,7 @@ def test_the_other_executors_resume_as_well(executor, tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
         fit = {"enable_checkpointing": True, "default_root_dir": tmp_path}
-        return run(
-            Flash(lr=0.1), rounds, executor=executor, population=drifting(), callbacks=[saving], fit=fit, **more
-        )
+        return run(Flash(lr=0.1), rounds, executor=executor, population=drifting(), callbacks=[saving], fit=fit, **more)
 
     whole = go(4)
     resumed = go(4, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
@@ -112,15 +111,15 @@ def start(folder: Path, rounds: int, seconds: float, *ckpt_path: str) -> subproc
 @pytest.mark.end_to_end
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     rounds, kill_after = 12, random.randint(2, 9)
-    whole = start(tmp_path / "whole", rounds, 0.0)
-    killed = start(tmp_path / "killed", rounds, 0.15)
+    killed = start(tmp_path / "killed", rounds, 0.4)
     last, deadline = tmp_path / "killed" / "last.ckpt", time.monotonic() + 60
     try:
+        main(tmp_path / "whole", rounds, 0.0, None)  # while the other one starts
         while not list((tmp_path / "killed").glob(f"epoch={kill_after}-*.ckpt")):
             assert killed.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline, "no checkpoint within a minute"
             time.sleep(0.005)
-        time.sleep(random.uniform(0, 0.15))
+        time.sleep(random.uniform(0, 0.4))
     finally:
         killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
@@ -128,7 +127,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     newest = max(paths, key=readable)  # the kill may have hit the writing of one of them
     assert 1 <= readable(newest) < rounds
     assert start(tmp_path / "killed", rounds, 0.0, str(newest)).wait(timeout=60) == 0
-    assert whole.wait(timeout=60) == 0
     check_equal(saved(tmp_path / "whole" / "last.ckpt"), saved(last))
     assert saved(last)["global_step"] == rounds
 
@@ -139,3 +137,26 @@ def readable(path: Path) -> int:
         return saved(path)["epoch"] + 1
     except Exception:
         return -1
+
+
+@pytest.mark.parametrize("when", ["round", "evaluation", "step"])
+def test_a_resume_works_from_whatever_moment_lightning_saves_at(when, tmp_path):
+    """Not only from the end of an epoch: with rare evaluations, Lightning's default is the end of an evaluation, and
+    it then goes through that evaluation again."""
+    settings = {
+        "round": {"every_n_epochs": 1, "save_on_train_epoch_end": True},
+        "evaluation": {"every_n_epochs": 1, "monitor": "valid/accuracy", "mode": "max"},
+        "step": {"every_n_train_steps": 1},
+    }[when]
+
+    def go(**more):
+        saving = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{step}", **settings)
+        fit = {"enable_checkpointing": True, "default_root_dir": tmp_path, "check_val_every_n_epoch": 2}
+        return run(FedAvg(lr=0.1), 6, callbacks=[saving], fit=fit, population=drifting(), evaluate=True, **more)
+
+    whole = go()
+    resumed = go(ckpt_path=str(tmp_path / "step=4.ckpt"))
+    assert torch.equal(whole.server.x, resumed.server.x)
+    evaluated = {record.round: record.metrics.get("valid/loss") for record in whole.records}
+    assert [record.round for record in resumed.records][-2:] == [5, 6]
+    assert all(record.metrics.get("valid/loss") == evaluated[record.round] for record in resumed.records)

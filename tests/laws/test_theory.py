@@ -1,5 +1,7 @@
 """Laws from theory: SCAFFOLD's invariant, and who reaches the optimum of heterogeneous quadratics."""
 
+from itertools import pairwise
+
 import lightning as L
 import pytest
 import torch
@@ -84,7 +86,7 @@ def test_devices_without_a_job_keep_their_row_bit_for_bit():
     kept, population = [], world(participants=2)
     run(Scaffold(lr=0.1), 6, callbacks=[Watch(kept)], population=population, seeds=(0, 44))
     idle = 0
-    for index, ((before, old), (after, new)) in enumerate(zip(kept, kept[1:], strict=False), start=1):
+    for index, ((before, old), (after, new)) in enumerate(pairwise(kept), start=1):
         working = torch.zeros_like(old, dtype=torch.bool).scatter_(1, population.cohort(index).jobs.client, True)
         known = (old >= 0) & ~working
         idle += int(known.sum())

@@ -7,9 +7,11 @@ import shlex
 import matplotlib.image
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from flstudy.reporting import load_study, report
+from flstudy.reporting.best import with_values
 from flstudy.reporting.ranking import rank
 from flstudy.reporting.tables import recovery, result_cells, settings, spread
 
@@ -28,7 +30,7 @@ def test_the_table_has_the_numbers_of_the_curves(drifting):
     written = report(drifting)
     header, _, *body = markdown_rows(written.tables[0].markdown())
     drift = ["Before drift %", "Dip %", "Rounds to recovery"]
-    assert header == ["#", "Algorithm", "Trial", "valid accuracy %", *drift, "Final test %"]
+    assert header == ["#", "Algorithm", "Trial", "Chosen on %", *drift, "Final test %"]
     # std of two values that differ by 2 points: sqrt(2) = 1.4; by 10: 7.1; by 20: 14.1; by 6: 4.2
     assert body == [
         ["1", "Flash", "2", "89.0", "91.0 ± 1.4", "55.0 ± 7.1", "never", "89.0 ± 1.4"],
@@ -67,7 +69,7 @@ def test_without_a_drift_its_columns_are_gone(drifting):
     (drifting / "events.json").unlink()
     written = report(drifting)
     assert markdown_rows(written.tables[0].markdown())[0] == [
-        "#", "Algorithm", "Trial", "valid accuracy %", "Final test %",
+        "#", "Algorithm", "Trial", "Chosen on %", "Final test %",
     ]  # fmt: skip
     assert not any("drift" in note for note in written.notes)
 
@@ -102,7 +104,7 @@ def test_a_loss_objective_is_not_shown_in_percent(drifting):
     text = (drifting / "study.yaml").read_text().replace("valid/accuracy", "valid/loss").replace("max", "min")
     (drifting / "study.yaml").write_text(text)
     cells = result_cells(rank(load_study(drifting)), "quick")
-    assert cells.header[3] == "valid\nloss"
+    assert cells.header[3] == "Chosen\non"
     assert [row[3] for row in cells.rows] == ["0.6", "0.89"]
 
 
@@ -111,26 +113,23 @@ def test_files(drifting):
     assert written.summary_path.read_text() == written.table_markdown
     assert written.summary_path == drifting / "report" / "summary.md"
     assert "![Accuracy by round, best trial of each algorithm](curves.png)" in written.table_markdown
-    assert json.loads((drifting / "best" / "Flash.json").read_text()) == {
-        "algorithm": "Flash", "algorithm.lr": 0.0316227766, "algorithm.tau": 1e-05,
-    }  # fmt: skip
+    best = yaml.safe_load((drifting / "best" / "Flash.yaml").read_text())
+    assert best["algorithm"] == {"class_path": "Flash", "init_args": {"lr": 0.0316227766, "tau": 1e-05}}
+    assert "study" not in best
     assert set(written.best_paths) == {"Flash", "FedAvg"}
 
 
-def test_the_next_command_carries_the_best_trial_at_full_precision(drifting):
+def test_the_next_command_runs_the_best_trial(drifting):
     (_, browse), (purpose, again) = report(drifting).next_commands
     assert browse == "flstudy ui"
     assert "Flash, trial 2" in purpose
-    # As a shell reads it, line continuations included.
-    words = shlex.split(again.replace("\\\n", " "))
-    assert words[:3] == ["flstudy", "run", str(drifting / "study.yaml")]
-    assert words[3:] == ["--algorithm", "Flash", "--algorithm.lr", "0.0316227766", "--algorithm.tau", "1e-05"]
+    assert shlex.split(again) == ["flstudy", "run", str(drifting / "best" / "Flash.yaml")]
 
 
 def test_paths_are_told_as_seen_from_the_working_directory(drifting, monkeypatch):
     monkeypatch.chdir(drifting.parent.parent)
     written = report(drifting)
-    assert written.next_commands[1][1].startswith("flstudy run studies/quick/study.yaml --algorithm Flash ")
+    assert written.next_commands[1][1].startswith("flstudy run studies/quick/best/Flash.yaml")
     assert "Curves: studies/quick/report/curves.png" in printed(written)
 
 
@@ -181,7 +180,7 @@ def test_a_later_report_leaves_nothing_of_an_earlier_one(drifting):
     entries = json.loads((drifting / "trials.json").read_text())
     (drifting / "trials.json").write_text(json.dumps([e for e in entries if e["algorithm"] != "Flash"]))
     report(drifting)
-    assert [path.name for path in (drifting / "best").iterdir()] == ["FedAvg.json"]
+    assert [path.name for path in (drifting / "best").iterdir()] == ["FedAvg.yaml"]
 
 
 def test_markup_in_names_is_text(tmp_path, write_study, trial):
@@ -190,3 +189,17 @@ def test_markup_in_names_is_text(tmp_path, write_study, trial):
     written = report(folder)
     assert "[red]|x[/red]" in printed(written)
     assert r"task.note [red]\|x[/red]" in written.table_markdown
+
+
+def test_overrides_reach_nested_sections_and_new_classes_start_fresh():
+    config = {
+        "algorithm": {"class_path": "flstudy.algorithms.Flash", "init_args": {"lr": 0.1, "tau": 0.5}},
+        "population": {"clients": 5, "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}}},
+        "study": {"trials": 3},
+    }
+    same = with_values(config, {"algorithm.tau": 1.0, "algorithm": "Flash", "population.partition.alpha": 9})
+    assert same["algorithm"]["init_args"] == {"lr": 0.1, "tau": 1.0}
+    assert same["population"] == {"clients": 5, "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 9}}}
+    other = with_values(config, {"algorithm.lr": 1.0, "algorithm": "FedAvg"})
+    assert other["algorithm"] == {"class_path": "FedAvg", "init_args": {"lr": 1.0}}
+    assert config["algorithm"]["init_args"] == {"lr": 0.1, "tau": 0.5}  # untouched

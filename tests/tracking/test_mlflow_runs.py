@@ -63,6 +63,7 @@ def test_a_second_start_goes_on_in_the_same_run(store):
     first, second = write(store, "again", 2), write(store, "again", 3)
     assert first == second
     assert first != write(store, "other", 1)
+    assert write(store, "a user's", 1) == write(store, "a user's", 1)
 
 
 def test_a_failure_keeps_its_traceback(store):

@@ -36,7 +36,7 @@ def prepared(folder, **changed):
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     search = {
-        "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges"]},
+        "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges", "Dies"]},
         "algorithm.lr": {"loguniform": [1e-3, 1]},
         "algorithm.tau": {"loguniform": [1e-5, 0.1]},
     }
@@ -48,18 +48,20 @@ def done(tmp_path_factory):
 def test_every_trial_ends_and_the_study_goes_on(done):
     _, result, said = done
     assert len(result.trials) == 6
-    first = {trial.algorithm: trial for trial in result.trials[:4]}  # one of each algorithm comes first
+    first = {trial.algorithm: trial for trial in result.trials[:5]}  # one of each algorithm comes first
     assert {name: trial.status for name, trial in first.items()} == {
         "FedAvg": "finished",
         "Flash": "finished",
         "Raises": "failed",
         "Diverges": "diverged",
+        "Dies": "failed",
     }
     assert first["Flash"].overrides == {"algorithm": "Flash", "algorithm.lr": 0.1, "algorithm.tau": 0.001}
     assert not result.interrupted
-    assert not set(result.best) & {"Raises", "Diverges"}
+    assert not set(result.best) & {"Raises", "Diverges", "Dies"}
     assert "6/6 trials, 100% of rounds" in said
     assert "the third round is too much" in said
+    assert "the worker process died" in said
 
 
 def test_the_folder_tells_the_study(done):
@@ -71,11 +73,13 @@ def test_the_folder_tells_the_study(done):
     finished = next(trial for trial in told if trial["status"] == "finished")
     assert finished["rounds"] == 6
     assert finished["metrics"]["valid/accuracy"] == finished["objective"]
-    failed = next(trial for trial in told if trial["status"] == "failed")
+    failed = next(trial for trial in told if trial["algorithm"] == "Raises")
     assert failed["error"].strip().endswith("RuntimeError: the third round is too much")
     diverged = next(trial for trial in told if trial["status"] == "diverged")
     assert diverged["metrics"]["train/loss"] is None
     for trial in told:
+        if trial["algorithm"] == "Dies":
+            continue  # with its process, before the first rounds were on disk
         table = read_records(result.path / "records" / f"{trial['trial']}.parquet")
         assert max(table["round"].to_pylist()) == max(trial["rounds"], 1)
 
@@ -113,6 +117,9 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
             assert own["flstudy.trial"] == str(trial.trial)
             assert {"version.torch", "version.ray", "version.optuna", "version.mlflow"} <= set(own)
             assert run["info"]["status"] == ("FAILED" if trial.status == "failed" else "FINISHED")
+            if trial.algorithm == "Dies":
+                assert own["error"].startswith("the worker process died")
+                continue  # before it could tell its parameters
             params = {param["key"]: param["value"] for param in run["data"]["params"]}
             assert params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
             if trial.status == "failed":

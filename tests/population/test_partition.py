@@ -1,0 +1,89 @@
+"""Partitions: every example has one owner, and α says how unequal the owners are."""
+
+import numpy as np
+import pytest
+
+from flstudy.population import Dirichlet, Iid, Shards
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 300))
+CLIENTS = 15
+
+
+def assign(partition, labels=LABELS, clients=CLIENTS, seed=0):
+    owner = partition.assign(labels, clients, np.random.default_rng(seed))
+    assert owner.shape == labels.shape
+    assert owner.min() >= 0
+    assert owner.max() < clients
+    return owner
+
+
+def counts(owner, labels=LABELS, clients=CLIENTS):
+    """[clients, classes]"""
+    return np.stack([np.bincount(labels[owner == k], minlength=10) for k in range(clients)])
+
+
+def imbalance(owner):
+    """Mean total variation between a device's labels and everybody's: 0 is iid, near 1 is one label each."""
+    share = counts(owner) / np.maximum(counts(owner).sum(1, keepdims=True), 1)
+    return np.abs(share - np.bincount(LABELS) / len(LABELS)).sum(1).mean() / 2
+
+
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(0.3), Dirichlet(100.0), Shards(2), Shards(5)])
+def test_every_example_has_one_owner_and_every_device_some(partition):
+    owner = assign(partition)
+    assert np.bincount(owner, minlength=CLIENTS).min() >= 1
+    assert counts(owner).sum() == len(LABELS)
+    assert np.array_equal(owner, assign(partition))
+    assert not np.array_equal(owner, assign(partition, seed=1))
+
+
+def test_iid_shares_are_equal():
+    sizes = np.bincount(assign(Iid(), clients=7), minlength=7)
+    assert sizes.max() - sizes.min() <= 1
+    assert imbalance(assign(Iid())) < 0.15
+
+
+def test_heterogeneity_falls_with_alpha():
+    mean = [np.mean([imbalance(assign(Dirichlet(a), seed=s)) for s in range(5)]) for a in (0.1, 0.3, 1, 10, 1000)]
+    assert mean == sorted(mean, reverse=True)
+    assert mean[0] > 0.6
+    assert mean[-1] < 0.1
+
+
+def test_dirichlet_shares_of_a_label_have_the_right_mean_and_variance():
+    """A share is Beta(α, (N-1) α): mean 1/N, variance (N-1) / (N² (N α + 1)); min_size 1 hardly conditions it."""
+    clients, alpha, draws = 5, 0.8, 400
+    owners = [assign(Dirichlet(alpha, min_size=1), clients=clients, seed=s) for s in range(draws)]
+    share = np.stack([counts(owner, clients=clients) / 300 for owner in owners])  # [draws, clients, classes]
+    assert np.allclose(share.mean((0, 2)), 1 / clients, atol=0.02)
+    expected = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert share.var() == pytest.approx(expected, rel=0.06)
+
+
+def test_min_size_is_kept_or_refused():
+    assert np.bincount(assign(Dirichlet(0.05, min_size=40)), minlength=CLIENTS).min() >= 40
+    with pytest.raises(ValueError, match=r"min_size 50 of 200 examples at alpha 0\.3; lower min_size"):
+        assign(Dirichlet(0.3, min_size=50), labels=LABELS[:200])
+
+
+def test_shards_give_few_labels_to_each():
+    owner = assign(Shards(2))
+    assert ((counts(owner) > 0).sum(1) <= 4).all()  # two shards of 100 examples, each touching two labels at most
+    assert np.bincount(owner).tolist() == [200] * CLIENTS
+    with pytest.raises(ValueError, match="30 shards need as many examples, got 20; lower per_client"):
+        assign(Shards(2), labels=LABELS[:20])
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Dirichlet(alpha=-1.0), r"Dirichlet: alpha must be > 0, got -1\.0"),
+        (lambda: Dirichlet(alpha=0.0), r"Dirichlet: alpha must be > 0, got 0\.0"),
+        (lambda: Dirichlet(alpha=float("nan")), "alpha must be > 0, got nan"),
+        (lambda: Dirichlet(min_size=0), "Dirichlet: min_size must be ≥ 1, got 0"),
+        (lambda: Shards(per_client=0), "Shards: per_client must be ≥ 1, got 0"),
+    ],
+)
+def test_bad_values_are_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()

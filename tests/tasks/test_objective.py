@@ -1,0 +1,130 @@
+"""A task seen as functions of its parameters: gradients, masks, frozen parts."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flstudy.algorithms import Batch, FedAvg
+from flstudy.execution.executor import gradient, validation_loss
+from flstudy.tasks import Cnn, Logistic, Mlp, Objective, initial_parameters, registry
+
+from ..bench import CLASSES, FEATURES, difference, mlp, run
+
+TASKS = {
+    "Logistic": lambda: Logistic((FEATURES,), CLASSES),
+    "Mlp": lambda: Mlp((3, 4), CLASSES, hidden=5, layers=2),
+    "Cnn": lambda: Cnn((2, 6, 6), CLASSES, channels=(3, 4), dense=6),
+}
+SHAPES = {"Logistic": (FEATURES,), "Mlp": (3, 4), "Cnn": (2, 6, 6)}
+
+
+def some(name, count=9):
+    torch.manual_seed(0)
+    return torch.randn(count, *SHAPES[name], dtype=torch.float64), torch.randint(0, CLASSES, (count,))
+
+
+def test_every_shipped_task_is_tried():
+    assert set(registry()) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_gradient_is_autograd_s(name):
+    task = TASKS[name]().double()
+    objective, (x, y) = Objective(task), some(name)
+    flat = initial_parameters(task, objective.layout, None)
+    g, loss = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y))
+    expected = F.cross_entropy(task(x), y)
+    expected.backward()
+    assert difference(loss, expected) <= 1e-14
+    assert difference(g, torch.cat([p.grad.reshape(-1) for p in task.parameters()])) <= 1e-14
+    assert objective.layout.n == sum(p.numel() for p in task.parameters()) == len(flat)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_losses_are_per_example_and_masks_leave_out_padding(name):
+    task = TASKS[name]().double()
+    objective, (x, y) = Objective(task), some(name)
+    flat = initial_parameters(task, objective.layout, None)
+    losses = objective.example_losses(flat, Batch(x, y))
+    each = torch.stack([F.cross_entropy(task(x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
+    assert difference(losses, each) <= 1e-14
+    mask = torch.arange(len(y)) < 4
+    masked = objective(flat, Batch(x, y, mask))
+    assert difference(masked, each[:4].mean()) <= 1e-14
+    g, _ = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y, mask))
+    real, _ = gradient(FedAvg(), objective, None, None)(flat, Batch(x[:4], y[:4]))
+    assert difference(g, real) <= 1e-14
+    assert float(objective(flat, Batch(x, y, torch.zeros(len(y))))) == 0  # nothing to learn from, and no NaN
+    correct = objective.example_correct(flat, Batch(x, y))
+    assert correct.tolist() == (task(x).argmax(1) == y).double().tolist()
+
+
+def test_validation_loss_is_a_mean_or_a_sum():
+    objective, (x, y) = Objective(TASKS["Logistic"]().double()), some("Logistic")
+    flat = torch.zeros(objective.layout.n, dtype=torch.float64)
+    mask = torch.arange(len(y)) < 4
+    for kind, batch, expected in (
+        ("mean", Batch(x, y, mask), 1.0),
+        ("sum", Batch(x, y, mask), 4.0),
+        ("sum", Batch(x, y), 9.0),
+    ):
+        loss = validation_loss(FedAvg(valid_loss=kind), objective, flat, batch)
+        assert float(loss) == pytest.approx(expected * float(torch.log(torch.tensor(float(CLASSES)))))
+
+
+def test_layout_follows_named_parameters():
+    task = mlp()
+    layout = Objective(task).layout
+    flat = torch.arange(layout.n, dtype=torch.float32)
+    parts = layout.split(flat)
+    assert list(parts) == [name for name, _ in task.named_parameters()]
+    assert all(parts[name].shape == p.shape for name, p in task.named_parameters())
+    assert torch.equal(layout.flat(parts), flat)
+    assert layout.segments().bincount().tolist() == [p.numel() for p in task.parameters()]
+
+
+def test_seeded_parameters_are_their_seed_s_and_touch_no_global_stream():
+    task, layout = mlp(), Objective(mlp()).layout
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    a, b, c = (initial_parameters(task, layout, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(a, b)
+    assert difference(a, c) > 0.01
+    given = torch.cat([p.detach().reshape(-1) for p in task.parameters()])
+    assert torch.equal(initial_parameters(task, layout, None), given)
+
+
+class HalfFrozen(Mlp):
+    """Trains its last layer only, and carries a buffer."""
+
+    def __init__(self):
+        super().__init__((FEATURES,), CLASSES, hidden=5)
+        self.network[1].requires_grad_(False)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
+def test_frozen_parameters_stay(executor):
+    torch.manual_seed(0)
+    task = HalfFrozen()
+    before = {name: value.clone() for name, value in task.state_dict().items()}
+    module = run(FedAvg(lr=0.1), 2, task=task, executor=executor)
+    assert module.objective.layout.names == ("network.3.weight", "network.3.bias")
+    assert module.server.x.shape == (1, 5 * CLASSES + CLASSES)
+    for name, value in task.state_dict().items():
+        assert torch.equal(value, before[name]) == (not name.startswith("network.3")), name
+
+
+def test_gradient_sees_the_frozen_parts():
+    torch.manual_seed(0)
+    task, (x, y) = HalfFrozen().double(), some("Logistic")
+    objective = Objective(task)
+    g, _ = gradient(FedAvg(), objective, None, None)(initial_parameters(task, objective.layout, None), Batch(x, y))
+    F.cross_entropy(task(x), y).backward()
+    assert difference(g, torch.cat([task.network[3].weight.grad.reshape(-1), task.network[3].bias.grad])) <= 1e-14
+    assert isinstance(task.network[3], nn.Linear)

@@ -1,0 +1,160 @@
+"""A user's own LightningModule: what is asked of it, and what it is told if it cannot do it."""
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flstudy import Coordinator
+from flstudy.algorithms import FedAvg, Flash, Scaffold
+from flstudy.tasks import Cnn, Logistic, Mlp
+
+from ..bench import CLASSES, FEATURES, Ragged, difference, examples, run, world
+
+EVEN = Ragged([20] * 6)  # 20 examples, 12 of them for training: three batches of four each
+
+
+class OnlyTrainingStep(L.LightningModule):
+    """As most Lightning code is written: a mean loss, logged, and an optimizer that flstudy has no use for."""
+
+    def __init__(self, as_dict=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.as_dict = nn.Linear(FEATURES, CLASSES), as_dict
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("my_loss", loss)
+        self.log_dict({"again": loss})
+        return {"loss": loss} if self.as_dict else loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+class OnlyLosses(L.LightningModule):
+    """Nothing but per-example losses, and no forward: a regression, say."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.w = nn.Parameter(torch.randn(FEATURES))
+
+    def example_losses(self, batch):
+        x, y = batch
+        return (x @ self.w - y) ** 2
+
+
+class Same(Logistic):
+    """Like OnlyTrainingStep, with per-example losses."""
+
+    def __init__(self):
+        super().__init__((FEATURES,), CLASSES)
+        self.linear.load_state_dict(OnlyTrainingStep().net.state_dict())
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("executor", ["sequential", "trainer"])
+def test_training_step_alone_is_enough_one_job_at_a_time(executor, as_dict):
+    for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), Flash(lr=0.1)):
+        mine = run(algorithm, task=OnlyTrainingStep(as_dict), executor=executor, evaluate=True)
+        same = run(algorithm, task=Same(), executor="sequential", evaluate=True)
+        assert difference(mine.server, same.server) <= 1e-12
+        for name in ("valid/accuracy", "test/personal_accuracy"):  # by forward and argmax
+            assert mine.record.metrics[name] == pytest.approx(same.record.metrics[name], abs=1e-12)
+
+
+def test_training_step_alone_is_enough_when_vectorised_without_ragged_batches():
+    for algorithm in (FedAvg(lr=0.1), Flash(lr=0.1)):
+        even = run(algorithm, task=OnlyTrainingStep(), population=world(partition=EVEN), evaluate=True)
+        same = run(algorithm, task=Same(), population=world(partition=EVEN), evaluate=True)
+        assert difference(even.server, same.server) <= 1e-12
+
+
+def test_training_step_alone_is_refused_when_vectorised_with_ragged_batches():
+    with pytest.raises(
+        ValueError, match=r"only training_step, so ragged batches cannot be masked when vectorised; add"
+    ):
+        run(FedAvg(lr=0.1), 1, task=OnlyTrainingStep())
+
+
+def test_ragged_validation_examples_are_refused_too():
+    """Early stopping takes a mean over each device's validation examples: padding would be part of it."""
+    population = world(dataset=examples(count=6 * 20 + 6), partition=Ragged([20, 26, 20, 20, 20, 20]), batch_size=4)
+    population.settle((0,))
+    counts = {split: [len(d[split]) for d in population.members[0]] for split in ("train", "valid")}
+    assert counts["train"] == [12, 16, 12, 12, 12, 12]  # even batches of four
+    assert counts["valid"] == [4, 5, 4, 4, 4, 4]  # but ragged here
+    stops = FedAvg(lr=0.1, gamma=0.05)
+    with pytest.raises(ValueError, match="ragged"):
+        run(stops, 1, task=OnlyTrainingStep(), population=population)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
+def test_losses_alone_are_enough(executor):
+    module = run(FedAvg(lr=0.01), task=OnlyLosses(), executor=executor, evaluate=True)
+    same = run(FedAvg(lr=0.01), task=OnlyLosses(), executor="sequential", evaluate=True)
+    assert difference(module.server, same.server) <= 1e-12
+    assert "valid/loss" in module.record.metrics
+    assert not any("accuracy" in name for name in module.record.metrics)
+
+
+class NoLoss(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Normalised(Mlp):
+    def __init__(self, **options):
+        super().__init__((FEATURES,), CLASSES)
+        self.norm = nn.BatchNorm1d(FEATURES, **options)
+
+
+class Frozen(Logistic):
+    def __init__(self):
+        super().__init__((FEATURES,), CLASSES)
+        self.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (NoLoss, "NoLoss defines neither example_losses nor training_step, so it has no loss; add"),
+        (Normalised, "Normalised.norm is a BatchNorm1d with running statistics, .* use GroupNorm"),
+        (Frozen, "Frozen has no trainable parameter"),
+        (lambda: Logistic((3,), 0), "classes must be ≥ 1, got 0"),
+        (lambda: Mlp((3,), 2, hidden=0), "hidden must be ≥ 1, got 0"),
+        (lambda: Cnn((4, 4), 2), r"Cnn: shape must be \(channels, height ≥ 6, width ≥ 6\), got \(4, 4\); use Mlp"),
+        (lambda: Cnn((1, 5, 9), 2), "Cnn: shape must be .* use Mlp"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_when_the_coordinator_is_made(task, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Coordinator(task(), FedAvg())
+
+
+def test_batch_norm_without_statistics_is_accepted():
+    Coordinator(Normalised(track_running_stats=False), FedAvg())
+
+
+def test_the_user_s_module_is_left_usable():
+    """Neither its log nor its trainer is touched by the silent copy that executors use."""
+    task = OnlyTrainingStep()
+    run(FedAvg(lr=0.1), 1, task=task, executor="sequential")
+    assert "log" not in task.__dict__
+    assert task._trainer is None
+    alone = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    alone.fit(task.float(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(
+        torch.randn(8, FEATURES), torch.zeros(8, dtype=torch.int64)), batch_size=4))  # fmt: skip
+    assert "my_loss" in alone.callback_metrics

@@ -1,0 +1,33 @@
+"""The README's script runs as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_script_trains_logs_and_checkpoints(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    script = tmp_path / "script.py"
+    script.write_text(block + "print('ACCURACY', float(trainer.callback_metrics['valid/accuracy']))\n")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=180, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split("ACCURACY")[1]) > 0.8
+    (metrics,) = tmp_path.glob("logs/**/metrics.csv")
+    assert len(metrics.read_text().splitlines()) > 20
+    assert "test/personal_accuracy" in metrics.read_text().splitlines()[0]
+    assert list(tmp_path.glob("logs/**/*.ckpt"))
+
+
+def test_commands_in_the_readme_exist() -> None:
+    from flstudy.cli import COMMANDS
+
+    assert set(re.findall(r"^flstudy (\w+)", README, re.MULTILINE)) == set(COMMANDS)
+    targets = set(re.findall(r"^(\w+):.*##", (Path(__file__).parents[1] / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`?make (\w+)`?", README)) <= targets
