@@ -274,8 +274,8 @@ def _value(key: str, value: Any, parameter: Parameter) -> None:
                 f"{key} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices, else_say='')}"
             )
     if parameter.domain is not None and isinstance(value, int | float):
-        # By its path: importing the room would import torch.
-        if not runpy.run_path(str(PACKAGE / "algorithms" / "interval.py"))["within"](value, parameter.domain):
+        within = runpy.run_path(str(PACKAGE / "algorithms" / "interval.py"))["within"]  # importing it imports torch
+        if not within(value, parameter.domain):
             raise ConfigError(f"{key} must lie in {parameter.domain}, got {value}")
 
 

@@ -1,4 +1,4 @@
-"""The sections of a config that are not an algorithm, a population or a task. Plain data: importing it costs nothing."""
+"""The sections of a config that are not an algorithm, a population or a task. Plain data, quick to import."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,5 +1,6 @@
 """What every executor is given and returns."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -8,6 +9,7 @@ from torch.func import grad_and_value
 
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.algorithms.signatures import Gradient
+from flstudy.execution.trees import nbytes, stack, take
 from flstudy.population import Batches, Stack
 from flstudy.tasks import Objective
 
@@ -37,6 +39,22 @@ class Ground(NamedTuple):
 
     objective: Objective
     stack: Stack
+
+
+def one_by_one(
+    one: Callable[..., tuple[Any, ...]], algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches
+) -> Fit:
+    """All fits in turn. ``one(algorithm, server, client, job, batches)`` returns (message, upload, client, personal
+    model, steps, loss) of a single job."""
+    replicas, count = jobs.client.shape
+
+    def fit(s: int, j: int) -> tuple[Any, ...]:
+        return one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+
+    fits = [stack([fit(s, j) for j in range(count)]) for s in range(replicas)]
+    msg, upload, client, personal, steps, loss = stack(fits)
+    down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
+    return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
 
 
 def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) -> Gradient:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Fit, Ground, gradient, validation_loss
-from flstudy.execution.trees import nbytes, stack, take
+from flstudy.execution.executor import Fit, Ground, gradient, one_by_one, validation_loss
 from flstudy.population import Batches
 
 
@@ -18,17 +17,7 @@ class Sequential:
         self.objective, self.stack = ground
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        replicas, count = jobs.client.shape
-        fits = [
-            stack([
-                self.one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
-                for j in range(count)
-            ])
-            for s in range(replicas)
-        ]  # fmt: skip
-        msg, upload, client, personal, steps, loss = stack(fits)
-        down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
-        return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
+        return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
         """One device's round: FLASH, Alg. 1 lines 4-14, for any algorithm."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
-from flstudy.execution.executor import Fit, Ground, validation_loss
-from flstudy.execution.trees import nbytes, stack, take
+from flstudy.execution.executor import Fit, Ground, one_by_one, validation_loss
 from flstudy.population import Batches
 from flstudy.tasks import Objective
 
@@ -26,25 +25,15 @@ class PerJobTrainer:
         self.objective, self.stack = ground
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        replicas, count = jobs.client.shape
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
         levels = [logger.level for logger in loggers]
         for logger in loggers:
             logger.setLevel(logging.ERROR)  # one "GPU available" banner per job would drown everything else
         try:
-            fits = [
-                stack([
-                    self.one(algorithm, take(servers, s), *(take(tree, (s, j)) for tree in (clients, jobs, batches)))
-                    for j in range(count)
-                ])
-                for s in range(replicas)
-            ]  # fmt: skip
+            return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-        msg, upload, client, personal, steps, loss = stack(fits)
-        down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
-        return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
         """One device's round."""

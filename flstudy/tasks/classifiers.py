@@ -1,5 +1,6 @@
 """Logistic regression, a multi-layer perceptron and a small CNN. Inputs of any shape are flattened where needed."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -49,7 +50,7 @@ class Mlp(Task):
         positive(classes=classes, hidden=hidden, layers=layers)
         widths = [math.prod(shape)] + [hidden] * layers
         blocks: list[nn.Module] = [nn.Flatten()]
-        for width, following in zip(widths, widths[1:], strict=False):
+        for width, following in itertools.pairwise(widths):
             blocks += [nn.Linear(width, following), nn.ReLU()]
         self.network = nn.Sequential(*blocks, nn.Linear(widths[-1], classes))
 

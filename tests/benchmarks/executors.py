@@ -88,9 +88,8 @@ def main() -> None:
         "vectorized, eager": (with_executor(Vectorized(ground)), options.rounds, 2),
         "vectorized, compiled": (with_executor(Vectorized(ground, Programs(objective, True))), options.rounds, 2),
     }
-    print(
-        f"MLP 60-64-10, {options.seeds} seed(s) x {DEVICES} devices x {STEPS} steps of {BATCH}, {options.threads} thread(s)"
-    )
+    work = f"{options.seeds} seed(s) x {DEVICES} devices x {STEPS} steps of {BATCH}"
+    print(f"MLP 60-64-10, {work}, {options.threads} thread(s), torch {torch.__version__}")
     print(f"{'':24}{'rounds/s':>10}{'fits/s':>10}{'x plain':>10}")
     base = None
     for name, (one_round, rounds, warm) in runs.items():
