@@ -49,7 +49,11 @@ def one_by_one(
     replicas, count = jobs.client.shape
 
     def fit(s: int, j: int) -> tuple[Any, ...]:
-        return one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+        try:
+            return one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+        except Exception as error:
+            error.add_note(f"in the local fit of device {int(jobs.client[s, j])}, replica {s}")
+            raise
 
     fits = [stack([fit(s, j) for j in range(count)]) for s in range(replicas)]
     msg, upload, client, personal, steps, loss = stack(fits)
@@ -73,7 +77,8 @@ def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) 
 
 def validation_loss(algorithm: Algorithm, objective: Objective, y: Tensor, batch: Batch) -> Tensor:
     """[]: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
-    mean = objective(y, batch)
+    with objective.evaluating():
+        mean = objective(y, batch)
     if algorithm.valid_loss == "mean":
         return mean
     count = batch.mask.sum() if batch.mask is not None else torch.tensor(len(batch.y), device=y.device)

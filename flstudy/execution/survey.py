@@ -15,7 +15,7 @@ CHUNK = 4096  # examples per replica evaluated at once: large enough to be fast,
 class Scores(NamedTuple):
     """Means over each device's examples; NaN where a device has none."""
 
-    loss: Tensor  # [S, N] or [S, J]
+    loss: Tensor | None  # [S, N] or [S, J]; None where the task knows no loss per example
     accuracy: Tensor | None  # the same shape; None where the task does not say what is correct
 
 
@@ -38,7 +38,7 @@ class Survey:
             for total, value in zip(sums, (torch.ones_like(real), *values), strict=True):
                 total.scatter_add_(1, device.clamp(min=0), value.to(models.dtype) * real)
         count, losses, correct = sums
-        return Scores(losses / count, correct / count if self.objective.scores_accuracy else None)
+        return self._scores(losses / count, correct / count)
 
     @torch.no_grad()
     def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
@@ -49,24 +49,21 @@ class Survey:
         real = (rows >= 0).to(models.dtype)
         losses, correct = (value.to(models.dtype) * real for value in self._measure(models, Batch(x, y)))
         count = real.sum(1)
-        accuracy = (correct.sum(1) / count).view(shape) if self.objective.scores_accuracy else None
-        return Scores((losses.sum(1) / count).view(shape), accuracy)
+        return self._scores((losses.sum(1) / count).view(shape), (correct.sum(1) / count).view(shape))
+
+    def _scores(self, loss: Tensor, accuracy: Tensor) -> Scores:
+        objective = self.objective
+        return Scores(loss if objective.per_example else None, accuracy if objective.scores_accuracy else None)
 
     def _measure(self, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and correctness [L, B] of models [L, n] on batches [L, B, ...]."""
         objective = self.objective
 
         def one(model: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            if objective.per_example:
-                losses = objective.example_losses(model, Batch(x, y))
-            else:  # only a mean is known: every example gets it
-                losses = objective(model, Batch(x, y)).expand(len(y))
-            correct = objective.example_correct(model, Batch(x, y)) if objective.scores_accuracy else losses
+            unknown = model.new_zeros(len(y))
+            losses = objective.example_losses(model, Batch(x, y)) if objective.per_example else unknown
+            correct = objective.example_correct(model, Batch(x, y)) if objective.scores_accuracy else unknown
             return losses, correct
 
-        training = objective.module.training
-        objective.module.eval()
-        try:
+        with objective.evaluating():
             return torch.vmap(one, randomness="different")(models, batch.x, batch.y)
-        finally:
-            objective.module.train(training)

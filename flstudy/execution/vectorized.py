@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
@@ -34,7 +35,7 @@ class Vectorized:
 
     def __init__(self, ground: Ground, programs: Programs | None = None) -> None:
         self.objective, self.stack = ground
-        self.programs = programs or Programs(self.objective)
+        self.programs = programs or Programs(ground)
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         ragged = (batches.rows[..., :1] < 0).ne(batches.rows < 0).any()
@@ -56,39 +57,56 @@ class Vectorized:
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             running = running._replace(previous=self._validate(algorithm, running, work))
         final = pytree.tree_map(torch.clone, local)
-        steps, loss_sum, lane_steps = work.steps.clone(), torch.zeros_like(previous), 0
-        lengths = steps[order].tolist()  # of the running lanes
-        validates = (work.epoch > 0).any(0).tolist() if algorithm.gamma is not None else [False] * lengths[0]
-        for step, validate in enumerate(validates):
-            active = [length > step for length in lengths]
-            if not any(active):
-                break
-            width = self.programs.width(sum(active), len(lengths))
-            if width < len(lengths):  # finished lanes leave
-                places = sorted(range(len(lengths)), key=lambda place: not active[place])
-                self._land(final, running, places[width:])
-                running, lengths = take(running, shorten(places[:width])), [lengths[place] for place in places[:width]]
-            rows = work.rows[running.lane, step]
-            x, y = self.stack.gather(rows, work.concept[running.lane])
-            batch, trains = Batch(x, y, rows >= 0), steps[running.lane] > step
-            stepped, loss = self.programs.step(algorithm, running.local, batch, trains, running.msg, running.client)
-            running = running._replace(local=stepped)
-            loss_sum[running.lane] += torch.where(trains, loss, 0)
-            lane_steps += width
-            if validate:
-                for place in self._stopped(algorithm, running, work, trains, step):
-                    steps[running.lane[place]] = lengths[place] = step + 1
-        self._land(final, running, slice(None))
+        steps, losses, lane_steps = self._train(algorithm, running, work, final)
         uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
         personal = torch.vmap(algorithm.personal)(final, clients)
-        uploads, clients, personal, done, loss = grid((uploads, clients, personal, steps, loss_sum / steps), replicas)
+        uploads, clients, personal, done, loss = grid((uploads, clients, personal, steps, losses / steps), replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         return Fit(uploads, clients, personal, done, loss, down, up, lane_steps)
 
-    def _stopped(self, algorithm: Algorithm, running: Running, work: Batches, trains: Tensor, step: int) -> list[int]:
+    def _train(self, algorithm: Algorithm, running: Running, work: Batches, final: Any) -> tuple[Tensor, Tensor, int]:
+        """Train all lanes into ``final``; returns steps done [L], sums of losses [L], and lane steps executed.
+
+        The program runs from one event to the next: a lane that leaves, or an epoch whose end is validated.
+        """
+        steps, losses = work.steps.clone(), torch.zeros_like(running.previous)
+        lengths = steps[running.lane].tolist()
+        epoch_ends = (work.epoch > 0).any(0).nonzero().flatten().tolist() if algorithm.gamma is not None else []
+        step = executed = 0
+        while any(length > step for length in lengths):
+            running, lengths = self._compact(final, running, lengths, step)
+            validated = next((end + 1 for end in epoch_ends if end >= step), lengths[0])
+            end = min(self.programs.until(lengths), validated)
+            size = self.programs.steps or end - step
+            rows = functional.pad(work.rows[running.lane, step:end], (0, 0, 0, -(end - step) % size), value=-1)
+            todo = steps[running.lane].clamp(max=end) - step
+            for part in torch.split(rows, size, dim=1):
+                concept = work.concept[running.lane]
+                state = self.programs.run(algorithm, running.local, part, concept, todo, running.msg, running.client)
+                running = running._replace(local=state[0])
+                losses[running.lane] += state[1]
+                todo = todo - size
+                executed += part.shape[0] * size
+            step = end
+            if end == validated and epoch_ends:
+                for place in self._stopped(algorithm, running, work, steps, step - 1):
+                    steps[running.lane[place]] = lengths[place] = step
+        self._land(final, running, slice(None))
+        return steps, losses, executed
+
+    def _compact(self, final: Any, running: Running, lengths: list[int], step: int) -> tuple[Running, list[int]]:
+        """Let finished lanes leave as far as the programs can be narrower; the others keep their order."""
+        width = self.programs.width(sum(length > step for length in lengths), len(lengths))
+        if width == len(lengths):
+            return running, lengths
+        places = sorted(range(len(lengths)), key=lambda place: lengths[place] <= step)
+        self._land(final, running, places[width:])
+        return take(running, shorten(places[:width])), [lengths[place] for place in places[:width]]
+
+    def _stopped(self, algorithm: Algorithm, running: Running, work: Batches, steps: Tensor, step: int) -> list[int]:
         """Places of the lanes that end an epoch with this step and stop early."""
         epoch = work.epoch[running.lane, step]
-        ending = ((epoch > 0) & trains).nonzero().squeeze(1)
+        ending = ((epoch > 0) & (steps[running.lane] > step)).nonzero().squeeze(1)
         if len(ending) == 0:
             return []
         current = self._validate(algorithm, take(running, ending), work)

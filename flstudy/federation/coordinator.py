@@ -119,7 +119,7 @@ class Coordinator(L.LightningModule):
 
     def _executor(self, ground: Ground) -> Executor:
         if self.executor_name == "vectorized":
-            return Vectorized(ground, Programs(ground.objective, self.compile_step))
+            return Vectorized(ground, Programs(ground, self.compile_step))
         if self.executor_name == "sequential":
             return Sequential(ground)
         if self.executor_name == "trainer":
@@ -138,7 +138,11 @@ class Coordinator(L.LightningModule):
         clients = self.bank.gather(self.algorithm, jobs.client, self.server.x)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(torch_seed(self.seeds[0], f"dropout {index}"))  # a resumed run draws the same masks
-            fit = self.executor.fit(self.algorithm, self.server, clients, jobs, batches)
+            try:
+                fit = self.executor.fit(self.algorithm, self.server, clients, jobs, batches)
+            except Exception as error:
+                error.add_note(f"in round {index + 1}, {self.executor_name} executor, {type(self.algorithm).__name__}")
+                raise
         if not self.algorithm.oracle:
             world = world._replace(concepts=None)
         weights = torch.vmap(self.algorithm.weights)(sizes.to(fit.loss.dtype))
@@ -197,7 +201,8 @@ class Coordinator(L.LightningModule):
         """Evaluate the global models on everybody, and the participants' local models on themselves."""
         if self.trainer.sanity_checking:
             return
-        assert self.record is not None
+        if self.record is None:
+            raise ValueError("there is nothing to evaluate before the first round: call trainer.fit, which evaluates")
         if self._last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
             self._log(self.record.metrics)
             return
@@ -207,7 +212,8 @@ class Coordinator(L.LightningModule):
         metrics: dict[str, list[float]] = {}
         for split in ("valid", "test"):
             scores = self.survey.population(self.server.x, self.census[split], concepts)
-            metrics.update(spread(f"{split}/loss", scores.loss, with_spread=False))
+            if scores.loss is not None:
+                metrics.update(spread(f"{split}/loss", scores.loss, with_spread=False))
             if scores.accuracy is not None:
                 metrics.update(spread(f"{split}/accuracy", scores.accuracy))
         rows = self.population.examples_of("test", jobs.client).to(self.device)

@@ -60,7 +60,8 @@ class Synthetic(Dataset):
         u_k ~ N(0, α), B_k ~ N(0, β);   W_k [classes, features] and b_k [classes] ~ N(u_k, 1)
         v_k,j ~ N(B_k, 1);   x ~ N(v_k, Σ), Σ_jj = j^-1.2;   y = argmax softmax(W_k x + b_k)
 
-    α and β are standard deviations, as in the authors' generator.
+    α and β are standard deviations, as in the authors' generator. As published, α cannot change the data: u_k adds the
+    same number, u_k (1 + Σ_j x_j), to every class's logit, and an argmax does not see that.
 
     Args:
         alpha: how much local models differ, ≥ 0.

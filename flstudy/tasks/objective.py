@@ -1,7 +1,8 @@
 """A task seen as functions of its parameters: what executors differentiate, whatever LightningModule it is."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -41,8 +42,12 @@ class Objective:
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = copy.deepcopy(task)
         task._trainer = trainer
-        self.module.log = self.module.log_dict = lambda *_, **__: None  # type: ignore
+        self.module.log = self.module.log_dict = silent  # type: ignore
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+        with torch.no_grad():  # always given as arguments; zeroed, the copies of equal tasks are equal
+            for parameter in self.module.parameters():
+                if parameter.requires_grad:
+                    parameter.zero_()
         if self.layout.n == 0:
             raise ValueError(f"task: {name} has no trainable parameter")
         self.scores_accuracy = hasattr(task, "example_correct") or overrides(task, "forward")
@@ -76,9 +81,23 @@ class Objective:
             return correct
         return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The module in evaluation mode: dropout is off."""
+        training = self.module.training
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train(training)
+
     def _at(self, y: Any, method: str, *arguments: Any) -> Any:
         tensors = y if isinstance(y, Mapping) else self.layout.split(y)
         return functional_call(self._call, {f"task.{name}": t for name, t in tensors.items()}, (method, *arguments))
+
+
+def silent(*_: Any, **__: Any) -> None:
+    """A log call without a trainer."""
 
 
 class Call(nn.Module):

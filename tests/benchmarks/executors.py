@@ -86,7 +86,7 @@ def main() -> None:
         "trainer": (with_executor(PerJobTrainer(ground)), 2, 1),
         "sequential": (with_executor(Sequential(ground)), options.rounds, 2),
         "vectorized, eager": (with_executor(Vectorized(ground)), options.rounds, 2),
-        "vectorized, compiled": (with_executor(Vectorized(ground, Programs(objective, True))), options.rounds, 2),
+        "vectorized, compiled": (with_executor(Vectorized(ground, Programs(ground, True))), options.rounds, 2),
     }
     work = f"{options.seeds} seed(s) x {DEVICES} devices x {STEPS} steps of {BATCH}"
     print(f"MLP 60-64-10, {work}, {options.threads} thread(s), torch {torch.__version__}")

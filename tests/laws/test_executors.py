@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
-from flstudy.execution.programs import has_compiler
+from flstudy.execution import programs
 from flstudy.tasks import Cnn
 
 from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
@@ -82,10 +82,26 @@ def test_executors_agree_on_images():
         agree(runs(algorithm, population=images, task=task, seeds=(0,)), 1e-12)
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("name", CASES)
+def test_programs_as_they_are_compiled_agree(name, monkeypatch):
+    """All of the compiled path but the compiler: fixed numbers of steps, finished lanes that are masked until half of
+    them are done, hyper-parameters as tensors."""
+    monkeypatch.setattr(programs, "_compiled", {})
+    monkeypatch.setattr(programs, "_objectives", {})
+    monkeypatch.setattr(programs, "has_compiler", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    plain = runs(CASES[name], ["sequential"])
+    masked = runs(CASES[name], ["vectorized"], compile=True)
+    agree([*plain, *masked], 1e-12)
+    assert masked[0].executor.programs.compiled
+    assert programs.compilations() >= 1
+    assert measured(masked[0], "fit/useful_share").max() < 1 == measured(plain[0], "fit/useful_share").min()
+
+
+@pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
 def test_compiled_steps_agree_with_eager_ones():
-    """Ragged devices, so that finished lanes leave and both widths of two lanes are compiled; with a correction."""
-    algorithm, world = Scaffold(lr=0.1, weight_decay=0.02), {"population": lambda: drifting(participants=2)}
+    """Ragged devices, so that of three lanes one is masked for a while before they leave; with a correction."""
+    algorithm, world = Scaffold(lr=0.1, weight_decay=0.02), {"population": lambda: drifting(participants=3)}
     eager, compiled = (runs(algorithm, ["vectorized"], compile=on, seeds=(0,), **world)[0] for on in (False, True))
     agree([eager, compiled], 1e-12)
     assert compiled.executor.programs.compiled

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import FedAvg, Flash
 from flstudy.controllers import Restart
+from flstudy.tasks import Mlp
 
-from ..bench import drifting, measured, run
+from ..bench import CLASSES, FEATURES, difference, drifting, measured, run
 from .cases import plain
 from .killed import main
 
@@ -87,6 +89,31 @@ def test_the_other_executors_resume_as_well(executor, tmp_path):
     resumed = go(4, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
     assert torch.equal(whole.server.x, resumed.server.x)
     assert len(resumed.records) == 2
+
+
+class Forgetful(Mlp):
+    """With dropout, whose masks have to be drawn again."""
+
+    def forward(self, x):
+        return self.network(F.dropout(x, 0.3, self.training))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_dropout_masks_are_drawn_again(executor, tmp_path):
+    def go(rounds, **more):
+        torch.manual_seed(rounds)  # as different as two processes can be
+        saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        fit = {"enable_checkpointing": True, "default_root_dir": tmp_path}
+        task = Forgetful((FEATURES,), CLASSES, hidden=5)
+        more = {"initial": "seeded", "executor": executor, **more}
+        return run(Flash(lr=0.1), rounds, task=task, population=drifting(), callbacks=[saving], fit=fit, **more)
+
+    whole = go(4)
+    go(2)
+    resumed = go(4, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
+    assert torch.equal(whole.server.x, resumed.server.x)
+    plain = run(Flash(lr=0.1), 4, population=drifting(), initial="seeded", executor=executor)
+    assert difference(whole.server.x, plain.server.x) > 1e-3
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

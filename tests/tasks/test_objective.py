@@ -9,7 +9,7 @@ from flstudy.algorithms import Batch, FedAvg
 from flstudy.execution.executor import gradient, validation_loss
 from flstudy.tasks import Cnn, Logistic, Mlp, Objective, initial_parameters, registry
 
-from ..bench import CLASSES, FEATURES, difference, mlp, run
+from ..bench import CLASSES, FEATURES, difference, measured, mlp, run, world
 
 TASKS = {
     "Logistic": lambda: Logistic((FEATURES,), CLASSES),
@@ -71,6 +71,25 @@ def test_validation_loss_is_a_mean_or_a_sum():
     ):
         loss = validation_loss(FedAvg(valid_loss=kind), objective, flat, batch)
         assert float(loss) == pytest.approx(expected * float(torch.log(torch.tensor(float(CLASSES)))))
+
+
+class Dropping(Logistic):
+    """Dropout, and a note of the mode it was called in."""
+
+    def forward(self, x):
+        return super().forward(F.dropout(x, 0.5, self.training))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
+def test_validation_losses_are_taken_without_dropout(executor):
+    """With steps too small to matter, γ = 0 stops only if the validation loss is noisy."""
+    still = {"algorithm": FedAvg(lr=1e-300, gamma=0.0), "rounds": 2, "population": world(epochs=5)}
+    tasks = [cls((FEATURES,), CLASSES) for cls in (Dropping, Logistic)]
+    tasks[0].load_state_dict(tasks[1].state_dict())
+    module, plain = (run(**still, task=task, executor=executor) for task in tasks)
+    assert [record.metrics["fit/epochs"] for record in module.records] == [[5.0], [5.0]]
+    assert difference(measured(module, "train/loss"), measured(plain, "train/loss")) > 1e-3  # training does drop out
+    assert module.objective.module.training
 
 
 def test_layout_follows_named_parameters():

@@ -158,3 +158,22 @@ def test_the_user_s_module_is_left_usable():
     alone.fit(task.float(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(
         torch.randn(8, FEATURES), torch.zeros(8, dtype=torch.int64)), batch_size=4))  # fmt: skip
     assert "my_loss" in alone.callback_metrics
+
+
+def test_without_losses_per_example_no_evaluation_loss_is_made_up():
+    mean_only = run(FedAvg(lr=0.1), task=OnlyTrainingStep(), executor="sequential", evaluate=True).record.metrics
+    assert "valid/loss" not in mean_only
+    assert "test/loss" not in mean_only
+    assert "train/loss" in mean_only
+
+
+def test_a_failure_says_where_it_happened():
+    class Breaks(Same):
+        def example_losses(self, batch):
+            raise ArithmeticError("no loss today")
+
+    with pytest.raises(ArithmeticError, match="no loss today") as failure:
+        run(FedAvg(lr=0.1), 1, task=Breaks(), executor="sequential")
+    told = " ".join(failure.value.__notes__)
+    assert "in the local fit of device 0, replica 0" in told
+    assert "in round 1, sequential executor, FedAvg" in told

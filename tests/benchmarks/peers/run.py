@@ -1,0 +1,154 @@
+"""Run Flower and pfl-research on both workloads, each in an environment of its own, and write the table.
+
+    python tests/benchmarks/peers/run.py
+
+needs Python 3.11 or newer and nothing else. It installs the pinned requirements (some minutes and 2.5 GB the first
+time), goes `--repeats` times through all peers, so that a busy minute of the machine hits each of them, and takes the
+median over the repeats of the median over a run's rounds. What cannot be installed or run gets a row that says so.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CORES = len(os.sched_getaffinity(0))
+ROUNDS = {"mlp": (30, 5), "cnn": (6, 1)}  # timed, warm
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+# What a user would try to make best use of the cores; the table shows all of them, the best one counts.
+PEERS: dict[str, dict[str, list[str]]] = {
+    "flower": {f"{CORES} actors of 1 thread": ["flower.py", "--actors", str(CORES)]},
+    "pfl": {
+        "1 process, 1 thread": ["pfl_research.py"],
+        f"1 process, {CORES} threads": ["pfl_research.py", "--threads", str(CORES)],
+        f"{CORES} processes of 1 thread": [*TORCHRUN, str(CORES), "pfl_research.py"],
+    },
+}
+
+
+def call(command: list[str | Path], seconds: float = 1800.0) -> str | None:
+    """Run a command in this folder; what went wrong, in one line without paths or addresses, or None."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    if not done.returncode:
+        return None
+    sys.stderr.write(done.stdout + done.stderr)
+    lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+    told = next((line for line in reversed(lines) if re.search(r"error", line, re.IGNORECASE)), lines[-1])
+    return re.sub(r"\S*/\S+", "...", told).replace("|", "/").strip()[:160]
+
+
+def install(peer: str, env: Path) -> dict[str, object]:
+    """Make an environment with the pinned requirements, unless it is there already. Seconds, megabytes or an error."""
+    wanted, stamp = HERE / f"requirements-{peer}.txt", env / "installed.json"
+    if stamp.exists() and (known := json.loads(stamp.read_text()))["requirements"] == wanted.read_text():
+        return known["setup"]
+    print(f"{peer}: installing {wanted.name} ...", flush=True)
+    shutil.rmtree(env, ignore_errors=True)
+    start = time.perf_counter()
+    pip = [env / "bin" / "python", "-m", "pip"]
+    for command in [sys.executable, "-m", "venv", env], [*pip, "install", "-q", "-r", wanted.name], [*pip, "check"]:
+        if error := call(command):
+            return {"error": f"not installed: {error}"}
+    size = sum(file.stat().st_size for file in env.rglob("*") if file.is_file() and not file.is_symlink())
+    setup: dict[str, object] = {"seconds": round(time.perf_counter() - start), "megabytes": size // 10**6}
+    stamp.write_text(json.dumps({"requirements": wanted.read_text(), "setup": setup}))
+    return setup
+
+
+def measure(python: Path, arguments: list[str], workload: str) -> dict:
+    """One process of one peer on one workload: its result or {"error": why}."""
+    rounds, warm = ROUNDS[workload]
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        options = ["--workload", workload, "--rounds", str(rounds), "--warm", str(warm), "--json", str(result)]
+        if error := call([python, *arguments, *options]):
+            return {"error": f"failed: {error}"}
+        return json.loads(result.read_text())
+
+
+def cpu() -> str:
+    """The processor's name and the cores this process may use."""
+    names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) or [platform.machine()]
+    return f"{names[0]}, {CORES} cores"
+
+
+def table(report: dict) -> str:
+    """The report as Markdown."""
+    lines = [
+        f"{report['hardware']}, Python {report['python']}; load of the machine {report['load']}; `{report['command']}`",
+        "",
+        "| workload | peer | configuration | rounds/s | lowest to highest | client fits/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        name = f"| {row['workload']} | {row['peer']} | {row['configuration']} "
+        if "error" in row:
+            lines.append(f"{name}| {row['error']} | | |")
+            continue
+        rates = row["rates"]
+        span = f"{min(rates):.2f} to {max(rates):.2f} ({len(rates)} runs)"
+        lines.append(f"{name}| {row['rounds_per_second']:.2f} | {span} | {row['fits_per_second']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Install, measure, write results.json and results.md, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--envs", type=Path, default=HERE / ".peers", help="where the environments are kept")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of results.json and results.md")
+    options = parser.parse_args()
+    envs = options.envs.resolve()
+    setups = {peer: install(peer, envs / peer) for peer in PEERS}
+    load = [os.getloadavg()[0]]
+    plan = [(workload, peer, name) for workload in ROUNDS for peer in PEERS for name in PEERS[peer]]
+    runs: dict[tuple[str, str, str], list[dict]] = {case: [] for case in plan}
+    for repeat in range(options.repeats):
+        for case in plan:
+            workload, peer, name = case
+            broken = setups[peer] if "error" in setups[peer] else next((r for r in runs[case] if "error" in r), None)
+            runs[case].append(broken or measure(envs / peer / "bin" / "python", PEERS[peer][name], workload))
+            shown = runs[case][-1].get("error") or f"{runs[case][-1]['rounds_per_second']:.2f} rounds/s"
+            print(f"{repeat + 1}/{options.repeats} {workload}, {peer}, {name}: {shown}", flush=True)
+    load.append(os.getloadavg()[0])
+
+    rows = []
+    for (workload, peer, name), results in runs.items():
+        row: dict = {"workload": workload, "peer": peer, "configuration": name}
+        if error := next((r["error"] for r in results if "error" in r), None):
+            rows.append(row | {"error": error})
+            continue
+        versions = results[0]["versions"]
+        row["peer"] = ", ".join(f"{package} {version}" for package, version in versions.items())
+        for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after":
+            row[key] = statistics.median(r[key] for r in results)
+        rows.append(row | {"versions": versions, "rates": [r["rounds_per_second"] for r in results]})
+    report = {
+        "hardware": cpu(),
+        "python": platform.python_version(),
+        "load": f"{load[0]:.1f} before and {load[1]:.1f} after",
+        "command": f"python tests/benchmarks/peers/run.py --repeats {options.repeats}",
+        "setup": setups,
+        "rows": rows,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "results.md").write_text(table(report))
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Compiled programs are the process's: trials that differ in values share them, those that differ in kind do not."""
+
+import pytest
+import torch
+
+from flstudy.algorithms import FedAvg, FedProx, Flash, Scaffold
+from flstudy.execution import programs
+from flstudy.tasks import Mlp
+
+from ..bench import CLASSES, FEATURES, difference, run
+
+
+@pytest.fixture
+def without_compiler(monkeypatch):
+    """The compiled path with the compiler left out, and nothing compiled yet."""
+    monkeypatch.setattr(programs, "_compiled", {})
+    monkeypatch.setattr(programs, "_objectives", {})
+    monkeypatch.setattr(programs, "has_compiler", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+def widths(algorithm, task=None) -> int:
+    """Programs that a short run makes."""
+    before = programs.compilations()
+    run(algorithm, 2, compile=True, **({} if task is None else {"task": task}))
+    return programs.compilations() - before
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_values_share_programs_and_kinds_do_not():
+    assert widths(FedProx(lr=0.1, mu=0.5)) >= 1
+    assert widths(FedProx(lr=0.3, mu=0.1, server_lr=0.2)) == 0
+    assert widths(FedProx(lr=0.3, mu=0.0)) >= 1  # its term is switched off
+    assert widths(FedAvg(lr=0.1)) >= 1
+    assert widths(FedAvg(lr=0.1, clip_norm=1.0)) >= 1
+    assert widths(FedAvg(lr=0.1), Mlp((FEATURES,), CLASSES, hidden=6)) >= 1
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
+    torch.manual_seed(1)
+    one, other = Mlp((FEATURES,), CLASSES, hidden=5), Mlp((FEATURES,), CLASSES, hidden=5)
+    eager = [run(Scaffold(lr=0.1), 2, task=task_like(task)) for task in (one, other)]
+    shared = [run(Scaffold(lr=0.1), 2, task=task_like(one), compile=True)]
+    made = programs.compilations()
+    shared.append(run(Scaffold(lr=0.1), 2, task=task_like(other), compile=True))
+    assert programs.compilations() == made
+    for plain, compiled in zip(eager, shared, strict=True):
+        assert difference(plain.server, compiled.server) <= 1e-12
+    assert difference(eager[0].server, eager[1].server) > 1e-3
+
+
+@pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
+def test_the_compiler_is_called_once_for_a_shape():
+    """Counted by torch itself: new values of all hyper-parameters compile nothing."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    run(Flash(lr=0.1, gamma=None), 2, compile=True)
+    frames = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert frames == programs_of_a_run()
+    run(Flash(lr=0.2, server_lr=0.3, tau=0.1, beta1=0.5, gamma=None, weight_decay=0.0), 2, compile=True)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == frames
+
+
+def programs_of_a_run() -> int:
+    """Programs that were compiled for Flash."""
+    return sum(key[1] is Flash for key in programs._compiled)
+
+
+def task_like(task: Mlp) -> Mlp:
+    """A copy that a run may train."""
+    copy = Mlp((FEATURES,), CLASSES, hidden=5)
+    copy.load_state_dict(task.state_dict())
+    return copy
