@@ -49,7 +49,12 @@ def build_parser(command: str) -> ArgumentParser:
         default="vectorized",
         help="How local fits are carried out; all agree.",
     )
-    parser.add_argument("--compile", type=bool, default=False, help="Compile the vectorized step.")
+    parser.add_argument(
+        "--compile",
+        type=bool | Literal["auto"],
+        default="auto",
+        help="Compile the vectorized steps; auto does if the rounds ahead pay for it.",
+    )
     parser.add_argument("--controllers", type=list[Controller], default=[], help="What acts around rounds.")
     parser.add_argument("--accelerator", type=str, default="cpu", help="Lightning's accelerator: cpu, gpu or auto.")
     parser.add_argument("--precision", type=Literal["32-true", "64-true"], default="32-true", help="Of the models.")

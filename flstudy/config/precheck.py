@@ -265,10 +265,13 @@ def _value(key: str, value: Any, parameter: Parameter) -> None:
         if number is None:
             raise ConfigError(f"{key} must be a number, got {value!r}")
         value = number
-    if kind == "bool" and not isinstance(value, bool):
-        raise ConfigError(f"{key} must be true or false, got {value!r}")
+    others = [choice for kind in kinds[1:] if kind.startswith("Literal[") for choice in _choices(kind)]
+    if kind == "bool" and not isinstance(value, bool) and value not in others:
+        raise ConfigError(
+            f"{key} must be true{', ' if others else ' or '}{' or '.join(['false', *others])}, got {value!r}"
+        )
     if kind.startswith("Literal["):
-        choices = [str(choice) for choice in ast.literal_eval(f"[{kind[8:-1]}]")]
+        choices = _choices(kind)
         if str(value) not in choices:
             raise ConfigError(
                 f"{key} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices, else_say='')}"
@@ -277,6 +280,11 @@ def _value(key: str, value: Any, parameter: Parameter) -> None:
         within = runpy.run_path(str(PACKAGE / "algorithms" / "interval.py"))["within"]  # importing it imports torch
         if not within(value, parameter.domain):
             raise ConfigError(f"{key} must lie in {parameter.domain}, got {value}")
+
+
+def _choices(literal: str) -> list[str]:
+    """The values of a Literal annotation."""
+    return [str(choice) for choice in ast.literal_eval(f"[{literal[8:-1]}]")]
 
 
 def _number(value: Any) -> float | None:

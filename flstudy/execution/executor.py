@@ -1,7 +1,8 @@
 """What every executor is given and returns."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,11 +28,24 @@ class Fit(NamedTuple):
     lane_steps: int  # steps executed, padding included
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Trains the jobs of a round. Leaves of ``servers`` are [S, ...], of ``clients`` and ``jobs`` [S, J, ...]."""
 
+    @abstractmethod
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         """All local fits of one round."""
+
+    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
+        """Told what a round's fits took, choose how to go on."""
+        return
+
+    def choices(self) -> dict[str, Any]:
+        """What was chosen while running; checkpointed, since another choice would round differently."""
+        return {}
+
+    def choose(self, choices: dict[str, Any]) -> None:
+        """Take up the choices of a checkpoint."""
+        return
 
 
 class Ground(NamedTuple):

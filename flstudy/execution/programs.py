@@ -13,7 +13,7 @@ import shutil
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ from flstudy.tasks import Objective
 
 STEPS = 4  # local steps of a compiled program: calls cost as much as small steps do, compilation grows with them
 
+COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
+SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
+
+Compile = bool | Literal["auto"]
 Program = Callable[..., tuple[Any, Tensor]]
 _compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
 _objectives: dict[Any, Objective] = {}  # by fingerprint: the one whose module the programs call
@@ -44,14 +48,33 @@ class Programs:
     Args:
         ground: task and examples.
         compile: whether steps are compiled. It costs seconds for each (task, algorithm, number of lanes, batch shape)
-            and serves every value of the hyper-parameters.
+            and serves every value of the hyper-parameters. ``auto`` starts eagerly and lets ``weigh`` decide.
     """
 
-    def __init__(self, ground: Ground, compile: bool = False) -> None:
+    def __init__(self, ground: Ground, compile: Compile = False) -> None:
         self.objective, self.stack = ground
-        self.compiled = compile and has_compiler()
-        # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
-        self._task: Any = (fingerprint(self.objective) if self.compiled else None) or object()
+        self.undecided, self.compiled = compile == "auto", False
+        if compile is True:
+            self.decide(True)
+
+    def decide(self, compile: bool) -> None:
+        """Compile from now on, or never."""
+        self.undecided, self.compiled = False, compile and has_compiler()
+        if self.compiled:
+            # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
+            self._task: Any = fingerprint(self.objective) or object()
+
+    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
+        """Compile if that saves more than it costs.
+
+        Args:
+            seconds: what the fits of an eager round took.
+            lanes: full width; each of its halvings may have to be compiled too.
+            rounds_left: rounds ahead.
+        """
+        if self.undecided:
+            programs = max(1, lanes.bit_length() - 1)
+            self.decide(seconds * SAVED * rounds_left > COST_S * programs)
 
     @property
     def steps(self) -> int | None:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Fit, Ground, gradient, one_by_one, validation_loss
+from flstudy.execution.executor import Executor, Fit, Ground, gradient, one_by_one, validation_loss
 from flstudy.population import Batches
 
 
-class Sequential:
+class Sequential(Executor):
     """Trains without masks, lanes or compilation, on exactly the examples of each batch."""
 
     def __init__(self, ground: Ground) -> None:

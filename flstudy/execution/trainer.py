@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
-from flstudy.execution.executor import Fit, Ground, one_by_one, validation_loss
+from flstudy.execution.executor import Executor, Fit, Ground, one_by_one, validation_loss
 from flstudy.population import Batches
 from flstudy.tasks import Objective
 
 
-class PerJobTrainer:
+class PerJobTrainer(Executor):
     """Each local fit is Lightning's: its loop, its automatic optimisation, the task's ``training_step``; the
     algorithm's ``local_step`` is the optimizer's step. Costs tens of milliseconds per job."""
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Fit, Ground, validation_loss
+from flstudy.execution.executor import Executor, Fit, Ground, validation_loss
 from flstudy.execution.programs import Programs
 from flstudy.execution.trees import grid, lanes, nbytes, take
 from flstudy.population import Batches
@@ -24,7 +24,7 @@ class Running(NamedTuple):
     previous: Tensor  # [A] validation loss after the last epoch
 
 
-class Vectorized:
+class Vectorized(Executor):
     """Maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave the program
     when their steps are done or early stopping ends them, so that nobody waits for the longest job.
 
@@ -63,6 +63,19 @@ class Vectorized:
         uploads, clients, personal, done, loss = grid((uploads, clients, personal, steps, losses / steps), replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         return Fit(uploads, clients, personal, done, loss, down, up, lane_steps)
+
+    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
+        """Decide whether compiling pays, where that was left open."""
+        self.programs.weigh(seconds, lanes, rounds_left)
+
+    def choices(self) -> dict[str, Any]:
+        """Whether the steps are compiled; None before that is decided."""
+        return {"compile": None if self.programs.undecided else self.programs.compiled}
+
+    def choose(self, choices: dict[str, Any]) -> None:
+        """Compile, or not, as the checkpoint's run did."""
+        if choices["compile"] is not None:
+            self.programs.decide(choices["compile"])
 
     def _train(self, algorithm: Algorithm, running: Running, work: Batches, final: Any) -> tuple[Tensor, Tensor, int]:
         """Train all lanes into ``final``; returns steps done [L], sums of losses [L], and lane steps executed.

@@ -1,5 +1,6 @@
 """The coordinator: federated rounds as epochs of an ordinary Lightning Trainer."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -11,6 +12,7 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm, Inbox, Round
 from flstudy.controllers import Controller
 from flstudy.execution import ClientBank, Executor, Fit, Ground, PerJobTrainer, Programs, Sequential, Survey, Vectorized
+from flstudy.execution.programs import Compile
 from flstudy.execution.trees import leaves, refill, stack, take
 from flstudy.federation.clock import RoundClock
 from flstudy.metrics.accuracy import spread
@@ -44,7 +46,7 @@ class Coordinator(L.LightningModule):
             the modules' ``reset_parameters`` (``seeded``).
         executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``sequential`` (one after another),
             or ``trainer`` (a real Trainer for each job; slow and faithful).
-        compile: compile the vectorised step; costs seconds once per shape.
+        compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
         controllers: what changes the server's state around rounds, whatever the algorithm.
     """
 
@@ -58,7 +60,7 @@ class Coordinator(L.LightningModule):
         seeds: Sequence[int] = (0,),
         initial: Literal["given", "seeded"] = "given",
         executor: ExecutorName = "vectorized",
-        compile: bool = False,
+        compile: Compile = "auto",
         controllers: Sequence[Controller] = (),
     ) -> None:
         super().__init__()
@@ -143,6 +145,9 @@ class Coordinator(L.LightningModule):
             except Exception as error:
                 error.add_note(f"in round {index + 1}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                 raise
+        last = self.trainer.max_epochs
+        left = math.inf if last is None or last < 0 else last - index - 1
+        self.executor.weigh(time.perf_counter() - start, jobs.client.numel(), left)
         if not self.algorithm.oracle:
             world = world._replace(concepts=None)
         weights = torch.vmap(self.algorithm.weights)(sizes.to(fit.loss.dtype))
@@ -243,6 +248,7 @@ class Coordinator(L.LightningModule):
             "algorithm": type(self.algorithm).__name__,
             "seeds": list(self.seeds),
             "executor": self.executor_name,
+            "choices": self.executor.choices(),
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
             "control": [leaves(state) for state in self.control],
@@ -268,6 +274,7 @@ class Coordinator(L.LightningModule):
         self.record, self._last = Record(number, metrics, tuple(Event(*event) for event in events)), None
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
+        self.executor.choose(saved["choices"])
         self.control = [
             refill(state, [leaf.to(self.device) for leaf in values])
             for state, values in zip(self.control, saved["control"], strict=True)

@@ -72,3 +72,31 @@ def task_like(task: Mlp) -> Mlp:
     copy = Mlp((FEATURES,), CLASSES, hidden=5)
     copy.load_state_dict(task.state_dict())
     return copy
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
+    short = run(FedAvg(lr=0.1), 3, compile="auto")
+    assert not short.executor.programs.compiled
+    assert short.executor.choices() == {"compile": False}
+    monkeypatch.setattr(programs, "COST_S", 0.0)
+    long = run(FedAvg(lr=0.1), 3, compile="auto")
+    assert long.executor.choices() == {"compile": True}
+    assert programs.compilations() > 0
+    assert difference(short.server, long.server) <= 1e-12
+    last = run(FedAvg(lr=0.1), 1, compile="auto")  # nothing is ahead after the only round
+    assert last.executor.choices() == {"compile": False}
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_a_resumed_run_keeps_what_auto_chose(monkeypatch):
+    run_once = run(FedAvg(lr=0.1), 1, compile="auto")
+    executor = run_once.executor
+    executor.programs.undecided = True
+    assert executor.choices() == {"compile": None}
+    executor.choose({"compile": None})
+    assert executor.programs.undecided
+    executor.choose({"compile": True})
+    assert executor.programs.compiled
+    executor.weigh(seconds=0.0, lanes=4, rounds_left=10)
+    assert executor.programs.compiled  # decided is decided

@@ -99,7 +99,7 @@ def table(report: dict) -> str:
             lines.append(f"{name}| {row['error']} | | |")
             continue
         rates = row["rates"]
-        span = f"{min(rates):.2f} to {max(rates):.2f} ({len(rates)} runs)"
+        span = f"{min(rates):.2f} to {max(rates):.2f} ({len(rates)} run{'s' * (len(rates) > 1)})"
         lines.append(f"{name}| {row['rounds_per_second']:.2f} | {span} | {row['fits_per_second']:.1f} |")
     return "\n".join(lines) + "\n"
 
