@@ -45,7 +45,7 @@ def build_parser(command: str) -> ArgumentParser:
     )
     parser.add_argument(
         "--executor",
-        type=Literal["vectorized", "sequential", "trainer"],
+        type=Literal["vectorized", "threads", "sequential", "trainer"],
         default="vectorized",
         help="How local fits are carried out; all agree.",
     )

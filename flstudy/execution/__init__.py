@@ -1,16 +1,20 @@
-"""How local work is carried out: three executors that agree, the survey, and the bank of client state."""
+"""How local work is carried out: four executors that agree, the survey, and the bank of client state."""
 
 from flstudy.execution.bank import ClientBank
 from flstudy.execution.executor import Executor, Fit, Ground
-from flstudy.execution.programs import Programs
+from flstudy.execution.programs import Compile, Programs
+from flstudy.execution.select import ExecutorName, make_executor
 from flstudy.execution.sequential import Sequential
 from flstudy.execution.survey import Scores, Survey
+from flstudy.execution.threads import Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.vectorized import Vectorized
 
 __all__ = [
     "ClientBank",
+    "Compile",
     "Executor",
+    "ExecutorName",
     "Fit",
     "Ground",
     "PerJobTrainer",
@@ -18,5 +22,7 @@ __all__ = [
     "Scores",
     "Sequential",
     "Survey",
+    "Threads",
     "Vectorized",
+    "make_executor",
 ]

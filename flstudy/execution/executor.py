@@ -1,7 +1,7 @@
 """What every executor is given and returns."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch.func import grad_and_value
 
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.algorithms.signatures import Gradient
-from flstudy.execution.trees import nbytes, stack, take
+from flstudy.execution.trees import grid, nbytes, stack, take
 from flstudy.population import Batches, Stack
 from flstudy.tasks import Objective
 
@@ -56,21 +56,28 @@ class Ground(NamedTuple):
 
 
 def one_by_one(
-    one: Callable[..., tuple[Any, ...]], algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches
+    one: Callable[..., tuple[Any, ...]],
+    algorithm: Algorithm,
+    servers: Any,
+    clients: Any,
+    jobs: Job,
+    batches: Batches,
+    mapped: Callable[..., Iterable[tuple[Any, ...]]] = map,
 ) -> Fit:
-    """All fits in turn. ``one(algorithm, server, client, job, batches)`` returns (message, upload, client, personal
-    model, steps, loss) of a single job."""
+    """All fits, each by itself. ``one(algorithm, server, client, job, batches)`` returns (message, upload, client,
+    personal model, steps, loss) of a single job; ``mapped`` is ``map`` or a pool's."""
     replicas, count = jobs.client.shape
 
-    def fit(s: int, j: int) -> tuple[Any, ...]:
+    def fit(place: tuple[int, int]) -> tuple[Any, ...]:
+        s, j = place
         try:
             return one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
         except Exception as error:
             error.add_note(f"in the local fit of device {int(jobs.client[s, j])}, replica {s}")
             raise
 
-    fits = [stack([fit(s, j) for j in range(count)]) for s in range(replicas)]
-    msg, upload, client, personal, steps, loss = stack(fits)
+    fits = stack(list(mapped(fit, [(s, j) for s in range(replicas) for j in range(count)])))
+    msg, upload, client, personal, steps, loss = grid(fits, replicas)
     down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
     return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
 

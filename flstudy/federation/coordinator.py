@@ -11,16 +11,13 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Inbox, Round
 from flstudy.controllers import Controller
-from flstudy.execution import ClientBank, Executor, Fit, Ground, PerJobTrainer, Programs, Sequential, Survey, Vectorized
-from flstudy.execution.programs import Compile
+from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Ground, Survey, make_executor
 from flstudy.execution.trees import leaves, refill, stack, take
 from flstudy.federation.clock import RoundClock
 from flstudy.metrics.accuracy import spread
 from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
 from flstudy.tasks import Objective, initial_parameters
-
-ExecutorName = Literal["vectorized", "sequential", "trainer"]
 
 
 class Record(NamedTuple):
@@ -44,8 +41,8 @@ class Coordinator(L.LightningModule):
         seeds: one replica per seed; all are trained at once and reported as mean and spread.
         initial: start every replica from the task's parameters as ``given``, or from fresh ones drawn from its seed by
             the modules' ``reset_parameters`` (``seeded``).
-        executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``sequential`` (one after another),
-            or ``trainer`` (a real Trainer for each job; slow and faithful).
+        executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``threads`` (one job per core, for
+            CNNs on CPU), ``sequential`` (one after another), or ``trainer`` (a real Trainer for each job; faithful).
         compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
         controllers: what changes the server's state around rounds, whatever the algorithm.
     """
@@ -99,7 +96,8 @@ class Coordinator(L.LightningModule):
         examples = population.stack
         inputs = examples.x.to(dtype) if examples.x.is_floating_point() else examples.x
         ground = Ground(self.objective, type(examples)(*(part.to(self.device) for part in (inputs, *examples[1:]))))
-        self.executor, self.survey = self._executor(ground), Survey(ground)
+        self.executor = make_executor(self.executor_name, ground, self.compile_step)
+        self.survey = Survey(ground)
         self.census = {
             split: type(census)(*(table.to(self.device) for table in census))
             for split in ("valid", "test")
@@ -118,15 +116,6 @@ class Coordinator(L.LightningModule):
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
-
-    def _executor(self, ground: Ground) -> Executor:
-        if self.executor_name == "vectorized":
-            return Vectorized(ground, Programs(ground, self.compile_step))
-        if self.executor_name == "sequential":
-            return Sequential(ground)
-        if self.executor_name == "trainer":
-            return PerJobTrainer(ground)
-        raise ValueError(f"executor must be vectorized, sequential or trainer, got {self.executor_name!r}")
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 

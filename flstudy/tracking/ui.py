@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +33,8 @@ def serve(store: str | None = None, port: int = PORT, *, say: Callable[[str], No
         return
     with running(uri, port) as (address, process):
         say(f"studies at {address} (Ctrl-C ends)")
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
 

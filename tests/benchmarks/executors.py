@@ -1,7 +1,10 @@
-"""Rounds per second of every executor beside a plain PyTorch loop, on FLASH's Synthetic model: `make bench`.
+"""Rounds per second of every executor beside a plain PyTorch loop: `make bench`.
 
-The MLP is 60-64-10; 10 devices take 40 steps of batch 10 in each round. The plain loop is what people write: for each
-client, a copy of the model, torch.optim.SGD, backward, step; then the mean. Medians of the rounds of one process.
+    mlp   60-64-10 (FLASH's Synthetic model), 10 devices x 40 steps of batch 10
+    cnn   28x28, convolutions 32 and 64, dense 128, 62 classes, 10 devices x 10 steps of batch 20
+
+The plain loop is what people write: for each client a copy of the model, torch.optim.SGD, backward, step; then the
+mean. Medians of the rounds of one process.
 """
 
 import argparse
@@ -14,12 +17,13 @@ from collections.abc import Callable
 import torch
 
 from flstudy.algorithms import FedAvg
-from flstudy.execution import ClientBank, Ground, PerJobTrainer, Programs, Sequential, Vectorized
-from flstudy.population import Population, Synthetic
-from flstudy.population.partition import Iid
-from flstudy.tasks import Mlp, Objective, initial_parameters
+from flstudy.execution import ClientBank, Ground, PerJobTrainer, Programs, Sequential, Threads, Vectorized
+from flstudy.population import InMemory, Population
+from flstudy.tasks import Cnn, Mlp, Objective, initial_parameters
 
-DEVICES, STEPS, BATCH = 10, 40, 10
+DEVICES = 10
+STEPS = {"mlp": 40, "cnn": 10}
+BATCH = {"mlp": 10, "cnn": 20}
 
 
 def median_seconds(one_round: Callable[[int], object], rounds: int, warm: int) -> float:
@@ -35,6 +39,7 @@ def median_seconds(one_round: Callable[[int], object], rounds: int, warm: int) -
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", choices=["mlp", "cnn"], default="mlp")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=1)
@@ -42,15 +47,19 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
 
-    world = Population(
-        Synthetic(log_std=0.0, extra=600),
-        clients=30,
-        participants=DEVICES,
-        partition=Iid(),
-        batch_size=BATCH,
-        steps=STEPS,
-    ).settle(range(options.seeds))
-    objective = Objective(Mlp((60,), 10, hidden=64))
+    steps, batch = STEPS[options.workload], BATCH[options.workload]
+    random = torch.Generator().manual_seed(0)
+    if options.workload == "mlp":
+        shape, classes = (60,), 10
+        task: Mlp | Cnn = Mlp(shape, classes, hidden=64)
+    else:
+        shape, classes = (1, 28, 28), 62
+        task = Cnn(shape, classes)
+    count = 30 * 700
+    examples = torch.randn(count, *shape, generator=random), torch.randint(classes, (count,), generator=random)
+    world = Population(InMemory(examples), clients=30, participants=DEVICES, batch_size=batch, steps=steps)
+    world.settle(range(options.seeds))
+    objective = Objective(task)
     ground = Ground(objective, world.stack)
     algorithm = FedAvg(lr=0.05)
     x = torch.stack([initial_parameters(objective.module, objective.layout, seed) for seed in range(options.seeds)])
@@ -62,9 +71,9 @@ def main() -> None:
         for replica in range(options.seeds):
             models = []
             for job in range(DEVICES):
-                model = copy.deepcopy(objective.module)
+                model = copy.deepcopy(task)
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-                for step in range(STEPS):
+                for step in range(steps):
                     rows = cohort.batches.rows[replica, job, step]
                     rows = rows[rows >= 0]
                     optimizer.zero_grad()
@@ -84,12 +93,13 @@ def main() -> None:
     runs: dict[str, tuple[Callable[[int], object], int, int]] = {
         "plain PyTorch loop": (plain, options.rounds, 2),
         "trainer": (with_executor(PerJobTrainer(ground)), 2, 1),
+        "threads": (with_executor(Threads(ground)), options.rounds, 2),
         "sequential": (with_executor(Sequential(ground)), options.rounds, 2),
         "vectorized, eager": (with_executor(Vectorized(ground)), options.rounds, 2),
         "vectorized, compiled": (with_executor(Vectorized(ground, Programs(ground, True))), options.rounds, 2),
     }
-    work = f"{options.seeds} seed(s) x {DEVICES} devices x {STEPS} steps of {BATCH}"
-    print(f"MLP 60-64-10, {work}, {options.threads} thread(s), torch {torch.__version__}")
+    work = f"{options.seeds} seed(s) x {DEVICES} devices x {steps} steps of {batch}"
+    print(f"{options.workload}: {work}, {options.threads} thread(s), torch {torch.__version__}")
     print(f"{'':24}{'rounds/s':>10}{'fits/s':>10}{'x plain':>10}")
     base = None
     for name, (one_round, rounds, warm) in runs.items():

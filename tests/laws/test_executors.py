@@ -10,7 +10,7 @@ from flstudy.tasks import Cnn
 from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
 from .cases import settings
 
-EXECUTORS = ("sequential", "vectorized", "trainer")
+EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
 CASES = settings()
 LOCAL = ("train/loss", "fit/steps", "fit/epochs")
 

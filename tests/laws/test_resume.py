@@ -78,7 +78,7 @@ def test_five_rounds_a_checkpoint_and_five_rounds_are_ten_rounds(name, tmp_path)
     assert {event.round for record in whole.records for event in record.events} == {3, 8}
 
 
-@pytest.mark.parametrize("executor", ["sequential", "trainer"])
+@pytest.mark.parametrize("executor", ["sequential", "threads", "trainer"])
 def test_the_other_executors_resume_as_well(executor, tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")

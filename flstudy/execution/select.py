@@ -1,0 +1,27 @@
+"""Executors by the name that a config or a script gives."""
+
+from typing import Literal
+
+from flstudy.execution.executor import Executor, Ground
+from flstudy.execution.programs import Compile, Programs
+from flstudy.execution.sequential import Sequential
+from flstudy.execution.threads import Threads
+from flstudy.execution.trainer import PerJobTrainer
+from flstudy.execution.vectorized import Vectorized
+
+ExecutorName = Literal["vectorized", "threads", "sequential", "trainer"]
+
+
+def make_executor(name: str, ground: Ground, compile: Compile) -> Executor:
+    """The executor of that name on this ground.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name == "vectorized":
+        return Vectorized(ground, Programs(ground, compile))
+    others: dict[str, type[Threads | Sequential | PerJobTrainer]]
+    others = {"threads": Threads, "sequential": Sequential, "trainer": PerJobTrainer}
+    if name not in others:
+        raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, got {name!r}")
+    return others[name](ground)

@@ -1,0 +1,56 @@
+"""Fits side by side: the same numbers, whatever the number of threads."""
+
+import pytest
+import torch
+from torch import nn
+
+from flstudy.algorithms import Flash, Scaffold
+from flstudy.execution import select
+from flstudy.execution.threads import Threads
+from flstudy.execution.trees import leaves
+from flstudy.tasks import Cnn, Mlp
+
+from ..bench import CLASSES, FEATURES, drifting, examples, run, state
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1)], ids=["Scaffold", "Flash"])
+def test_three_threads_are_one_after_another_bit_for_bit(algorithm, monkeypatch):
+    made = []
+
+    def three(ground):
+        made.append(Threads(ground, workers=3))
+        return made[-1]
+
+    monkeypatch.setattr(select, "Threads", three)
+    image = {"seeds": (0, 44), "initial": "seeded", "precision": "32-true"}
+
+    def go(executor):
+        small = Cnn((1, 6, 6), CLASSES, channels=(3, 4), dense=8)
+        return run(algorithm, task=small, population=drifting(dataset=floats((1, 6, 6))), executor=executor, **image)
+
+    side_by_side, in_turn = go("threads"), go("sequential")
+    assert made[0].workers == 3
+    pairs = list(zip(leaves(state(side_by_side)), leaves(state(in_turn)), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def floats(shape):
+    """Images of single precision."""
+    dataset = examples(shape)
+    dataset.examples = dataset.examples._replace(x=dataset.examples.x.float())
+    return dataset
+
+
+def test_dropout_is_refused():
+    class Forgetful(Mlp):
+        def __init__(self):
+            super().__init__((FEATURES,), CLASSES, hidden=5)
+            self.network.append(nn.Dropout(0.5))
+
+    with pytest.raises(ValueError, match="threads draw dropout masks in no fixed order; use sequential or vectorized"):
+        run(Flash(lr=0.1), 1, task=Forgetful(), executor="threads")
+
+
+def test_an_unknown_executor_is_named():
+    with pytest.raises(ValueError, match="executor must be one of vectorized, threads, sequential, trainer, got 'gpu'"):
+        run(Flash(lr=0.1), 1, executor="gpu")
