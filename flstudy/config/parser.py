@@ -8,13 +8,12 @@ import lightning as L
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
-from flstudy import algorithms, tasks
 from flstudy.algorithms import Algorithm
 from flstudy.config.names import nearest
-from flstudy.config.precheck import ROOTS, pairs
+from flstudy.config.precheck import ROOTS, names, pairs
 from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.controllers import Controller
-from flstudy.population import Dataset, Drift, Partition, Population, datasets
+from flstudy.population import Dataset, Population
 
 set_parsing_settings(subclasses_enabled=[Algorithm], docstring_parse_attribute_docstrings=True)
 
@@ -123,23 +122,12 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
         refuse(parser, str(error))
 
 
-def names_of(key: str) -> list[str]:
-    """Class names that flstudy ships for a config key."""
-    roots: dict[str, list[str]] = {
-        "algorithm": list(algorithms.registry()),
-        "task": list(tasks.registry()),
-        "population.dataset": list(datasets.registry()),
-        "population.partition": [cls.__name__ for cls in Partition.__subclasses__()],
-        "population.drift": [cls.__name__ for cls in Drift.__subclasses__()],
-    }
-    return roots.get(key, [])
-
-
 def refuse(parser: ArgumentParser, message: str) -> NoReturn:
     """Raise ConfigError with jsonargparse's finding in one sentence, with the nearest right name."""
     key = match[1] if (match := re.search(r'key "([^"]+)"', message)) else ""
     if match := re.search(r"Expected a dot import path string: (\S+)", message):
-        raise ConfigError(f"unknown {key.rpartition('.')[2]} {match[1]!r}{nearest(match[1], names_of(key))}")
+        known = names(key) if key in ROOTS else []
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {match[1]!r}{nearest(match[1], known)}")
     if match := re.search(r"Option '([^']+)' is not accepted", message):
         owner = re.search(r"class_path '([^']+)'", message)
         prefix = f"{key}." if key else ""
