@@ -26,7 +26,7 @@ ui: $(READY) ## Browse studies in the MLflow UI on 127.0.0.1
 	$(BIN)/flstudy ui --port $(PORT)
 
 bench: $(READY) ## Time the executors beside a plain PyTorch loop
-	$(BIN)/python tests/benchmarks/executors.py
+	$(BIN)/flstudy bench
 
 setup: $(READY) ## Only install
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]",
     "report": "table and curves of a study:       flstudy report STUDY",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
+    "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
     "list": "what a config can name:            flstudy list algorithms|datasets|tasks|partitions|drifts|configs",
 }
 KINDS = {
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command not in COMMANDS:
             raise ConfigError(f"unknown command {command!r}{nearest(command, list(COMMANDS))}")
-        return {"run": train, "tune": train, "report": report, "ui": ui, "list": list_names}[command](command, rest)
+        commands = {"run": train, "tune": train, "report": report, "ui": ui, "bench": bench, "list": list_names}
+        return commands[command](command, rest)
     except (ConfigError, ValueError) as error:
         if not isinstance(error, ConfigError) and type(error) is not ValueError:
             raise
@@ -116,6 +118,13 @@ def ui(command: str, arguments: list[str]) -> int:
 
     serve(options.store, options.port)
     return 0
+
+
+def bench(command: str, arguments: list[str]) -> int:
+    """``flstudy bench``."""
+    from flstudy.benchmark.command import main as measure
+
+    return measure(arguments)
 
 
 def list_names(command: str, arguments: list[str]) -> int:

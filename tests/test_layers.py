@@ -17,6 +17,7 @@ ROWS = [
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
     {"tuning"},
+    {"benchmark"},
     {"cli", "__main__"},
 ]
 STUDY = {"ray", "mlflow", "optuna"}

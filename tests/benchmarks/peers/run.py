@@ -1,10 +1,12 @@
-"""Run Flower and pfl-research on both workloads, each in an environment of its own, and write the table.
+"""Run Flower, pfl-research and flstudy on both workloads, and write the table.
 
     python tests/benchmarks/peers/run.py
 
-needs Python 3.11 or newer and nothing else. It installs the pinned requirements (some minutes and 2.5 GB the first
-time), goes `--repeats` times through all peers, so that a busy minute of the machine hits each of them, and takes the
-median over the repeats of the median over a run's rounds. What cannot be installed or run gets a row that says so.
+needs Python 3.11 or newer and nothing else. It installs the peers' pinned requirements in environments of their own
+(some minutes and 2.5 GB the first time); the rows of flstudy and of the plain PyTorch loop come from `flstudy bench`
+under the interpreter that runs this script, and are missing where that has no torch and lightning. It goes `--repeats`
+times through all of them, so that a busy minute of the machine hits each, and takes the median over the repeats of the
+median over a run's rounds (flstudy: of the mean). What cannot be installed or run gets a row that says so.
 """
 
 import argparse
@@ -33,11 +35,19 @@ PEERS: dict[str, dict[str, list[str]]] = {
         f"{CORES} processes of 1 thread": [*TORCHRUN, str(CORES), "pfl_research.py"],
     },
 }
+# The same for flstudy: calls of its benchmark, whose every row is a configuration. Each has the seconds of ~30 rounds.
+OURS = {
+    1: ["vectorized", "compiled"],
+    CORES: ["plain", "threads", "vectorized", "compiled"],  # the plain loop on one thread and on all
+}
+SECONDS = {"mlp": 5, "cnn": 15}
 
 
 def call(command: list[str | Path], seconds: float = 1800.0) -> str | None:
     """Run a command in this folder; what went wrong, in one line without paths or addresses, or None."""
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join(filter(None, [str(HERE.parents[2]), os.environ.get("PYTHONPATH")]))
+    ours = {"PYTHONPATH": path} if command[0] == sys.executable else {}  # the peers see nothing of this repository
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | ours
     try:
         done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -79,6 +89,32 @@ def measure(python: Path, arguments: list[str], workload: str) -> dict:
         return json.loads(result.read_text())
 
 
+def measure_ours(workload: str, threads: int) -> dict[str, dict]:
+    """One run of flstudy's benchmark: configuration -> its result or {"error": why}."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        options = ["--workloads", workload, "--executors", *OURS[threads], "--threads", str(threads)]
+        options += ["--repeats", "1", "--seconds", str(SECONDS[workload]), "--accelerator", "cpu"]
+        error = call([sys.executable, "-m", "flstudy.benchmark", *options, "--json", str(result)])
+        if not result.exists():
+            return {", ".join(OURS[threads]): {"error": f"failed: {error}"}}
+        report = json.loads(result.read_text())
+    found = {}
+    for row in report["workloads"][0]["rows"]:
+        plain, name = row["executor"] == "plain", f"{row['threads']} thread{'s' * (row['threads'] > 1)}"
+        name = f"plain loop, {name}" if plain else f"{row['executor']}, {name}"
+        if "error" in row:
+            found[name] = {"error": f"failed: {row['error']}"}
+            continue
+        packages = {"flstudy": report["versions"]["flstudy"]} if not plain else {}
+        found[name] = {
+            "rounds_per_second": row["seed_rounds_per_s"],
+            "fits_per_second": row["fits_per_s"],
+            "versions": packages | {"torch": report["versions"]["torch"]},
+        }
+    return found
+
+
 def cpu() -> str:
     """The processor's name and the cores this process may use."""
     names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) or [platform.machine()]
@@ -90,18 +126,25 @@ def table(report: dict) -> str:
     lines = [
         f"{report['hardware']}, Python {report['python']}; load of the machine {report['load']}; `{report['command']}`",
         "",
-        "| workload | peer | configuration | rounds/s | lowest to highest | client fits/s |",
-        "|---|---|---|---|---|---|",
+        "| workload | peer | configuration | rounds/s | lowest to highest | client fits/s | × of it |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         name = f"| {row['workload']} | {row['peer']} | {row['configuration']} "
         if "error" in row:
-            lines.append(f"{name}| {row['error']} | | |")
+            lines.append(f"{name}| {row['error']} | | | |")
             continue
         rates = row["rates"]
         span = f"{min(rates):.2f} to {max(rates):.2f} ({len(rates)} run{'s' * (len(rates) > 1)})"
-        lines.append(f"{name}| {row['rounds_per_second']:.2f} | {span} | {row['fits_per_second']:.1f} |")
-    return "\n".join(lines) + "\n"
+        best = max((r["rounds_per_second"] for r in report["rows"] if is_ours(r, row["workload"])), default=None)
+        times = "" if best is None else f"{best / row['rounds_per_second']:.1f}"
+        lines.append(f"{name}| {row['rounds_per_second']:.2f} | {span} | {row['fits_per_second']:.1f} | {times} |")
+    return "\n".join([*lines, "", "× of it: flstudy's best rate on the workload, as a multiple of the row's."]) + "\n"
+
+
+def is_ours(row: dict, workload: str) -> bool:
+    """Whether this is a row of flstudy that was measured on the workload."""
+    return row["workload"] == workload and "error" not in row and "flstudy" in row["versions"]
 
 
 def main() -> None:
@@ -116,7 +159,16 @@ def main() -> None:
     load = [os.getloadavg()[0]]
     plan = [(workload, peer, name) for workload in ROUNDS for peer in PEERS for name in PEERS[peer]]
     runs: dict[tuple[str, str, str], list[dict]] = {case: [] for case in plan}
+    have_ours = call([sys.executable, "-c", "import flstudy.benchmark.measure"]) is None
+    if not have_ours:
+        print(f"{sys.executable} cannot import flstudy with torch and lightning: its rows are left out", flush=True)
     for repeat in range(options.repeats):
+        for workload in ROUNDS if have_ours else ():
+            for threads in OURS:
+                for name, result in measure_ours(workload, threads).items():
+                    runs.setdefault((workload, "flstudy", name), []).append(result)
+                    shown = result.get("error") or f"{result['rounds_per_second']:.2f} rounds/s"
+                    print(f"{repeat + 1}/{options.repeats} {workload}, flstudy, {name}: {shown}", flush=True)
         for case in plan:
             workload, peer, name = case
             broken = setups[peer] if "error" in setups[peer] else next((r for r in runs[case] if "error" in r), None)
@@ -126,7 +178,7 @@ def main() -> None:
     load.append(os.getloadavg()[0])
 
     rows = []
-    for (workload, peer, name), results in runs.items():
+    for (workload, peer, name), results in sorted(runs.items(), key=lambda item: list(ROUNDS).index(item[0][0])):
         row: dict = {"workload": workload, "peer": peer, "configuration": name}
         if error := next((r["error"] for r in results if "error" in r), None):
             rows.append(row | {"error": error})
@@ -134,7 +186,8 @@ def main() -> None:
         versions = results[0]["versions"]
         row["peer"] = ", ".join(f"{package} {version}" for package, version in versions.items())
         for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after":
-            row[key] = statistics.median(r[key] for r in results)
+            if key in results[0]:
+                row[key] = statistics.median(r[key] for r in results)
         rows.append(row | {"versions": versions, "rates": [r["rounds_per_second"] for r in results]})
     report = {
         "hardware": cpu(),

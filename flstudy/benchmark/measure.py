@@ -1,0 +1,187 @@
+"""The parent's side: children that live side by side, told to go one at a time.
+
+All (executor, workload) of a workload are alive together and take turns in short blocks, ``repeats`` times, every other
+pass backwards: a busy minute of the machine hits all alike. A figure is the median over the blocks of rounds / seconds.
+Rates exclude evaluation; an extra last block with an evaluation in every round gives its seconds, and the shares of
+time are those of a run that evaluates every ``EVALUATE_EVERY`` rounds.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from flstudy.benchmark.child import Block, Case, Order, serve
+from flstudy.benchmark.options import Options
+from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
+
+EVALUATE_EVERY = 10
+PATIENCE_S = 900.0  # for one answer; the longest is a compilation
+# By default threads of GNU OpenMP that wait for each other keep their cores busy for a millisecond and more: beside any
+# other process, small steps on several threads then take up to fifty times as long, for minutes.
+SPINS = {"GOMP_SPINCOUNT": "1000"}
+WARM = 2  # rounds before those that count
+
+Say = Callable[[str, float | None], None]  # what is going on, and about how many seconds this workload still takes
+
+
+class ChildError(Exception):
+    """A child failed, with the reason in one line."""
+
+
+class Child:
+    """A process for one case."""
+
+    def __init__(self, context: BaseContext, case: Case) -> None:
+        self.case, self.error = case, ""
+        self.blocks: list[Block] = []
+        self.warm = self.evaluated = Block()
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.process: BaseProcess = context.Process(target=serve, args=(theirs, case), daemon=False)  # type: ignore
+        self.process.start()
+        theirs.close()
+
+    def ask(self, order: Order) -> Block:
+        """Its answer; an empty one, and an error from then on, if it fails."""
+        if not self.error:
+            try:
+                self.pipe.send(order)
+                answer = self.listen()
+                assert isinstance(answer, Block)
+                return answer
+            except (ChildError, OSError) as error:
+                self.error = str(error)
+        return Block()
+
+    def ready(self) -> None:
+        """Wait until it has built everything."""
+        try:
+            self.listen()
+        except ChildError as error:
+            self.error = str(error)
+
+    def listen(self) -> Any:
+        """Its next message."""
+        try:
+            if not self.pipe.poll(PATIENCE_S):
+                raise ChildError(f"no answer within {PATIENCE_S:.0f} s")
+            answer = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join(5)
+            code = self.process.exitcode
+            why = f"killed by signal {-code}, perhaps out of memory" if code and code < 0 else f"exit status {code}"
+            raise ChildError(f"the process ended: {why}") from None
+        if isinstance(answer, str) and answer != "ready":
+            raise ChildError(answer)
+        return answer
+
+    def end(self) -> None:
+        """Let it go."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self.pipe.send(None)
+        self.pipe.close()
+        self.process.join(10 if not self.error else 1)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def context() -> BaseContext:
+    """A fork server that has imported everything once and computed nothing; spawned processes where there is none."""
+    for name, value in SPINS.items():
+        os.environ.setdefault(name, value)  # read when torch is imported
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["flstudy.benchmark.child"])
+    return found
+
+
+def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
+    """What to measure on a workload. The plain loop runs on one thread and on all: its best counts."""
+    workload, found = WORKLOADS[name], []
+    for executor in options.executors or workload.executors:
+        plain = executor == "plain"
+        for threads in dict.fromkeys((1, options.threads) if plain and device == "cpu" else (options.threads,)):
+            seeds = 1 if plain else options.seeds or workload.seeds
+            found.append(Case(name, executor, threads, seeds, device, options.precision, cache))
+    return found
+
+
+def measure(name: str, options: Options, device: str, cache: str, say: Say) -> dict[str, Any]:
+    """All executors on one workload, as plain data; ``cache`` is a folder for torch's compiler."""
+    workload, children = WORKLOADS[name], list[Child]()
+    start = time.perf_counter()
+    try:
+        for case in cases(name, options, device, cache):
+            say(f"{name}: starting {case.executor}", None)
+            children.append(Child(context(), case))
+            children[-1].ready()
+            if not children[-1].error:
+                say(f"{name}: warming {case.executor}", None)
+            children[-1].warm = children[-1].ask(Order(0.0, WARM))
+        turn = {child: max(options.seconds, min(child.warm.round_s, default=0) * workload.window) for child in children}
+        for repeat in range(options.repeats):
+            left = sum(turn.values()) * (options.repeats - repeat)
+            say(f"{name}: pass {repeat + 1} of {options.repeats}", left)
+            for child in children if repeat % 2 == 0 else reversed(children):
+                child.blocks.append(child.ask(Order(options.seconds)))
+        say(f"{name}: evaluation", None)
+        for child in children:
+            if child.case.executor != "plain":
+                child.evaluated = child.ask(Order(0.0, evaluate=True))
+    finally:
+        for child in children:
+            child.end()
+    rows = [row(child) for child in children]
+    plain = max((r["seed_rounds_per_s"] for r in rows if r["executor"] == "plain" and "error" not in r), default=None)
+    for r in rows:
+        if "error" not in r:
+            r["x_plain"] = r["seed_rounds_per_s"] / plain if plain else None
+    return {
+        "name": name,
+        "sentence": workload.sentence,
+        "participants": PARTICIPANTS,
+        "window": workload.window,
+        "evaluate_every": EVALUATE_EVERY,
+        "seconds": time.perf_counter() - start,
+        "rows": rows,
+    }
+
+
+def row(child: Child) -> dict[str, Any]:
+    """The figures of one child."""
+    case, blocks = child.case, child.blocks
+    head = {"executor": case.executor, "threads": case.threads, "seeds": case.seeds}
+    if child.error:
+        return {**head, "error": child.error}
+    rate = statistics.median(len(block.round_s) / block.seconds for block in blocks)
+    rounds, seconds = sum(len(block.round_s) for block in blocks), sum(block.seconds for block in blocks)
+    evaluation = child.evaluated.evaluation_s / max(len(child.evaluated.round_s), 1)
+    total = seconds + rounds / EVALUATE_EVERY * evaluation
+    parts = {name: sum(getattr(block, f"{name}_s") for block in blocks) / total for name in ("fit", "data", "server")}
+    parts["evaluation"] = rounds / EVALUATE_EVERY * evaluation / total
+    steps, last = sum(block.steps for block in blocks), max(blocks, key=lambda block: block.peak_mib or 0.0)
+    return {
+        **head,
+        "seed_rounds_per_s": rate * case.seeds,
+        "fits_per_s": rate * case.seeds * PARTICIPANTS,
+        "x_plain": None,
+        "useful_share": steps / sum(block.executed for block in blocks),
+        "steps_per_seed_round": steps / rounds / case.seeds,
+        "peak_mib": last.peak_mib,
+        "process_mib": last.process_mib,
+        "imports_mib": last.imports_mib,
+        "gpu_utilization": max((block.utilization for block in blocks if block.utilization is not None), default=None),
+        "warm_s": child.warm.seconds,
+        "compile_s": max(child.warm.seconds - len(child.warm.round_s) / rate, 0.0),
+        "evaluation_s": evaluation if child.evaluated.round_s else None,
+        "shares": {**parts, "rest": 1 - sum(parts.values())},
+        "repeats": [asdict(block) for block in blocks],
+    }

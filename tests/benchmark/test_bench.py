@@ -1,0 +1,145 @@
+"""`flstudy bench`: a real run of a tiny setting, and the plain loop's equality with the executors it is measured by."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flstudy.benchmark import tables
+from flstudy.benchmark.options import PRECISIONS, parse
+from flstudy.benchmark.plain import PRECISIONS as DTYPES
+from flstudy.benchmark.plain import PlainLoop
+from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
+from flstudy.tasks import Objective, initial_parameters
+
+from ..bench import run
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess:
+    """The command where only the engine is installed."""
+    command = [sys.executable, "-m", "flstudy.benchmark", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """A short run."""
+    tiny = ("--executors", "plain", "vectorized", "--repeats", "2", "--seconds", "0.05", "--accelerator", "cpu")
+    done = bench("--workloads", "mlp", *tiny, "--threads", "2", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert "mlp: pass 2 of 2, about" in done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.end_to_end
+def test_what_a_run_reports(report: dict[str, Any]) -> None:
+    assert report["schema"] == 1
+    assert report["hardware"]["cpu"]
+    assert report["hardware"]["gpu"] is None
+    assert report["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert report["settings"] == {
+        "device": "cpu", "threads": 2, "repeats": 2, "seconds": 0.05, "seeds": None, "precision": "32-true",
+    }  # fmt: skip
+    assert report["command"].startswith("flstudy bench --workloads mlp")
+    (workload,) = report["workloads"]
+    assert workload["sentence"] == WORKLOADS["mlp"].sentence
+    rows = workload["rows"]
+    assert [(r["executor"], r["threads"]) for r in rows] == [("plain", 1), ("plain", 2), ("vectorized", 2)]
+    best = max(r["seed_rounds_per_s"] for r in rows[:2])
+    for r in rows:
+        assert r["seed_rounds_per_s"] > 0
+        assert r["fits_per_s"] == pytest.approx(PARTICIPANTS * r["seed_rounds_per_s"])
+        assert r["x_plain"] == pytest.approx(r["seed_rounds_per_s"] / best)
+        assert sum(r["shares"].values()) == pytest.approx(1, abs=0.02)
+        assert min(r["shares"].values()) > -0.02
+        assert 0 < r["useful_share"] <= 1
+        assert r["steps_per_seed_round"] == 400
+        assert 0 < r["peak_mib"] < r["process_mib"]
+        assert len(r["repeats"]) == 2
+        for block in r["repeats"]:
+            assert sum(block["round_s"]) == pytest.approx(block["seconds"], rel=0.05)
+    assert rows[2]["evaluation_s"] > 0
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("rich", [True, False])
+def test_the_table_fits_a_hundred_columns(report: dict[str, Any], rich: bool) -> None:
+    (workload,) = json.loads(json.dumps(report))["workloads"]
+    long = {"seed_rounds_per_s": 12345.6, "fits_per_s": 123456.7, "x_plain": 123.4, "peak_mib": 123456.0}
+    slow = {"executor": "compiled", "compile_s": 123.4}
+    workload["rows"] += [
+        workload["rows"][2] | long | slow,
+        {"executor": "threads", "threads": 2, "error": "E: " + "x" * 90},
+    ]
+    text = tables.workload_table(workload, rich=rich) + tables.heading(report) + tables.notes(report)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "12346" in text
+    assert "123457" in text
+    for sentence in (f"{w.name}: {w.sentence}" for w in WORKLOADS.values()):
+        assert len(sentence) <= 100
+
+
+def test_an_error_of_all_rows_is_told_once() -> None:
+    rows = [{"executor": name, "threads": 1, "error": "ValueError: none"} for name in ("plain", "vectorized")]
+    text = tables.workload_table({"name": "lstm", "sentence": "an LSTM", "rows": rows})
+    assert text == "lstm: an LSTM\nnot measured: ValueError: none\n"
+
+
+@pytest.mark.parametrize("name", ["mlp", "synthetic"])
+def test_the_plain_loop_does_the_same_work(name: str) -> None:
+    workload, task = WORKLOADS[name], WORKLOADS[name].task()
+    population = workload.population().settle([0])
+    loop = PlainLoop(workload, population.stack, torch.device("cpu"))
+    done = loop.round(population.cohort(0))
+    module = run(workload.algorithm(), 1, population=population, task=task, precision="32-true", executor="sequential")
+    layout = Objective(task).layout
+    model = layout.flat({name: p.detach() for name, p in loop.model.named_parameters()})
+    assert (model - module.server.x[0]).abs().max() < 1e-5
+    assert not torch.equal(model, initial_parameters(workload.task(), layout, None))
+    assert done.steps == module._last[1].steps[0].tolist()
+    planned = population.cohort(0).batches.steps[0].tolist()
+    assert (done.steps != planned) == (name == "synthetic")  # some stopped early
+    loop.reset()
+    assert torch.equal(
+        layout.flat(dict(loop.model.named_parameters())), initial_parameters(workload.task(), layout, None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--workloads", "mpl"], "unknown workload 'mpl': did you mean 'mlp'?"),
+        (["--executors", "plain", "vectorised"], "unknown executor 'vectorised': did you mean 'vectorized'?"),
+        (["--accelerator", "tpux"], "unknown accelerator 'tpux': choose one of auto, cpu, cuda"),
+        (["--precision", "bf16-mix"], "unknown precision 'bf16-mix': did you mean 'bf16-mixed'?"),
+        (["--repeats", "0"], "--repeats must be ≥ 1, got 0"),
+        (["--seconds", "0"], "--seconds must be > 0, got 0.0"),
+        (["--json", "absent/file.json"], "--json: there is no folder absent; make it first"),
+    ],
+)
+def test_mistakes(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        parse(arguments)
+
+
+def test_names_agree() -> None:
+    assert tuple(DTYPES) == PRECISIONS
+    assert parse([]).workloads == tuple(WORKLOADS)
+    assert parse(["--executors", "compiled", "plain"]).executors == ("plain", "compiled")
+    assert math.isclose(parse([]).seconds, 0.7)
+
+
+@pytest.mark.end_to_end
+def test_a_mistake_is_one_line() -> None:
+    done = bench("--workloads", "mpl")
+    assert done.returncode == 2
+    assert done.stderr == "flstudy: error: unknown workload 'mpl': did you mean 'mlp'?\n"
