@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
+from torch._inductor import config as inductor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
@@ -130,6 +131,8 @@ class Programs:
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
             program = looped if self.looped else unrolled
+            # Torch's disk cache leaves out programs with loops unless told that they depend on nothing but their code.
+            inductor.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = torch.__version__
             _compiled[key] = torch.compile(twin(program), dynamic=False)
         return _compiled[key], objective
 
@@ -192,7 +195,7 @@ def looped(
     client: Any,
 ) -> tuple[Any, Tensor]:
     """The program as a loop around one step, which is all that has to be compiled."""
-    last = todo.max()
+    last = todo.max().clamp(max=rows.shape[1])
 
     def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
         return step(objective, algorithm, stack, local, line, concept, real, msg, client)

@@ -121,7 +121,7 @@ class Vectorized(Executor):
         running = Running(torch.arange(len(losses), device=losses.device), final, msg, client, losses + torch.inf)
         final = pytree.tree_map(torch.clone, final)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            running = running._replace(previous=self._validate(algorithm, running, work))
+            running = running._replace(previous=self._validate(algorithm, final.y, range(len(losses)), work))
         lengths = work.steps.tolist()
         events = epoch_ends(work) if algorithm.gamma is not None else {}
         upcoming = sorted(events, reverse=True)
@@ -154,7 +154,8 @@ class Vectorized(Executor):
             done = end
             if upcoming and done == upcoming[-1]:
                 ending = [place for place, lane in enumerate(places) if lane in events[done] and lengths[lane] > done]
-                for place in self._stopped(algorithm, running, work, ending, done - 1):
+                ended = [places[place] for place in ending]
+                for place in self._stopped(algorithm, running, work, ending, ended, done - 1):
                     lengths[places[place]] = done
         self._land(final, running, slice(None))
         uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
@@ -162,24 +163,26 @@ class Vectorized(Executor):
         return uploads, clients, personal, torch.tensor(lengths, device=losses.device), losses, executed
 
     def _stopped(
-        self, algorithm: Algorithm, running: Running, work: Batches, ending: list[int], step: int
+        self, algorithm: Algorithm, running: Running, work: Batches, places: list[int], lanes: list[int], step: int
     ) -> list[int]:
         """Places of those lanes, of the ones that end an epoch with this step, that stop early."""
-        lane = take(running, shorten(ending))
-        current = self._validate(algorithm, lane, work)
-        epoch = work.epoch[lane.lane.cpu(), step].to(current.device)
-        goes_on = algorithm.goes_on(epoch, lane.previous, current).tolist()
-        running.previous[ending] = current
-        return [place for place, more in zip(ending, goes_on, strict=True) if not more]
+        current = self._validate(algorithm, running.local.y[places], lanes, work)
+        epoch = work.epoch[lanes, step].to(current.device)
+        goes_on = algorithm.goes_on(epoch, running.previous[places], current).tolist()
+        running.previous[places] = current
+        return [place for place, more in zip(places, goes_on, strict=True) if not more]
 
-    def _validate(self, algorithm: Algorithm, running: Running, work: Batches) -> Tensor:
-        rows = work.valid[running.lane]
+    def _validate(self, algorithm: Algorithm, models: Tensor, lanes: Sequence[int], work: Batches) -> Tensor:
+        """[A]: losses of the models [A, n] on the validation examples of their lanes."""
+        rows, concept = work.valid[list(lanes)], work.concept[list(lanes)]
         rows = rows[:, : int((rows >= 0).sum(1).max())]  # the longest device of these, not of the population
-        x, y = self.stack.gather(rows, work.concept[running.lane])
+        batch = Batch(*self.stack.gather(rows, concept), rows >= 0)
+        if len(models) == 1:  # as most often when devices are ragged; mapping costs more than such a loss does
+            return validation_loss(algorithm, self.objective, models[0], take(batch, 0)).unsqueeze(0)
         measure = torch.vmap(
             lambda model, batch: validation_loss(algorithm, self.objective, model, batch), randomness="different"
         )
-        return measure(running.local.y, Batch(x, y, rows >= 0))
+        return measure(models, batch)
 
     @staticmethod
     def _land(final: Any, running: Running, chosen: Any) -> None:
