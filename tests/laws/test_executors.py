@@ -5,9 +5,10 @@ import torch
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.execution import programs
-from flstudy.tasks import Cnn
+from flstudy.population import InMemory
+from flstudy.tasks import Cnn, Lstm
 
-from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
+from ..bench import CLASSES, SIZES, difference, drifting, examples, measured, run, state, world
 from .cases import settings
 
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
@@ -82,14 +83,38 @@ def test_executors_agree_on_images():
         agree(runs(algorithm, population=images, task=task, seeds=(0,)), 1e-12)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_programs_as_they_are_compiled_agree(name, monkeypatch):
-    """All of the compiled path but the compiler: fixed numbers of steps, finished lanes that are masked until half of
-    them are done, hyper-parameters as tensors."""
+def sequences():
+    """A drifting world of tokens, each position labelled by what follows; some labels are padding."""
+    rng = torch.Generator().manual_seed(5)
+    text = torch.randint(0, CLASSES, (sum(SIZES), 6), generator=rng)
+    following = text[:, 1:].clone()
+    following[::3, 3:] = -1
+    return drifting(dataset=InMemory((text[:, :-1], following)), participants=3)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)])
+def test_executors_agree_on_sequences(algorithm, monkeypatch):
+    task = {"population": sequences, "task": Lstm((5,), CLASSES, embedding=3, hidden=4, layers=2)}
+    plain = runs(algorithm, **task)
+    as_if_compiled(monkeypatch)
+    masked = runs(algorithm, ["vectorized"], compile=True, **task)
+    agree([*plain, *masked], 1e-12)
+    assert masked[0].executor.programs.compiled
+
+
+def as_if_compiled(monkeypatch):
+    """All of the compiled path but the compiler."""
     monkeypatch.setattr(programs, "_compiled", {})
     monkeypatch.setattr(programs, "_objectives", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_as_they_are_compiled_agree(name, monkeypatch):
+    """Fixed numbers of steps, finished lanes that are masked until half of them are done, hyper-parameters as
+    tensors."""
+    as_if_compiled(monkeypatch)
     plain = runs(CASES[name], ["sequential"])
     masked = runs(CASES[name], ["vectorized"], compile=True)
     agree([*plain, *masked], 1e-12)
