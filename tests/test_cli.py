@@ -62,7 +62,7 @@ def test_list(kind: str) -> None:
     expected = {
         "algorithms": ["FedAdaGrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi", "Flash", "Scaffold"],
         "datasets": ["Digits", "Synthetic"],
-        "tasks": ["Cnn", "Logistic", "Mlp"],
+        "tasks": ["Cnn", "Logistic", "Lstm", "Mlp"],
         "partitions": ["Dirichlet", "Iid", "Shards"],
         "drifts": ["IncrementalDrift", "RecurrentDrift", "SuddenDrift"],
         "configs": ["tune_configs/quick.yaml"],

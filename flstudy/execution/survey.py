@@ -9,7 +9,7 @@ from flstudy.algorithms import Batch
 from flstudy.execution.executor import Ground
 from flstudy.population import Census
 
-CHUNK = 4096  # examples per replica evaluated at once: large enough to be fast, small enough for any memory
+CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
 
 
 class Scores(NamedTuple):
@@ -29,8 +29,10 @@ class Survey:
     def population(self, models: Tensor, census: Census, concepts: Tensor) -> Scores:
         """The models x [S, n] on all devices' examples, under each device's concept [S, N]."""
         sums = models.new_zeros((3, *concepts.shape))  # examples, losses, correct
-        for start in range(0, census.rows.shape[1], CHUNK):
-            rows, device = (table[:, start : start + CHUNK] for table in census)
+        inputs = self.stack.x
+        size = CHUNK if inputs.is_floating_point() else max(1, CHUNK // inputs[0].numel())
+        for start in range(0, census.rows.shape[1], size):
+            rows, device = (table[:, start : start + size] for table in census)
             real = (rows >= 0).to(models.dtype)
             concept = concepts.gather(1, device.clamp(min=0))
             x, y = self.stack.gather(rows[..., None], concept)

@@ -17,7 +17,7 @@ class Examples(NamedTuple):
     """All examples of a data set."""
 
     x: Tensor  # [D, ...]
-    y: Tensor  # [D]
+    y: Tensor  # [D], or [D, ...] for several labels per example; labels below 0 are padding
     owner: Tensor | None  # [D] natural device of each example; None where a partition has to say
 
 

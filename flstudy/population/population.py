@@ -42,15 +42,18 @@ class Stack(NamedTuple):
     """All examples of all replicas, stacked once, and the labels' names under each concept."""
 
     x: Tensor  # [D, ...]
-    y: Tensor  # [D]
+    y: Tensor  # [D], or [D, ...] for several labels per example; labels below 0 are padding
     table: Tensor  # [concepts, classes]; empty without drift
 
     def gather(self, rows: Tensor, concept: Tensor) -> tuple[Tensor, Tensor]:
-        """Examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B]. Padding (-1)
-        reads row 0."""
+        """Examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B] or [..., B, *]
+        for several labels per example. Padding (-1) reads row 0; labels below 0 are nobody's and stay."""
         rows = rows.clamp(min=0)
         y = self.y[rows]
-        return self.x[rows], y if self.table.numel() == 0 else self.table[concept.unsqueeze(-1), y]
+        if self.table.numel() == 0:
+            return self.x[rows], y
+        concept = concept.view(*concept.shape, *[1] * (y.dim() - concept.dim()))
+        return self.x[rows], torch.where(y < 0, y, self.table[concept, y.clamp(min=0)])
 
 
 class Population(L.LightningDataModule):

@@ -5,9 +5,10 @@ import torch
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.execution import programs
-from flstudy.tasks import Cnn
+from flstudy.population import InMemory
+from flstudy.tasks import Cnn, Lstm
 
-from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
+from ..bench import CLASSES, SIZES, difference, drifting, examples, measured, run, state, world
 from .cases import settings
 
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
@@ -80,6 +81,25 @@ def test_executors_agree_on_images():
     task = Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4)
     for algorithm in (FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)):
         agree(runs(algorithm, population=images, task=task, seeds=(0,)), 1e-12)
+
+
+def sequences():
+    """A drifting world of tokens, each position labelled by what follows; some labels are padding."""
+    rng = torch.Generator().manual_seed(5)
+    text = torch.randint(0, CLASSES, (sum(SIZES), 6), generator=rng)
+    following = text[:, 1:].clone()
+    following[::3, 3:] = -1
+    return drifting(dataset=InMemory((text[:, :-1], following)), participants=3)
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("algorithm", [FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)])
+def test_executors_agree_on_sequences(algorithm):
+    task = {"population": sequences, "task": Lstm((5,), CLASSES, embedding=3, hidden=4, layers=2)}
+    plain = runs(algorithm, **task)
+    masked = runs(algorithm, ["vectorized"], compile=True, **task)
+    agree([*plain, *masked], 1e-12)
+    assert masked[0].executor.programs.compiled
 
 
 @pytest.mark.usefixtures("without_compiler")

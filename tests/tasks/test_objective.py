@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg
 from flstudy.execution.executor import gradient, validation_loss
-from flstudy.tasks import Cnn, Logistic, Mlp, Objective, initial_parameters, registry
+from flstudy.tasks import Cnn, Logistic, Lstm, Mlp, Objective, initial_parameters, registry
 
 from ..bench import CLASSES, FEATURES, difference, measured, mlp, run, world
 
@@ -15,13 +15,20 @@ TASKS = {
     "Logistic": lambda: Logistic((FEATURES,), CLASSES),
     "Mlp": lambda: Mlp((3, 4), CLASSES, hidden=5, layers=2),
     "Cnn": lambda: Cnn((2, 6, 6), CLASSES, channels=(3, 4), dense=6),
+    "Lstm": lambda: Lstm((5,), CLASSES, embedding=3, hidden=4),
 }
-SHAPES = {"Logistic": (FEATURES,), "Mlp": (3, 4), "Cnn": (2, 6, 6)}
+SHAPES = {"Logistic": (FEATURES,), "Mlp": (3, 4), "Cnn": (2, 6, 6), "Lstm": (5,)}
 
 
 def some(name, count=9):
     torch.manual_seed(0)
-    return torch.randn(count, *SHAPES[name], dtype=torch.float64), torch.randint(0, CLASSES, (count,))
+    x = torch.randn(count, *SHAPES[name], dtype=torch.float64)
+    return x.abs().long() if name == "Lstm" else x, torch.randint(0, CLASSES, (count,))
+
+
+def logits_of(task, x):
+    """Of the label: an LSTM's are those of the last position."""
+    return task(x)[:, -1] if isinstance(task, Lstm) else task(x)
 
 
 def test_every_shipped_task_is_tried():
@@ -34,7 +41,7 @@ def test_gradient_is_autograd_s(name):
     objective, (x, y) = Objective(task), some(name)
     flat = initial_parameters(task, objective.layout, None)
     g, loss = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y))
-    expected = F.cross_entropy(task(x), y)
+    expected = F.cross_entropy(logits_of(task, x), y)
     expected.backward()
     assert difference(loss, expected) <= 1e-14
     assert difference(g, torch.cat([p.grad.reshape(-1) for p in task.parameters()])) <= 1e-14
@@ -47,7 +54,7 @@ def test_losses_are_per_example_and_masks_leave_out_padding(name):
     objective, (x, y) = Objective(task), some(name)
     flat = initial_parameters(task, objective.layout, None)
     losses = objective.example_losses(flat, Batch(x, y))
-    each = torch.stack([F.cross_entropy(task(x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
+    each = torch.stack([F.cross_entropy(logits_of(task, x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
     assert difference(losses, each) <= 1e-14
     mask = torch.arange(len(y)) < 4
     masked = objective(flat, Batch(x, y, mask))
@@ -57,7 +64,7 @@ def test_losses_are_per_example_and_masks_leave_out_padding(name):
     assert difference(g, real) <= 1e-14
     assert float(objective(flat, Batch(x, y, torch.zeros(len(y))))) == 0  # nothing to learn from, and no NaN
     correct = objective.example_correct(flat, Batch(x, y))
-    assert correct.tolist() == (task(x).argmax(1) == y).double().tolist()
+    assert correct.tolist() == (logits_of(task, x).argmax(1) == y).double().tolist()
 
 
 def test_validation_loss_is_a_mean_or_a_sum():
