@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 import yaml
 from jsonargparse import Namespace
 
@@ -158,6 +159,7 @@ class Config:
             initial=values.initial,
             executor=values.executor,
             compile=values.compile,
+            max_lanes=values.max_lanes,
             controllers=objects.controllers or (),
         )
         return coordinator, objects.population
@@ -196,6 +198,7 @@ class Config:
             progress: show Lightning's progress bar.
             resume: a checkpoint to go on from.
         """
+        torch.set_float32_matmul_precision(self.values.matmul)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its banners are not about this run
         for noise in (".*LeafSpec.*", ".*exists and is not empty.*", ".*does not have many workers.*"):
             warnings.filterwarnings("ignore", noise)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
@@ -26,7 +27,8 @@ from flstudy.execution.trees import leaves
 from flstudy.population import Stack
 from flstudy.tasks import Objective
 
-STEPS = 4  # local steps of a compiled program: calls cost as much as small steps do, compilation grows with them
+WINDOW = 64  # local steps that a compiled loop is given at once
+STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
 
 COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
@@ -54,6 +56,7 @@ class Programs:
     def __init__(self, ground: Ground, compile: Compile = False) -> None:
         self.objective, self.stack = ground
         self.undecided, self.compiled = compile == "auto", False
+        self._last: tuple[Any, Algorithm] | None = None
         if compile is True:
             self.decide(True)
 
@@ -64,38 +67,30 @@ class Programs:
             # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
             self._task: Any = fingerprint(self.objective) or object()
 
-    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
-        """Compile if that saves more than it costs.
-
-        Args:
-            seconds: what the fits of an eager round took.
-            lanes: full width; each of its halvings may have to be compiled too.
-            rounds_left: rounds ahead.
-        """
-        if self.undecided:
-            programs = max(1, lanes.bit_length() - 1)
-            self.decide(seconds * SAVED * rounds_left > COST_S * programs)
+    @property
+    def looped(self) -> bool:
+        """Whether a compiled program is a loop; on a GPU that would ask the host after every step."""
+        return not self.stack.x.is_cuda
 
     @property
     def steps(self) -> int | None:
         """Steps of one call; None where any number will do."""
-        return STEPS if self.compiled else None
+        if not self.compiled:
+            return None
+        return WINDOW if self.looped else STEPS
 
     def width(self, active: int, lanes: int) -> int:
-        """Lanes to run when ``active`` of ``lanes`` still train: just those when eager; when compiled a halving of
-        the full width, so that few shapes are compiled."""
+        """Lanes to run when ``active`` of the ``lanes`` that run still train: just those when eager; when compiled a
+        halving of the full width, so that few shapes are compiled."""
         if not self.compiled:
             return active
-        while lanes // 2 >= max(active, 2):
-            lanes //= 2
+        while (following := self.narrower(lanes)) >= active:
+            lanes = following
         return lanes
 
-    def until(self, lengths: list[int]) -> int:
-        """The step before which no lane can leave, given the steps of the lanes that run."""
-        if not self.compiled:
-            return min(lengths)
-        half = len(lengths) // 2
-        return sorted(lengths, reverse=True)[half if half >= 2 else 0]
+    def narrower(self, lanes: int) -> int:
+        """The next width below ``lanes``; 0 if there is none."""
+        return lanes // 2 if self.compiled else lanes - 1
 
     def run(
         self, algorithm: Algorithm, local: Any, rows: Tensor, concept: Tensor, todo: Tensor, msg: Any, client: Any
@@ -116,9 +111,16 @@ class Programs:
             The states, and the sum of the losses of the real steps [A].
         """
         if not self.compiled:
-            return advance(self.objective, algorithm, self.stack, local, rows, concept, None, msg, client)
+            return unrolled(self.objective, algorithm, self.stack, local, rows, concept, None, msg, client)
         program, objective = self._program(algorithm, local, rows, msg, client)
-        return program(objective, traced(algorithm, local.y), self.stack, local, rows, concept, todo, msg, client)
+        return program(objective, self._traced(algorithm, local.y), self.stack, local, rows, concept, todo, msg, client)
+
+    def _traced(self, algorithm: Algorithm, like: Tensor) -> Algorithm:
+        """The method with tensors for numbers, made once for all calls of a run."""
+        key = algorithm, like.dtype, like.device
+        if self._last is None or self._last[0] != key:
+            self._last = key, traced(algorithm, like)
+        return self._last[1]
 
     def _program(
         self, algorithm: Algorithm, local: Any, rows: Tensor, msg: Any, client: Any
@@ -127,39 +129,88 @@ class Programs:
         shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.stack)))
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
-            _compiled[key] = torch.compile(twin(advance), dynamic=False)
+            program = looped if self.looped else unrolled
+            _compiled[key] = torch.compile(twin(program), dynamic=False)
         return _compiled[key], objective
 
 
-def advance(
+def step(
+    objective: Objective,
+    algorithm: Algorithm,
+    stack: Stack,
+    local: Any,
+    line: Tensor,
+    concept: Tensor,
+    real: Any,
+    msg: Any,
+    client: Any,
+) -> tuple[Any, Tensor]:
+    """One local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is True."""
+    x, y = stack.gather(line, concept)
+    grad = gradient(algorithm, objective, msg, client)
+    stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
+    if real is None:
+        return stepped, loss
+    return pytree.tree_map(lambda new, old: torch.where(real, new, old), stepped, local), torch.where(real, loss, 0)
+
+
+def unrolled(
     objective: Objective,
     algorithm: Algorithm,
     stack: Stack,
     local: Any,
     rows: Tensor,
     concept: Tensor,
-    todo: Tensor | None,
+    todo: Any,
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """The program: K steps of one lane, mapped over lanes. Examples are gathered inside it. ``todo`` None: all real."""
+    """The program as K copies of a step: eagerly, and on GPUs, where a loop would ask the host after every step.
+    ``todo`` None: all are real."""
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        grad = gradient(algorithm, objective, msg, client)
         total = torch.zeros_like(local.steps)
-        for step, line in enumerate(rows.unbind(0)):
-            x, y = stack.gather(line, concept)
-            stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
-            if todo is None:
-                local, total = stepped, total + loss
-            else:
-                real = todo > step
-                local = pytree.tree_map(lambda new, old, real=real: torch.where(real, new, old), stepped, local)
-                total = total + torch.where(real, loss, 0)
+        for k, line in enumerate(rows.unbind(0)):
+            real = None if todo is None else todo > k
+            local, loss = step(objective, algorithm, stack, local, line, concept, real, msg, client)
+            total = total + loss
         return local, total
 
     axes = (0, 0, 0, None if todo is None else 0, 0, 0)
     return torch.vmap(lane, axes, randomness="different")(local, rows, concept, todo, msg, client)
+
+
+def looped(
+    objective: Objective,
+    algorithm: Algorithm,
+    stack: Stack,
+    local: Any,
+    rows: Tensor,
+    concept: Tensor,
+    todo: Tensor,
+    msg: Any,
+    client: Any,
+) -> tuple[Any, Tensor]:
+    """The program as a loop around one step, which is all that has to be compiled."""
+    last = todo.max()
+
+    def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
+        return step(objective, algorithm, stack, local, line, concept, real, msg, client)
+
+    def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
+        return k < last
+
+    def body(k: Tensor, local: Any, total: Tensor) -> tuple[Tensor, Any, Tensor]:
+        line = rows.index_select(1, k.reshape(1)).squeeze(1)
+        local, loss = torch.vmap(one, randomness="different")(local, line, concept, k < todo, msg, client)
+        return k + 1, local, total + loss
+
+    # Copies, since a loop must not hand on its own input; contiguous, as its results will be.
+    start = pytree.tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), local)
+    _, local, total = while_loop(  # type: ignore[no-untyped-call]
+        goes_on, body, (torch.zeros_like(last), start, torch.zeros_like(local.steps))
+    )
+    return local, total
 
 
 def twin(function: Any) -> Program:

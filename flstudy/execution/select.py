@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from flstudy.execution.auto import Auto
 from flstudy.execution.executor import Executor, Ground
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.sequential import Sequential
@@ -9,19 +10,21 @@ from flstudy.execution.threads import Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.vectorized import Vectorized
 
-ExecutorName = Literal["vectorized", "threads", "sequential", "trainer"]
+ExecutorName = Literal["vectorized", "threads", "sequential", "trainer", "auto"]
 
 
-def make_executor(name: str, ground: Ground, compile: Compile) -> Executor:
+def make_executor(name: str, ground: Ground, compile: Compile, max_lanes: int | None = None) -> Executor:
     """The executor of that name on this ground.
 
     Raises:
         ValueError: for an unknown name.
     """
     if name == "vectorized":
-        return Vectorized(ground, Programs(ground, compile))
+        return Vectorized(ground, Programs(ground, compile), max_lanes)
+    if name == "auto":
+        return Auto(ground, compile, max_lanes)
     others: dict[str, type[Threads | Sequential | PerJobTrainer]]
     others = {"threads": Threads, "sequential": Sequential, "trainer": PerJobTrainer}
     if name not in others:
-        raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, got {name!r}")
+        raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, auto, got {name!r}")
     return others[name](ground)

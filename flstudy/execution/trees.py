@@ -22,6 +22,11 @@ def stack(trees: list[Any]) -> Any:
     return pytree.tree_map(lambda *parts: torch.stack(parts), *trees)
 
 
+def join(trees: list[Any]) -> Any:
+    """One tree whose leaves continue each other along the first axis."""
+    return pytree.tree_map(lambda *parts: torch.cat(parts), *trees)
+
+
 def lanes(tree: Any) -> Any:
     """Leaves [S, J, ...] as [S·J, ...]."""
     return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), tree)

@@ -1,5 +1,7 @@
 """Replicas × jobs as lanes of one mapped program: the default executor."""
 
+import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,15 +11,15 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.execution.executor import Executor, Fit, Ground, validation_loss
-from flstudy.execution.programs import Programs
-from flstudy.execution.trees import grid, lanes, nbytes, take
+from flstudy.execution.programs import COST_S, SAVED, Programs
+from flstudy.execution.trees import grid, join, lanes, nbytes, take
 from flstudy.population import Batches
 
 
 class Running(NamedTuple):
     """Lanes that still train, longest first."""
 
-    lane: Tensor  # [A] which of the S·J lanes
+    lane: Tensor  # [A] which of the chunk's lanes
     local: Any  # leaves [A, ...]
     msg: Any
     client: Any
@@ -28,108 +30,151 @@ class Vectorized(Executor):
     """Maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave the program
     when their steps are done or early stopping ends them, so that nobody waits for the longest job.
 
+    When lanes leave is known to the host beforehand, but for early stopping, which asks once per epoch: otherwise a
+    round waits for the device nowhere.
+
     Args:
         ground: task and examples.
         programs: the mapped step, eager or compiled.
+        max_lanes: most lanes that train at once; null trains all. Halved, with a warning, when memory runs out.
     """
 
-    def __init__(self, ground: Ground, programs: Programs | None = None) -> None:
+    def __init__(self, ground: Ground, programs: Programs | None = None, max_lanes: int | None = None) -> None:
         self.objective, self.stack = ground
         self.programs = programs or Programs(ground)
+        self.max_lanes = max_lanes
+        self._widths = 1  # programs that a round needs
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        ragged = (batches.rows[..., :1] < 0).ne(batches.rows < 0).any()
-        if algorithm.gamma is not None:
-            ragged |= (batches.valid < 0).any()
-        if ragged and not self.objective.per_example:
+        if not self.objective.per_example and ragged(algorithm, batches):
             raise ValueError(
                 "executor: the task defines only training_step, so ragged batches cannot be masked when vectorised; "
                 "add example_losses(batch) -> [B] to the task, or set executor: sequential"
             )
         replicas, count = jobs.client.shape
-        layout = self.objective.layout
         sent = torch.vmap(torch.vmap(algorithm.broadcast, in_dims=(None, 0)))(servers, jobs)
         msg, client, work = lanes(sent), lanes(clients), lanes(batches)
-        local = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
-        order = torch.argsort(work.steps, descending=True, stable=True)
-        previous = torch.full_like(work.steps, torch.inf, dtype=local.y.dtype)
-        running = take(Running(torch.arange(len(order), device=order.device), local, msg, client, previous), order)
-        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            running = running._replace(previous=self._validate(algorithm, running, work))
-        final = pytree.tree_map(torch.clone, local)
-        steps, losses, lane_steps = self._train(algorithm, running, work, final)
-        uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
-        personal = torch.vmap(algorithm.personal)(final, clients)
-        uploads, clients, personal, done, loss = grid((uploads, clients, personal, steps, losses / steps), replicas)
+        lengths = work.steps.tolist()
+        order = sorted(range(len(lengths)), key=lambda lane: -lengths[lane])
+        together = algorithm.gamma is None and lengths[order[0]] == lengths[order[-1]]
+        self._widths = 1 if together else self.chunk(len(order)).bit_length()
+        parts: list[Any] = []
+        executed = place = 0
+        while place < len(order):
+            chunk = order[place : place + self.chunk(len(order) - place)]
+            try:
+                *part, lane_steps = self._train(algorithm, *take((msg, client, work), chunk))
+            except RuntimeError as error:
+                if not out_of_memory(error) or len(chunk) == 1:
+                    raise
+                self.max_lanes = (len(chunk) + 1) // 2
+            else:
+                parts.append(part)
+                executed += lane_steps
+                place += len(chunk)
+                continue
+            warnings.warn(  # here, where the error and what it holds on to are gone
+                f"out of memory with {len(chunk)} lanes at once: going on with max_lanes {self.max_lanes}", stacklevel=2
+            )
+            if self.stack.x.is_cuda:
+                torch.cuda.empty_cache()
+        back = sorted(range(len(order)), key=order.__getitem__)
+        results = take(parts[0] if len(parts) == 1 else join(parts), shorten(back))
+        uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
-        return Fit(uploads, clients, personal, done, loss, down, up, lane_steps)
+        return Fit(uploads, clients, personal, steps, losses / steps, down, up, executed)
 
     def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
-        """Decide whether compiling pays, where that was left open."""
-        self.programs.weigh(seconds, lanes, rounds_left)
+        """Compile if that saves more than it costs, where it was left open."""
+        if self.programs.undecided:
+            self.programs.decide(seconds * SAVED * rounds_left > self.cost_s())
+
+    def cost_s(self) -> float:
+        """Seconds that compiling would take; known after the first fit."""
+        return COST_S * self._widths
 
     def choices(self) -> dict[str, Any]:
-        """Whether the steps are compiled; None before that is decided."""
-        return {"compile": None if self.programs.undecided else self.programs.compiled}
+        """Whether the steps are compiled (None before that is decided), and how many lanes fit into memory."""
+        compiled = None if self.programs.undecided else self.programs.compiled
+        return {"compile": compiled, "max_lanes": self.max_lanes}
 
     def choose(self, choices: dict[str, Any]) -> None:
-        """Compile, or not, as the checkpoint's run did."""
+        """Compile, or not, as the checkpoint's run did, with as many lanes."""
+        self.max_lanes = choices["max_lanes"]
         if choices["compile"] is not None:
             self.programs.decide(choices["compile"])
 
-    def _train(self, algorithm: Algorithm, running: Running, work: Batches, final: Any) -> tuple[Tensor, Tensor, int]:
-        """Train all lanes into ``final``; returns steps done [L], sums of losses [L], and lane steps executed.
+    def chunk(self, count: int) -> int:
+        """Lanes of the next chunk when ``count`` wait: chunks of about equal sizes, so that few shapes are compiled."""
+        most = self.max_lanes or count
+        return -(-count // -(-count // most))
+
+    def _train(self, algorithm: Algorithm, msg: Any, client: Any, work: Batches) -> tuple[Any, ...]:
+        """All fits of a chunk: its uploads, clients, personal models, steps done [L], sums of losses [L], and the lane
+        steps executed.
 
         The program runs from one event to the next: a lane that leaves, or an epoch whose end is validated.
         """
-        steps, losses = work.steps.clone(), torch.zeros_like(running.previous)
-        lengths = steps[running.lane].tolist()
-        epoch_ends = (work.epoch > 0).any(0).nonzero().flatten().tolist() if algorithm.gamma is not None else []
-        step = executed = 0
-        while any(length > step for length in lengths):
-            running, lengths = self._compact(final, running, lengths, step)
-            validated = next((end + 1 for end in epoch_ends if end >= step), lengths[0])
-            end = min(self.programs.until(lengths), validated)
-            size = self.programs.steps or end - step
-            rows = functional.pad(work.rows[running.lane, step:end], (0, 0, 0, -(end - step) % size), value=-1)
-            todo = steps[running.lane].clamp(max=end) - step
+        layout, programs = self.objective.layout, self.programs
+        final = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+        losses = torch.zeros(len(work.steps), dtype=final.y.dtype, device=final.y.device)
+        running = Running(torch.arange(len(losses), device=losses.device), final, msg, client, losses + torch.inf)
+        final = pytree.tree_map(torch.clone, final)
+        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
+            running = running._replace(previous=self._validate(algorithm, running, work))
+        lengths = work.steps.tolist()
+        events = epoch_ends(work) if algorithm.gamma is not None else {}
+        upcoming = sorted(events, reverse=True)
+        places = list(range(len(lengths)))  # lane at each place
+        done = executed = 0
+        while any(lengths[lane] > done for lane in places):
+            width = programs.width(sum(lengths[lane] > done for lane in places), len(places))
+            if width < len(places):
+                order = sorted(range(len(places)), key=lambda place: lengths[places[place]] <= done)
+                self._land(final, running, order[width:])
+                running, places = take(running, shorten(order[:width])), [places[place] for place in order[:width]]
+            left = sorted((lengths[lane] for lane in places), reverse=True)
+            while upcoming and (
+                upcoming[-1] <= done or all(lengths[lane] <= upcoming[-1] for lane in events[upcoming[-1]])
+            ):
+                upcoming.pop()  # all of its lanes have left or would not go on anyway
+            end = min([left[programs.narrower(width)], *upcoming[-1:]])
+            size = programs.steps or end - done
+            rows = functional.pad(work.rows[running.lane, done:end], (0, 0, 0, -(end - done) % size), value=-1)
+            todo = torch.tensor([lengths[lane] for lane in places]).clamp(max=end) - done
             for part in torch.split(rows, size, dim=1):
                 concept = work.concept[running.lane]
-                state = self.programs.run(algorithm, running.local, part, concept, todo, running.msg, running.client)
+                state = programs.run(
+                    algorithm, running.local, part, concept, todo.to(losses.device), running.msg, running.client
+                )
                 running = running._replace(local=state[0])
                 losses[running.lane] += state[1]
+                executed += width * (min(size, int(todo.max())) if programs.looped else size)
                 todo = todo - size
-                executed += part.shape[0] * size
-            step = end
-            if end == validated and epoch_ends:
-                for place in self._stopped(algorithm, running, work, steps, step - 1):
-                    steps[running.lane[place]] = lengths[place] = step
+            done = end
+            if upcoming and done == upcoming[-1]:
+                ending = [place for place, lane in enumerate(places) if lane in events[done] and lengths[lane] > done]
+                for place in self._stopped(algorithm, running, work, ending, done - 1):
+                    lengths[places[place]] = done
         self._land(final, running, slice(None))
-        return steps, losses, executed
+        uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
+        personal = torch.vmap(algorithm.personal)(final, clients)
+        return uploads, clients, personal, torch.tensor(lengths, device=losses.device), losses, executed
 
-    def _compact(self, final: Any, running: Running, lengths: list[int], step: int) -> tuple[Running, list[int]]:
-        """Let finished lanes leave as far as the programs can be narrower; the others keep their order."""
-        width = self.programs.width(sum(length > step for length in lengths), len(lengths))
-        if width == len(lengths):
-            return running, lengths
-        places = sorted(range(len(lengths)), key=lambda place: lengths[place] <= step)
-        self._land(final, running, places[width:])
-        return take(running, shorten(places[:width])), [lengths[place] for place in places[:width]]
-
-    def _stopped(self, algorithm: Algorithm, running: Running, work: Batches, steps: Tensor, step: int) -> list[int]:
-        """Places of the lanes that end an epoch with this step and stop early."""
-        epoch = work.epoch[running.lane, step]
-        ending = ((epoch > 0) & (steps[running.lane] > step)).nonzero().squeeze(1)
-        if len(ending) == 0:
-            return []
-        current = self._validate(algorithm, take(running, ending), work)
-        goes_on = algorithm.goes_on(epoch[ending], running.previous[ending], current)
+    def _stopped(
+        self, algorithm: Algorithm, running: Running, work: Batches, ending: list[int], step: int
+    ) -> list[int]:
+        """Places of those lanes, of the ones that end an epoch with this step, that stop early."""
+        lane = take(running, shorten(ending))
+        current = self._validate(algorithm, lane, work)
+        epoch = work.epoch[lane.lane.cpu(), step].to(current.device)
+        goes_on = algorithm.goes_on(epoch, lane.previous, current).tolist()
         running.previous[ending] = current
-        stopped: list[int] = ending[~goes_on].tolist()
-        return stopped
+        return [place for place, more in zip(ending, goes_on, strict=True) if not more]
 
     def _validate(self, algorithm: Algorithm, running: Running, work: Batches) -> Tensor:
         rows = work.valid[running.lane]
+        rows = rows[:, : int((rows >= 0).sum(1).max())]  # the longest device of these, not of the population
         x, y = self.stack.gather(rows, work.concept[running.lane])
         measure = torch.vmap(
             lambda model, batch: validation_loss(algorithm, self.objective, model, batch), randomness="different"
@@ -144,6 +189,26 @@ class Vectorized(Executor):
             target[lane] = leaf[chosen]
 
 
-def shorten(places: list[int]) -> Any:
+def ragged(algorithm: Algorithm, batches: Batches) -> bool:
+    """Whether some batch is not full, or some device's validation examples are fewer than others'."""
+    short = (batches.rows[..., :1] < 0).ne(batches.rows < 0).any()
+    return bool(short | (algorithm.gamma is not None) & (batches.valid < 0).any())
+
+
+def epoch_ends(work: Batches) -> dict[int, set[int]]:
+    """The lanes that end an epoch, by the number of steps done then."""
+    events: dict[int, set[int]] = {}
+    for lane, step in work.epoch.nonzero().tolist():
+        events.setdefault(step + 1, set()).add(lane)
+    return events
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a device's, or the host's, memory ran out."""
+    told = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in told or "not enough memory" in told
+
+
+def shorten(places: Sequence[int]) -> Any:
     """The same places as a slice if they are the first ones, which then copies nothing."""
-    return slice(0, len(places)) if places == list(range(len(places))) else places
+    return slice(0, len(places)) if list(places) == list(range(len(places))) else list(places)

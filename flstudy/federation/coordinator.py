@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -11,21 +11,14 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Inbox, Round
 from flstudy.controllers import Controller
-from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Ground, Survey, make_executor
+from flstudy.execution import ClientBank, Compile, ExecutorName, Ground, Survey, make_executor
 from flstudy.execution.trees import leaves, refill, stack, take
 from flstudy.federation.clock import RoundClock
+from flstudy.federation.record import Record, averages, describe
 from flstudy.metrics.accuracy import spread
 from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
 from flstudy.tasks import Objective, initial_parameters
-
-
-class Record(NamedTuple):
-    """What one round measured."""
-
-    round: int  # rounds done, from 1
-    metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
-    events: tuple[Event, ...] = ()
 
 
 class Coordinator(L.LightningModule):
@@ -42,8 +35,10 @@ class Coordinator(L.LightningModule):
         initial: start every replica from the task's parameters as ``given``, or from fresh ones drawn from its seed by
             the modules' ``reset_parameters`` (``seeded``).
         executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``threads`` (one job per core, for
-            CNNs on CPU), ``sequential`` (one after another), or ``trainer`` (a real Trainer for each job; faithful).
+            CNNs on CPU), ``sequential`` (one after another), ``trainer`` (a real Trainer for each job; faithful), or
+            ``auto`` (the fastest of the first three by a short measurement in the first round).
         compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
+        max_lanes: most lanes that train at once, for models that fill the memory; null trains all of them.
         controllers: what changes the server's state around rounds, whatever the algorithm.
     """
 
@@ -58,22 +53,27 @@ class Coordinator(L.LightningModule):
         initial: Literal["given", "seeded"] = "given",
         executor: ExecutorName = "vectorized",
         compile: Compile = "auto",
+        max_lanes: int | None = None,
         controllers: Sequence[Controller] = (),
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
             raise ValueError(f"seeds must be one or more different integers ≥ 0, got {list(seeds)}")
+        if max_lanes is not None and max_lanes < 1:
+            raise ValueError(f"max_lanes must be ≥ 1, got {max_lanes}")
         # Not a submodule: its own hooks and log calls must not meet the outer trainer.
         self.__dict__["task"] = task
         self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
-        self.executor_name, self.compile_step, self.controllers = executor, compile, tuple(controllers)
+        self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
+        self.controllers = tuple(controllers)
         self.clock = torch.nn.Parameter(torch.zeros(()))
         self.objective = Objective(task)
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
         self._last: Any = None  # jobs, fit and concepts of this round; None in the round that a resume begins in
         self._saved: dict[str, Any] | None = None
+        self._weighed = False
 
     # ---- setting up ------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,8 @@ class Coordinator(L.LightningModule):
         examples = population.stack
         inputs = examples.x.to(dtype) if examples.x.is_floating_point() else examples.x
         ground = Ground(self.objective, type(examples)(*(part.to(self.device) for part in (inputs, *examples[1:]))))
-        self.executor = make_executor(self.executor_name, ground, self.compile_step)
+        self.executor = make_executor(self.executor_name, ground, self.compile_step, self.max_lanes)
+        self._weighed = False
         self.survey = Survey(ground)
         self.census = {
             split: type(census)(*(table.to(self.device) for table in census))
@@ -123,8 +124,7 @@ class Coordinator(L.LightningModule):
         """One round: controllers, local fits, server step, controllers, record."""
         start = time.perf_counter()
         jobs, sizes, batches, world = cohort
-        index = int(world.number[0]) - 1
-        assert index == self.trainer.current_epoch, "a cohort of another round"  # a replay would pass unnoticed
+        index = self.trainer.current_epoch
         events = [*self._control("before_round", index)]
         clients = self.bank.gather(self.algorithm, jobs.client, self.server.x)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
@@ -134,9 +134,9 @@ class Coordinator(L.LightningModule):
             except Exception as error:
                 error.add_note(f"in round {index + 1}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                 raise
-        last = self.trainer.max_epochs
-        left = math.inf if last is None or last < 0 else last - index - 1
-        self.executor.weigh(time.perf_counter() - start, jobs.client.numel(), left)
+        if not self._weighed:
+            self._weigh(start, jobs.client.numel())
+        fitted = time.perf_counter()
         if not self.algorithm.oracle:
             world = world._replace(concepts=None)
         weights = torch.vmap(self.algorithm.weights)(sizes.to(fit.loss.dtype))
@@ -147,14 +147,25 @@ class Coordinator(L.LightningModule):
         self.bank.scatter(jobs.client, fit.clients)
         diagnostics = torch.vmap(self.algorithm.diagnostics)(before, self.server, inbox)
         events += self._control("after_round", index, fit.loss)
+        stepped = time.perf_counter()
         self._last = (jobs, fit, batches.concept)
         clock = self.optimizers()
         assert not isinstance(clock, list)
         clock.step()
-        metrics = self._describe(cohort, fit, diagnostics)
-        metrics["time/round_s"] = [time.perf_counter() - start] * len(self.seeds)
+        metrics = describe(cohort, fit, diagnostics, self.population.plan.batch_size)
+        times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
+        metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}
         self.record = Record(index + 1, metrics, tuple(events))
-        self._log(metrics)
+        self._show(metrics)
+
+    def _weigh(self, start: float, lanes: int) -> None:
+        """After the first fits, let the executor choose how to go on."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        last = self.trainer.max_epochs
+        left = math.inf if last is None or last < 0 else last - self.trainer.current_epoch - 1
+        self.executor.weigh(time.perf_counter() - start, lanes, left)
+        self._weighed = True
 
     def _control(self, hook: str, index: int, losses: Tensor | None = None) -> list[Event]:
         """Let every controller look at, and possibly replace, each replica's server state."""
@@ -171,24 +182,6 @@ class Coordinator(L.LightningModule):
             self.control[place], self.server = stack(states), stack(servers)
         return events
 
-    def _describe(self, cohort: Cohort, fit: Fit, diagnostics: dict[str, Tensor]) -> dict[str, list[float]]:
-        size = self.population.plan.batch_size
-        per_epoch = torch.div(cohort.sizes + size - 1, size, rounding_mode="floor")
-        jobs = fit.steps.shape[1]
-        values = {
-            "train/loss": fit.loss.mean(1),
-            "fit/steps": fit.steps.double().mean(1),
-            "fit/epochs": (fit.steps / per_epoch).mean(1),
-            **{f"server/{name}": value for name, value in diagnostics.items()},
-        }
-        replicas = len(self.seeds)
-        return {
-            **{name: value.double().tolist() for name, value in values.items()},
-            "fit/useful_share": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * replicas,
-            "traffic/down_bytes": [float(fit.down * jobs)] * replicas,
-            "traffic/up_bytes": [float(fit.up * jobs)] * replicas,
-        }
-
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -198,7 +191,7 @@ class Coordinator(L.LightningModule):
         if self.record is None:
             raise ValueError("there is nothing to evaluate before the first round: call trainer.fit, which evaluates")
         if self._last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
-            self._log(self.record.metrics)
+            self._show(self.record.metrics)
             return
         start = time.perf_counter()
         concepts = self.population.concepts(self.record.round - 1).to(self.device)
@@ -216,15 +209,27 @@ class Coordinator(L.LightningModule):
             metrics.update(spread("test/personal_accuracy", personal.accuracy))
         metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
         self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
-        self._log(metrics)
+        self._show(metrics)
 
-    def _log(self, metrics: dict[str, list[float]]) -> None:
-        """Means over replicas for Lightning's loggers, progress bar and ModelCheckpoint."""
-        means = {name: sum(values) / len(values) for name, values in metrics.items()}
-        bar = {name: value for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
-        rest = {name: value for name, value in means.items() if name not in bar}
-        self.log_dict(bar, prog_bar=True, on_step=False, on_epoch=True, batch_size=1)
-        self.log_dict(rest, on_step=False, on_epoch=True, batch_size=1)
+    def _show(self, metrics: dict[str, list[float]]) -> None:
+        """Means over replicas for callbacks and the progress bar. ``self.log`` takes a third of a millisecond a metric,
+        a third of a whole round; a round's values are final when they are measured and need none of its reductions."""
+        means: dict[str, Any] = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in averages(metrics)}
+        self.trainer.callback_metrics.update(means)
+        shown = {name: value for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
+        self.trainer.progress_bar_metrics.update(shown)
+
+    def on_train_epoch_end(self) -> None:
+        """The round, its evaluation included, as one row of every logger."""
+        if not self.loggers or self.record is None:
+            return
+        means = {name: sum(values) / len(values) for name, values in self.record.metrics.items()}
+        self.trainer.logged_metrics.update(
+            {name: torch.tensor(value, dtype=torch.float64) for name, value in means.items()}
+        )
+        for logger in self.loggers:
+            logger.log_metrics({**means, "epoch": self.record.round - 1}, step=self.record.round)
+            logger.save()
 
     # ---- state -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from flstudy.population.streams import bits
 
 
 class Batches(NamedTuple):
-    """What S × J jobs read in one round. Row -1 is padding."""
+    """What S × J jobs read in one round. Row -1 is padding. In a run ``steps`` and ``epoch`` stay on the host."""
 
     rows: Tensor  # [S, J, T, B] rows of the stacked examples
     steps: Tensor  # [S, J] steps that are real, ≤ T and ≥ 1

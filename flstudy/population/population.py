@@ -212,6 +212,17 @@ class Population(L.LightningDataModule):
         seeds: Any = self.trainer.lightning_module.seeds
         self.settle(seeds)
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Called by the Trainer. Steps and epochs stay with the host, which plans the round by them."""
+        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if not isinstance(batch, Cohort):
+            return moved
+        assert self.trainer is not None
+        # A replay after a resume would pass unnoticed.
+        assert int(batch.round.number[0]) == self.trainer.current_epoch + 1, "a cohort of another round"
+        host = batch.batches
+        return moved._replace(batches=moved.batches._replace(steps=host.steps, epoch=host.epoch))
+
     def train_dataloader(self) -> DataLoader[Any]:
         """One item per epoch: the cohort of that round."""
         return DataLoader(Rounds(self), sampler=RoundSampler(), batch_size=None)

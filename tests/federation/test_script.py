@@ -136,11 +136,12 @@ def test_a_run_can_be_continued_by_hand_with_another_fit():
     ("make", "sentence"),
     [
         (lambda: run(FedAvg(), 1, seeds=()), r"seeds must be one or more different integers ≥ 0, got \[\]"),
+        (lambda: run(FedAvg(), 1, max_lanes=0), "max_lanes must be ≥ 1, got 0"),
         (lambda: run(FedAvg(), 1, seeds=(1, 1)), r"different integers ≥ 0, got \[1, 1\]"),
         (lambda: run(FedAvg(), 1, seeds=(-1,)), r"integers ≥ 0, got \[-1\]"),
         (
             lambda: run(FedAvg(), 1, executor="ray"),
-            "executor must be one of vectorized, threads, sequential, trainer, got 'ray'",
+            "executor must be one of vectorized, threads, sequential, trainer, auto, got 'ray'",
         ),
         (
             lambda: trainer(1).fit(

@@ -82,14 +82,14 @@ def test_executors_agree_on_images():
         agree(runs(algorithm, population=images, task=task, seeds=(0,)), 1e-12)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_programs_as_they_are_compiled_agree(name, monkeypatch):
-    """All of the compiled path but the compiler: fixed numbers of steps, finished lanes that are masked until half of
-    them are done, hyper-parameters as tensors."""
-    monkeypatch.setattr(programs, "_compiled", {})
-    monkeypatch.setattr(programs, "_objectives", {})
-    monkeypatch.setattr(programs, "has_compiler", lambda: True)
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize(
+    ("name", "loops"), [*((name, True) for name in CASES), *((name, False) for name in CASES if "plain" in name)]
+)
+def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
+    """All of the compiled path but the compiler: finished lanes that are masked until half of them are done,
+    hyper-parameters as tensors; for CPUs a loop, for GPUs fixed numbers of steps."""
+    monkeypatch.setattr(programs.Programs, "looped", loops)
     plain = runs(CASES[name], ["sequential"])
     masked = runs(CASES[name], ["vectorized"], compile=True)
     agree([*plain, *masked], 1e-12)

@@ -4,19 +4,10 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAvg, FedProx, Flash, Scaffold
-from flstudy.execution import programs
+from flstudy.execution import programs, vectorized
 from flstudy.tasks import Mlp
 
 from ..bench import CLASSES, FEATURES, difference, run
-
-
-@pytest.fixture
-def without_compiler(monkeypatch):
-    """The compiled path with the compiler left out, and nothing compiled yet."""
-    monkeypatch.setattr(programs, "_compiled", {})
-    monkeypatch.setattr(programs, "_objectives", {})
-    monkeypatch.setattr(programs, "has_compiler", lambda: True)
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 
 
 def widths(algorithm, task=None) -> int:
@@ -78,14 +69,14 @@ def task_like(task: Mlp) -> Mlp:
 def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
     short = run(FedAvg(lr=0.1), 3, compile="auto")
     assert not short.executor.programs.compiled
-    assert short.executor.choices() == {"compile": False}
-    monkeypatch.setattr(programs, "COST_S", 0.0)
+    assert short.executor.choices()["compile"] is False
+    monkeypatch.setattr(vectorized, "COST_S", 0.0)
     long = run(FedAvg(lr=0.1), 3, compile="auto")
-    assert long.executor.choices() == {"compile": True}
+    assert long.executor.choices()["compile"] is True
     assert programs.compilations() > 0
     assert difference(short.server, long.server) <= 1e-12
     last = run(FedAvg(lr=0.1), 1, compile="auto")  # nothing is ahead after the only round
-    assert last.executor.choices() == {"compile": False}
+    assert last.executor.choices()["compile"] is False
 
 
 @pytest.mark.usefixtures("without_compiler")
@@ -93,10 +84,11 @@ def test_a_resumed_run_keeps_what_auto_chose(monkeypatch):
     run_once = run(FedAvg(lr=0.1), 1, compile="auto")
     executor = run_once.executor
     executor.programs.undecided = True
-    assert executor.choices() == {"compile": None}
-    executor.choose({"compile": None})
+    assert executor.choices() == {"compile": None, "max_lanes": None}
+    executor.choose({"compile": None, "max_lanes": 3})
+    assert executor.max_lanes == 3
     assert executor.programs.undecided
-    executor.choose({"compile": True})
+    executor.choose({"compile": True, "max_lanes": None})
     assert executor.programs.compiled
     executor.weigh(seconds=0.0, lanes=4, rounds_left=10)
     assert executor.programs.compiled  # decided is decided

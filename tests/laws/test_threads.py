@@ -52,5 +52,5 @@ def test_dropout_is_refused():
 
 
 def test_an_unknown_executor_is_named():
-    with pytest.raises(ValueError, match="executor must be one of vectorized, threads, sequential, trainer, got 'gpu'"):
+    with pytest.raises(ValueError, match="one of vectorized, threads, sequential, trainer, auto, got 'gpu'"):
         run(Flash(lr=0.1), 1, executor="gpu")

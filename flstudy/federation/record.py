@@ -1,0 +1,48 @@
+"""What a round measured, and what of it follows from its fits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flstudy.execution import Fit
+from flstudy.population import Cohort, Event
+
+
+class Record(NamedTuple):
+    """What one round measured."""
+
+    round: int  # rounds done, from 1
+    metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
+    events: tuple[Event, ...] = ()
+
+
+def averages(metrics: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, float]]:
+    """Each metric's name and its mean over replicas."""
+    return ((name, sum(values) / len(values)) for name, values in metrics.items())
+
+
+def describe(cohort: Cohort, fit: Fit, diagnostics: Mapping[str, Tensor], batch_size: int) -> dict[str, list[float]]:
+    """The metrics of a round's fits and server step.
+
+    Args:
+        cohort: the work.
+        fit: its results.
+        diagnostics: the algorithm's, [S] each.
+        batch_size: B, by which epochs are counted.
+    """
+    per_epoch = torch.div(cohort.sizes + batch_size - 1, batch_size, rounding_mode="floor")
+    replicas, jobs = fit.steps.shape
+    values = {
+        "train/loss": fit.loss.mean(1),
+        "fit/steps": fit.steps.double().mean(1),
+        "fit/epochs": (fit.steps.to(per_epoch.device) / per_epoch).mean(1),
+        **{f"server/{name}": value for name, value in diagnostics.items()},
+    }
+    return {
+        **{name: value.double().tolist() for name, value in values.items()},
+        "fit/useful_share": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * replicas,
+        "traffic/down_bytes": [float(fit.down * jobs)] * replicas,
+        "traffic/up_bytes": [float(fit.up * jobs)] * replicas,
+    }

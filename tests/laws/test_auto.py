@@ -1,0 +1,123 @@
+"""What chooses and what limits: `executor: auto`, `max_lanes`, and memory that runs out. None of it changes results."""
+
+import pytest
+import torch
+
+from flstudy.algorithms import FedAvg, Flash, Scaffold
+from flstudy.execution import auto, vectorized
+from flstudy.tasks import Cnn
+
+from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
+
+TWICE = {"seeds": (0, 44), "initial": "seeded"}
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+@pytest.mark.parametrize(
+    "algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1, gamma=0.3)], ids=["Scaffold", "Flash"]
+)
+def test_chunks_of_lanes_are_all_lanes_at_once(algorithm, most):
+    whole = run(algorithm, population=drifting(epochs=4), **TWICE)
+    chunked = run(algorithm, population=drifting(epochs=4), max_lanes=most, **TWICE)
+    assert difference(state(whole), state(chunked)) <= 1e-12
+    assert torch.equal(measured(whole, "fit/steps"), measured(chunked, "fit/steps"))
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_chunks_of_compiled_lanes_are_all_lanes_at_once():
+    whole = run(Flash(lr=0.1), population=drifting(), **TWICE)
+    chunked = run(Flash(lr=0.1), population=drifting(), max_lanes=3, compile=True, **TWICE)
+    assert difference(state(whole), state(chunked)) <= 1e-12
+
+
+def test_memory_that_runs_out_halves_the_lanes_with_a_warning(monkeypatch):
+    train, tried = vectorized.Vectorized._train, []
+
+    def small_memory(self, algorithm, msg, client, work):
+        tried.append(len(work.steps))
+        if len(work.steps) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return train(self, algorithm, msg, client, work)
+
+    whole = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
+    monkeypatch.setattr(vectorized.Vectorized, "_train", small_memory)
+    halved = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
+    assert tried[:5] == [8, 4, 2, 2, 2]  # and two lanes from then on
+    assert set(tried[5:]) == {2}
+    assert halved.executor.choices()["max_lanes"] == 2
+    assert difference(state(whole), state(halved)) <= 1e-12
+
+
+def test_the_warning_names_the_lanes(monkeypatch):
+    executor = run(FedAvg(lr=0.1), 1).executor
+    monkeypatch.setattr(executor, "_train", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
+    cohort = world().settle((0,)).cohort(0)
+    servers = FedAvg(lr=0.1).server_init(torch.zeros(1, executor.objective.layout.n), executor.objective.layout)
+    with (
+        pytest.warns(UserWarning, match="out of memory with 6 lanes at once: going on with max_lanes 3"),
+        pytest.raises(torch.OutOfMemoryError),  # not even one lane fits
+    ):
+        executor.fit(FedAvg(lr=0.1), servers, (), cohort.jobs, cohort.batches)
+
+
+def test_other_errors_pass_at_once(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(vectorized.Vectorized, "_train", broken)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        run(FedAvg(lr=0.1), 1)
+
+
+@pytest.mark.parametrize("fastest", ["vectorized", "sequential", "threads"])
+def test_auto_takes_the_fastest_and_computes_the_same(fastest, monkeypatch):
+    def seconds(self, *_):
+        self.seconds = {name: 1.0 + (name != fastest) for name in (*self.executors, "compiled")}
+
+    monkeypatch.setattr(auto.Auto, "_measure", seconds)
+    plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
+    chosen = run(Scaffold(lr=0.1), population=drifting(), executor="auto", **TWICE)
+    if fastest in chosen.executor.executors:
+        assert chosen.executor.choices()["executor"] == fastest
+    assert difference(state(plain), state(chosen)) <= 1e-12
+
+
+def test_auto_measures_without_a_trace():
+    """The probes train, but nothing of them stays: masks, states and steps are those of the run alone."""
+    task = Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4)
+    images = {
+        "population": world(dataset=examples((1, 6, 6)), participants=3, epochs=1),
+        "task": task,
+        "initial": "seeded",
+    }
+    chosen = run(Flash(lr=0.1, gamma=0.05), executor="auto", **images)
+    plain = run(Flash(lr=0.1, gamma=0.05), executor="sequential", **images)
+    assert difference(state(plain), state(chosen)) <= 1e-12
+    choices = chosen.executor.choices()
+    assert choices["executor"] in chosen.executor.executors
+    assert {"vectorized", "compiled", "sequential"} <= set(choices["seconds"])
+    assert all(seconds > 0 for seconds in choices["seconds"].values())
+
+
+def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(monkeypatch):
+    def seconds(self, *_):
+        self.seconds = {"vectorized": 1.0, "compiled": 0.25, "sequential": 2.0, "threads": 2.0}
+
+    monkeypatch.setattr(auto.Auto, "_measure", seconds)
+    monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 3.0)
+    monkeypatch.setattr(auto.Programs, "decide", lambda self, compile: decided.append(compile))
+    for rounds, expected in ((3, False), (8, True)):
+        decided: list[bool] = []
+        run(FedAvg(lr=0.1), rounds, executor="auto")
+        assert decided == [expected]
+
+
+def test_a_resumed_run_keeps_what_auto_chose(tmp_path, monkeypatch):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    whole = run(Scaffold(lr=0.1), 3, executor="auto", callbacks=[saving], fit={"enable_checkpointing": True})
+    monkeypatch.setattr(auto.Auto, "_measure", lambda *_: pytest.fail("measured again"))
+    half = run(Scaffold(lr=0.1), 3, executor="auto", ckpt_path=str(tmp_path / "epoch=0.ckpt"))
+    assert half.executor.choices() == whole.executor.choices()
+    assert torch.equal(whole.server.x, half.server.x)
