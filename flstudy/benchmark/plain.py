@@ -59,6 +59,8 @@ class PlainLoop:
             model = copy.deepcopy(self.model)
             steps.append(self.fit(model, cohort, job))
             models.append([parameter.detach() for parameter in model.parameters()])
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # once per round: the fits' seconds are the GPU's, too
         fitted = time.perf_counter()
         weights = self.algorithm.weights(cohort.sizes[0].to(models[0][0].dtype)).to(self.device)
         with torch.no_grad():
