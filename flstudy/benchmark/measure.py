@@ -104,12 +104,16 @@ def context() -> BaseContext:
 
 
 def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
-    """What to measure on a workload. The plain loop runs on one thread and on all: its best counts."""
+    """What to measure on a workload, by executor and number of threads."""
     workload, found = WORKLOADS[name], []
     for executor in options.executors or workload.executors:
-        plain = executor == "plain"
-        for threads in dict.fromkeys((1, options.threads) if plain and device == "cpu" else (options.threads,)):
-            seeds = 1 if plain else options.seeds or workload.seeds
+        seeds = 1 if executor == "plain" else options.seeds or workload.seeds
+        counts = {"one": (1,), "all": (options.threads,), "both": (1, options.threads)}[workload.threads]
+        if executor == "plain":
+            counts = 1, options.threads
+        if executor == "threads" or device != "cpu":
+            counts = (options.threads,)
+        for threads in dict.fromkeys(counts):
             found.append(Case(name, executor, threads, seeds, device, options.precision, cache))
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 WIDTH = 100
 HEAD = (
     "executor",
-    "seed-rounds/s",
+    "rounds/s",
     "fits/s",
     "× plain",
     "useful",
@@ -20,7 +20,7 @@ HEAD = (
 )
 PARTS = ("fit", "data", "server", "evaluation", "rest")
 NOTES = (
-    "seed-rounds/s  rounds × seeds per second, without evaluation; median of {repeats} interleaved blocks",
+    "rounds/s      rounds × seeds per second, without evaluation; median of {repeats} interleaved blocks",
     "× plain        the best row of the plain loop is 1",
     "useful         share of the executed local steps that trained; the rest is padding",
     "MiB            peak memory beyond the imports ({memory})",
@@ -38,7 +38,7 @@ def number(value: float | None) -> str:
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One row's texts; an executor that failed has its reason in the second."""
-    name = f"{row['executor']}, {row['threads']} thr" if row["executor"] == "plain" else row["executor"]
+    name = f"{row['executor']}, {row['threads']} thr"
     if "error" in row:
         return [name, row["error"]]
     memory = "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import lightning as L
@@ -30,6 +30,8 @@ class Workload:
         algorithm: builds the method.
         seeds: S, replicas trained at once. The plain loop always trains one.
         executors: those that make sense, in the table's order.
+        threads: "one" where steps are so small that threads only wait for each other, "all" where they pay, "both"
+            where that is to be seen. The plain loop always runs on one and on all, and its best counts.
         window: rounds after which the same rounds come again, from the initial model. All executors so do the same
             work in every window, however many of them fit into a block: ragged cohorts and early stopping make
             rounds differ, and a faster executor would otherwise see other ones.
@@ -43,6 +45,7 @@ class Workload:
     algorithm: "Callable[[], Algorithm]"
     seeds: int = 1
     executors: tuple[str, ...] = EXECUTORS
+    threads: Literal["one", "all", "both"] = "one"
     window: int = 1
     plain: "Callable[[], PlainModel] | None" = None
 
@@ -169,6 +172,7 @@ WORKLOADS = {
             population=_MLP,
             algorithm=fedavg(),
             seeds=10,
+            threads="both",
             executors=("plain", "vectorized", "compiled"),  # the others take the seeds one after another
         ),
         Workload(
@@ -187,6 +191,7 @@ WORKLOADS = {
             population=_CNN,
             algorithm=fedavg(),
             executors=("plain", "threads", "vectorized", "compiled"),
+            threads="all",
         ),
         Workload(
             name="lstm",

@@ -118,8 +118,8 @@ class Vectorized(Executor):
         layout, programs = self.objective.layout, self.programs
         final = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
         losses = torch.zeros(len(work.steps), dtype=final.y.dtype, device=final.y.device)
-        running = Running(torch.arange(len(losses), device=losses.device), final, msg, client, losses + torch.inf)
-        final = pytree.tree_map(torch.clone, final)
+        local = pytree.tree_map(torch.clone, final)  # of its own, too: programs would be compiled anew for y that is x
+        running = Running(torch.arange(len(losses), device=losses.device), local, msg, client, losses + torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             running = running._replace(previous=self._validate(algorithm, final.y, range(len(losses)), work))
         lengths = work.steps.tolist()

@@ -35,11 +35,8 @@ PEERS: dict[str, dict[str, list[str]]] = {
         f"{CORES} processes of 1 thread": [*TORCHRUN, str(CORES), "pfl_research.py"],
     },
 }
-# The same for flstudy: calls of its benchmark, whose every row is a configuration. Each has the seconds of ~30 rounds.
-OURS = {
-    1: ["vectorized", "compiled"],
-    CORES: ["plain", "threads", "vectorized", "compiled"],  # the plain loop on one thread and on all
-}
+# The same for flstudy: its benchmark's executors, each of which is a row. Each has the seconds of ~30 rounds.
+OURS = {"mlp": ["plain", "vectorized", "compiled"], "cnn": ["plain", "threads"]}
 SECONDS = {"mlp": 5, "cnn": 15}
 
 
@@ -89,15 +86,15 @@ def measure(python: Path, arguments: list[str], workload: str) -> dict:
         return json.loads(result.read_text())
 
 
-def measure_ours(workload: str, threads: int) -> dict[str, dict]:
+def measure_ours(workload: str) -> dict[str, dict]:
     """One run of flstudy's benchmark: configuration -> its result or {"error": why}."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        options = ["--workloads", workload, "--executors", *OURS[threads], "--threads", str(threads)]
+        options = ["--workloads", workload, "--executors", *OURS[workload]]
         options += ["--repeats", "1", "--seconds", str(SECONDS[workload]), "--accelerator", "cpu"]
         error = call([sys.executable, "-m", "flstudy.benchmark", *options, "--json", str(result)])
         if not result.exists():
-            return {", ".join(OURS[threads]): {"error": f"failed: {error}"}}
+            return {", ".join(OURS[workload]): {"error": f"failed: {error}"}}
         report = json.loads(result.read_text())
     found = {}
     for row in report["workloads"][0]["rows"]:
@@ -164,11 +161,10 @@ def main() -> None:
         print(f"{sys.executable} cannot import flstudy with torch and lightning: its rows are left out", flush=True)
     for repeat in range(options.repeats):
         for workload in ROUNDS if have_ours else ():
-            for threads in OURS:
-                for name, result in measure_ours(workload, threads).items():
-                    runs.setdefault((workload, "flstudy", name), []).append(result)
-                    shown = result.get("error") or f"{result['rounds_per_second']:.2f} rounds/s"
-                    print(f"{repeat + 1}/{options.repeats} {workload}, flstudy, {name}: {shown}", flush=True)
+            for name, result in measure_ours(workload).items():
+                runs.setdefault((workload, "flstudy", name), []).append(result)
+                shown = result.get("error") or f"{result['rounds_per_second']:.2f} rounds/s"
+                print(f"{repeat + 1}/{options.repeats} {workload}, flstudy, {name}: {shown}", flush=True)
         for case in plan:
             workload, peer, name = case
             broken = setups[peer] if "error" in setups[peer] else next((r for r in runs[case] if "error" in r), None)
