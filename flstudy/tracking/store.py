@@ -74,15 +74,7 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
 
     Raises ConfigError within a few seconds where the store cannot be written or its server does not answer.
     """
-    uri = absolute(uri) if uri else default_uri()
-    scheme = urlsplit(uri).scheme.split("+")[0]
-    if scheme == "sqlite":
-        _check_sqlite(uri)
-    elif scheme in _PORTS:
-        _check_server(uri, scheme)
-    else:
-        remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
-        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: {remedy}")
+    uri, scheme = check_store(uri)
     try:
         experiment_id = _experiment(uri, scheme, experiment)
     except ConfigError:
@@ -94,6 +86,23 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
             f"check the address and what runs there"
         ) from error
     return Store(uri, experiment_id, experiment)
+
+
+def check_store(uri: str | None = None) -> tuple[str, str]:
+    """The full URI of a store that can be written or answers, and its scheme; without MLflow, so in milliseconds.
+
+    Raises ConfigError for any other.
+    """
+    uri = absolute(uri) if uri else default_uri()
+    scheme = urlsplit(uri).scheme.split("+")[0]
+    if scheme == "sqlite":
+        _check_sqlite(uri)
+    elif scheme in _PORTS:
+        _check_server(uri, scheme)
+    else:
+        remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
+        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: {remedy}")
+    return uri, scheme
 
 
 def absolute(uri: str) -> str:
