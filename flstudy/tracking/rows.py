@@ -1,7 +1,7 @@
 """Metrics straight into the tables of a SQLite store, as MLflow writes them.
 
 MLflow's own way builds an object of SQLAlchemy for every figure, 0.1 ms of Python each: a tenth of a fast round, taken
-from the training thread by the lock of the interpreter. The two statements here leave the same rows in a twentieth of
+from the training thread by the lock of the interpreter. The two statements here leave the same rows in an eighth of
 that. Whatever looks other than expected is left to MLflow: another server, another schema, a name it may refuse.
 """
 

@@ -12,14 +12,10 @@ What is beyond the rounds of a trial is measured in the driver, from Ray's start
 import argparse
 import io
 import json
-import logging
-import platform
 import statistics
 import sys
 import tempfile
 import time
-import warnings
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
 import noted
 from noted import Noted, read
 from ray import cloudpickle
+from workload import made_by, quiet
 
 from flstudy.config.config import load
 from flstudy.tracking.records import read_records
@@ -121,8 +118,7 @@ def main() -> None:
     parser.add_argument("--compile", choices=["true", "false", "both"], default="both")
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    quiet()
     cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests
     tuner.Ledger = Timed  # type: ignore[misc]
     figures = []
@@ -131,10 +127,8 @@ def main() -> None:
             figures.append(measure(compile, options.trials, options.rounds, Path(folder) / str(compile)))
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
-    shown = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "mlflow", "lightning"))
     print(f"# A study of {options.trials} trials x {options.rounds} rounds on {WORKERS} workers\n")
-    print(f"`python {' '.join(['tests/benchmarks/study.py', *sys.argv[1:]])}`; {WORKERS} shared cores", end=" ")
-    print(f"({platform.machine().replace('_', '-')}), Python {platform.python_version()}, {shown}.\n")
+    print(made_by("study.py", "torch", "ray", "mlflow", "lightning") + "\n")
     print("| figure | " + " | ".join(f"compile: {str(one['compile']).lower()}" for one in figures) + " |")
     print("|---|" + "---:|" * len(figures))
     for name, said in {

@@ -66,9 +66,7 @@ def main() -> None:
             cells = [f"{one[kind]:.2f}" for one in found]
             print(f"| {name}, MLflow {how} | " + " | ".join([*cells, f"{medians[how][kind]:.2f}"]) + " |")
     wall, cpu = (100 * (on / off - 1) for on, off in zip(medians["on"], medians["off"], strict=True))
-    print(
-        f"\nWith MLflow a round takes {wall:+.1f} % wall and {cpu:+.1f} % CPU time. Target: at most +5 % wall,", end=" "
-    )
+    print(f"\nWith MLflow a round takes {wall:+.1f} % wall and {cpu:+.1f} % CPU time.", end=" ")
     print(f"Target: at most +5 % wall, {'met' if wall <= 5 else 'not met'}. Every block is {size} rounds.")
 
 

@@ -1,6 +1,7 @@
 """What the benchmarks of studies share: an MLP 60-64-10 on 30 devices, 10 per round, 40 steps of batch 10, FedAvg."""
 
 import logging
+import os
 import platform
 import sys
 import warnings
@@ -58,4 +59,9 @@ def made_by(script: str, *packages: str) -> str:
     """The command, the machine and the versions, as a line of Markdown."""
     command = " ".join([f"tests/benchmarks/{script}", *sys.argv[1:]])
     machine = f"2 shared cores ({platform.machine().replace('_', '-')}), Python {platform.python_version()}"
-    return f"`python {command}`; {machine}, " + ", ".join(f"{name} {version(name)}" for name in packages) + "."
+    return f"`python {command}`; {machine}, " + ", ".join(f"{name} {version(name)}" for name in packages) + load()
+
+
+def load() -> str:
+    """How busy the machine is besides: figures taken beside other work say less."""
+    return f"; load average {os.getloadavg()[1]:.1f}."
