@@ -116,8 +116,10 @@ class Population(L.LightningDataModule):
         self.members: list[list[dict[Split, NDArray[np.int64]]]] = []  # [S][N] rows of each split
         for replica, seed in enumerate(seeds):
             owner = self._owners(examples.replica(replica), seed)
-            first = examples.starts[replica]
-            self.members.append([self._split(seed, k, first + np.flatnonzero(owner == k)) for k in range(self.clients)])
+            order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
+            ends = np.searchsorted(owner, np.arange(self.clients + 1), sorter=order)
+            rows = examples.starts[replica] + order
+            self.members.append([self._split(seed, k, rows[ends[k] : ends[k + 1]]) for k in range(self.clients)])
         labels = self.drift.labels(self.dataset.classes) if self.drift is not None else np.empty((0, 0), np.int64)
         self.stack = Stack(examples.x, examples.y, torch.from_numpy(labels))
         self.seeds = tuple(seeds)
