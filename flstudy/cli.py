@@ -79,8 +79,8 @@ def train(command: str, arguments: list[str]) -> int:
         return 0
     assert path is not None
     config = load(path, options=arguments, command=command)
-    config.rehearse()
     if command == "run":
+        config.rehearse()
         from flstudy.tuning.single import run_once
 
         run_once(config)

@@ -1,5 +1,6 @@
 """A validated config: what `run`, `tune` and a study's trials are built from."""
 
+import copy
 import logging
 import math
 import warnings
@@ -10,13 +11,14 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 
 from flstudy.config.parser import arguments, build_parser, command_line, parse
 from flstudy.config.precheck import precheck
 from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.federation import Coordinator, Record
 from flstudy.population import Event, Population
+from flstudy.population.loaded import Keeper, Loaded, installed
 from flstudy.tasks import Objective as TaskObjective
 
 
@@ -40,7 +42,8 @@ class Config:
     ) -> None:
         # The content is kept: a file edited while a study runs must not change its later trials.
         self.path, self.content, self.options, self.overrides = path, content, list(options), dict(overrides)
-        self._parser = build_parser(command)
+        self._command = command
+        self._plain: dict[str, Any] = {}  # filled when it is asked for
         self.values = parse(self._parser, command_line(content, [*self.options, *arguments(self.overrides)]))
         objects = self._objects()
         self.study: Study = objects.study
@@ -50,16 +53,21 @@ class Config:
         self.store: str | None = self.values.store
         self._check(objects)
 
+    @property
+    def _parser(self) -> ArgumentParser:
+        return build_parser(self._command)
+
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def plain(self) -> dict[str, Any]:
         """Nested plain values, to be written as YAML and loaded again."""
-        values = self.values.clone()
-        values.pop("config", None)
-        dumped: dict[str, Any] = yaml.safe_load(
-            self._parser.dump(values, skip_link_targets=True, skip_validation=True, skip_none=False)
-        )
-        return dumped
+        if not self._plain:
+            values = self.values.clone()
+            values.pop("config", None)
+            self._plain = yaml.safe_load(
+                self._parser.dump(values, skip_link_targets=True, skip_validation=True, skip_none=False)
+            )
+        return copy.deepcopy(self._plain)
 
     def flat(self) -> dict[str, Any]:
         """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
@@ -90,7 +98,7 @@ class Config:
         Raises:
             ConfigError: for a key or value that it does not allow.
         """
-        return Config(self.path, self.content, self.options, {**self.overrides, **overrides})
+        return Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self._command)
 
     # ---- checking ----------------------------------------------------------------------------------------------------
 
@@ -136,16 +144,22 @@ class Config:
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def rehearse(self) -> None:
+    def rehearse(self) -> dict[str, Loaded]:
         """Load, partition and split the data of every seed, so that an impossible world fails before any work.
+
+        Returns:
+            The loaded examples by key, for whoever can share them.
 
         Raises:
             ConfigError: what the data set or the partition said.
         """
+        keeper = Keeper()
         try:
-            self._objects().population.settle(self.seeds)
+            with installed(keeper):
+                self._objects().population.settle(self.seeds)
         except (ValueError, OSError, ImportError) as error:
             raise ConfigError(f"{self.path}: {error}") from error
+        return dict(keeper.own)
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The one parser of YAML files and command lines: jsonargparse, with LightningCLI's habits."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -18,6 +19,7 @@ from flstudy.population import Dataset, Population
 set_parsing_settings(subclasses_enabled=[Algorithm], docstring_parse_attribute_docstrings=True)
 
 
+@functools.cache  # building one takes longer than parsing with it
 def build_parser(command: str) -> ArgumentParser:
     """The parser of ``flstudy run`` and ``flstudy tune``: the same config serves both."""
     parser = ArgumentParser(

@@ -15,6 +15,7 @@ from flstudy.algorithms.signatures import Job, Round
 from flstudy.population.batches import Batches, Plan, padded
 from flstudy.population.datasets import Dataset, InMemory
 from flstudy.population.drift import Drift, Event
+from flstudy.population.loaded import load
 from flstudy.population.partition import Iid, Partition
 from flstudy.population.streams import bits, generator
 
@@ -114,22 +115,16 @@ class Population(L.LightningDataModule):
         """Load, partition and split the data of every replica. Idempotent."""
         if tuple(seeds) == self.seeds:
             return self
-        xs: list[Tensor] = []
-        ys: list[Tensor] = []
-        offset = 0
+        examples = load(self.dataset, seeds, self.clients)
         self.members: list[list[dict[Split, NDArray[np.int64]]]] = []  # [S][N] rows of each split
         for replica, seed in enumerate(seeds):
-            if replica == 0 or self.dataset.seeded:
-                examples = self.dataset.load(seed, self.clients)
-                offset = sum(len(x) for x in xs)
-                xs.append(examples.x)
-                ys.append(examples.y)
-            owner = self._owners(examples, seed)
-            self.members.append(
-                [self._split(seed, k, offset + np.flatnonzero(owner == k)) for k in range(self.clients)]
-            )
+            owner = self._owners(examples.replica(replica), seed)
+            order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
+            ends = np.searchsorted(owner, np.arange(self.clients + 1), sorter=order)
+            rows = examples.starts[replica] + order
+            self.members.append([self._split(seed, k, rows[ends[k] : ends[k + 1]]) for k in range(self.clients)])
         labels = self.drift.labels(self.dataset.classes) if self.drift is not None else np.empty((0, 0), np.int64)
-        self.stack = Stack(torch.cat(xs), torch.cat(ys), torch.from_numpy(labels))
+        self.stack = Stack(examples.x, examples.y, torch.from_numpy(labels))
         self.seeds = tuple(seeds)
         self._valid = padded([device["valid"] for devices in self.members for device in devices]).view(
             len(seeds), self.clients, -1
@@ -147,6 +142,7 @@ class Population(L.LightningDataModule):
                 f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {self.clients}"
             )
         labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
+        labels.setflags(write=False)  # they may be other processes' as well
         return partition.assign(labels, self.clients, rng)
 
     def _split(self, seed: int, device: int, rows: NDArray[np.int64]) -> dict[Split, NDArray[np.int64]]:

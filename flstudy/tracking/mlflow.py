@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flstudy.tracking.rows import Figure
 from flstudy.tracking.store import EXPERIMENT, FOLDER, Store, absolute, default_uri, open_store
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class StudyRun:
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Figures of the whole study, such as the best objective."""
-        self._safely(self.store.client.log_batch, self.run_id, metrics=_metrics(metrics.items(), 0))
+        stamp = int(1000 * time.time())
+        figures = [Figure(name, float(value), stamp, 0) for name, value in metrics.items()]
+        self._safely(self.store.log_metrics, self.run_id, figures)
 
     def log_artifact(self, path: str | Path, folder: str | None = None) -> None:
         """A file of the study folder: a figure, a table, the list of trials."""
@@ -170,9 +173,13 @@ class TrialRun:
                 last = self._deadline is not None  # read before the rounds: none comes after finish
                 with self._lock:
                     rounds, self._rounds = self._rounds, []
-                metrics = [m for round, at, values in rounds for m in _metrics(self._figures(values), round, at)]
-                for batch in _batches(metrics, _METRICS_PER_CALL):
-                    self._try(self.store.client.log_batch, run_id, metrics=batch)
+                figures = [
+                    Figure(name, float(value), int(1000 * at), round)
+                    for round, at, values in rounds
+                    for name, value in self._figures(values)
+                ]
+                for batch in _batches(figures, _METRICS_PER_CALL):
+                    self._try(self.store.log_metrics, run_id, batch)
                 if last:
                     break
                 self._wake.wait(self.every_s)
@@ -232,13 +239,6 @@ def told_error(error: str | None) -> dict[str, str]:
 def mean(values: Sequence[float]) -> float:
     """Over replicas; NaN or infinite if one of them is."""
     return math.fsum(values) / len(values) if all(math.isfinite(value) for value in values) else float(sum(values))
-
-
-def _metrics(figures: Iterable[tuple[str, float]], step: int, at: float | None = None) -> list[Any]:
-    from mlflow.entities import Metric
-
-    stamp = int(1000 * (time.time() if at is None else at))
-    return [Metric(name, float(value), stamp, step) for name, value in figures]
 
 
 def _params(params: Mapping[str, Any]) -> list[Any]:

@@ -10,12 +10,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from flstudy.config import ConfigError
+from flstudy.tracking.rows import Figure, write
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -57,6 +59,16 @@ class Store:
             self.client.update_run(run.info.run_id, status="RUNNING")
         return run.info.run_id
 
+    def log_metrics(self, run_id: str, figures: Sequence[Figure]) -> None:
+        """Add at most 1,000 figures to a run, by the shortest way to this store."""
+        file = sqlite_file(self.uri)
+        if file is not None and write(file, run_id, figures):
+            return
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, stamp, step) for name, value, stamp, step in figures]
+        self.client.log_batch(run_id, metrics=metrics)
+
     def end(self, run_id: str, status: str, tags: dict[str, str]) -> None:
         """Close a run whose worker cannot do so itself any more."""
         for name, value in tags.items():
@@ -74,15 +86,7 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
 
     Raises ConfigError within a few seconds where the store cannot be written or its server does not answer.
     """
-    uri = absolute(uri) if uri else default_uri()
-    scheme = urlsplit(uri).scheme.split("+")[0]
-    if scheme == "sqlite":
-        _check_sqlite(uri)
-    elif scheme in _PORTS:
-        _check_server(uri, scheme)
-    else:
-        remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
-        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: {remedy}")
+    uri, scheme = check_store(uri)
     try:
         experiment_id = _experiment(uri, scheme, experiment)
     except ConfigError:
@@ -94,6 +98,23 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
             f"check the address and what runs there"
         ) from error
     return Store(uri, experiment_id, experiment)
+
+
+def check_store(uri: str | None = None) -> tuple[str, str]:
+    """The full URI of a store that can be written or answers, and its scheme; without MLflow, so in milliseconds.
+
+    Raises ConfigError for any other.
+    """
+    uri = absolute(uri) if uri else default_uri()
+    scheme = urlsplit(uri).scheme.split("+")[0]
+    if scheme == "sqlite":
+        _check_sqlite(uri)
+    elif scheme in _PORTS:
+        _check_server(uri, scheme)
+    else:
+        remedy = f"write sqlite:///{uri}" if not scheme else "MLflow no longer takes plain folders"
+        raise ConfigError(f"store must be {_FORMS}, got {uri!r}: {remedy}")
+    return uri, scheme
 
 
 def absolute(uri: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,31 @@ def _mute() -> Iterator[None]:
         yield
     finally:
         worker.print_to_stdstream = told
+
+
+def room(resources: "Resources") -> int:
+    """Trials that the machine or cluster can run side by side as it is now."""
+    import ray
+
+    has = ray.cluster_resources()
+    shares = [
+        has.get(name, 0.0) / wanted for name, wanted in (("CPU", resources.cpu), ("GPU", resources.gpu)) if wanted > 0
+    ]
+    fits = int(min(shares) + 1e-6) if shares else sys.maxsize
+    return max(1, fits + bool(os.environ.get("RAY_ADDRESS")))  # one that waits makes a cluster grow that can
+
+
+@contextlib.contextmanager
+def starting(trials: int) -> Iterator[None]:
+    """Let Tune start so many workers at once: with a searcher it starts one, waits for it, and starts the next."""
+    name = "TUNE_MAX_PENDING_TRIALS_PG"
+    before = os.environ.get(name)
+    os.environ[name] = before or str(trials)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 def check_resources(resources: "Resources") -> None:

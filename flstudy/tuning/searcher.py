@@ -6,7 +6,7 @@ one. Here the sampler lives in the driver, in memory: Optuna's SQLite storage is
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,12 @@ def tpe(settings: "Tpe") -> TPESampler:
 class Search(Searcher):
     """Proposes ``{'number': n, 'overrides': {...}}`` for each trial and learns from its last report."""
 
-    def __init__(self, space: Space, config: "Config", *, name: str) -> None:
+    def __init__(self, space: Space, config: "Config", *, name: str, room: Callable[[], int]) -> None:
+        """``room``: trials that can run side by side now; no more are proposed, so that each proposal knows as many
+        results as it can."""
         super().__init__(metric="objective", mode=config.study.objective.mode)
         self._space, self._config, self._trials = space, config, config.study.trials
+        self._room, self._open = room, 0
         self._made: dict[str, Config] = {}  # configs by the class names chosen
         self._asked: dict[str, optuna.Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -61,12 +64,16 @@ class Search(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         if len(self._asked) >= self._trials:
             return Searcher.FINISHED  # type: ignore[return-value]  # a text, against Ray's own annotation
+        if self._open >= self._room():
+            return None  # Ray asks again
+        self._open += 1
         trial = self.study.ask()
         self._asked[trial_id] = trial
         return {"number": trial.number, "overrides": self._space.suggest(trial, self._has_key)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         trial = self._asked[trial_id]
+        self._open -= 1
         if error or not result or result.get("status") == "failed":
             self.study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
         else:

@@ -5,6 +5,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from rich.console import Console
 
 from flstudy.config import ConfigError
 from flstudy.tracking.mlflow import StudyRun, environment
-from flstudy.tracking.store import open_store
-from flstudy.tuning.cluster import check_resources, cluster
+from flstudy.tracking.store import check_store, open_store
+from flstudy.tuning.cluster import check_resources, cluster, room, starting
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
+from flstudy.tuning.sharing import share
 from flstudy.tuning.space import Space
 from flstudy.tuning.worker import Assignment, trainable
 
@@ -59,8 +61,14 @@ def tune(config: "Config", console: Console | None = None) -> StudyResult:
     _check_scheduler(config)
     wanted_name(config)
     check_resources(config.study.resources)
-    store = open_store(config.store)
+    check_store(config.store)
+    examples = config.rehearse()
+    aside = ThreadPoolExecutor(1)
+    opening = aside.submit(open_store, config.store)  # seconds of importing and SQL, while Ray starts its processes
+    aside.shutdown(wait=False)
     with cluster(config.study.resources):
+        store, data = opening.result(), share(examples)
+        del examples
         folder = StudyFolder.create(config)
         if folder.name != wanted_name(config):
             console.print(f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}", highlight=False)
@@ -77,6 +85,7 @@ def tune(config: "Config", console: Console | None = None) -> StudyResult:
             threads=max(1, int(config.study.resources.cpu)),
             rungs=_rungs(config),
             environment=environment(),
+            data=data,
         )
         objective = config.study.objective
         progress = Progress(
@@ -109,10 +118,11 @@ def _fit(assignment: Assignment, space: Space, folder: StudyFolder, ledger: Ledg
 
     study = assignment.config.study
     resources = {"cpu": study.resources.cpu, "gpu": study.resources.gpu}
-    tune.Tuner(
+    search = Search(space, assignment.config, name=folder.name, room=lambda: room(study.resources))
+    tuner = tune.Tuner(
         tune.with_resources(trainable(assignment), resources),
         tune_config=tune.TuneConfig(
-            search_alg=Search(space, assignment.config, name=folder.name),
+            search_alg=search,
             scheduler=_scheduler(assignment.config),
             num_samples=study.trials,
             max_concurrent_trials=study.concurrent,
@@ -127,7 +137,9 @@ def _fit(assignment: Assignment, space: Space, folder: StudyFolder, ledger: Ledg
             failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
             log_to_file=False,
         ),
-    ).fit()
+    )
+    with starting(min(room(study.resources), study.trials)):
+        tuner.fit()
 
 
 def _scheduler(config: "Config") -> Any:

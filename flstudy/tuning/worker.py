@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
@@ -32,6 +32,7 @@ class Assignment:
     threads: int
     rungs: list[float]  # rounds at which the scheduler decides
     environment: dict[str, str]  # tags
+    data: dict[str, Any] = field(default_factory=dict)  # examples in Ray's object store by key
 
     def tracker(self, number: int, overrides: dict[str, Any]) -> TrialRun:
         """The trial's run in MLflow, the same one whenever the trial is started again."""
@@ -82,7 +83,10 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
     os.environ.update(thread_settings(assignment.threads))
     import torch
 
+    from flstudy.tuning.sharing import receive
+
     torch.set_num_threads(assignment.threads)
+    receive(assignment.study_id, assignment.data)
     tracker = assignment.tracker(number, overrides)
     stop: SystemExit | None = None
     told_at, told_round = 0.0, 0

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from flstudy.federation import Record
+from flstudy.tracking import rows
 from flstudy.tracking.mlflow import TrialRun, environment, told_error
 from flstudy.tracking.store import Store, open_store
 
@@ -94,15 +95,18 @@ def test_logging_waits_for_nobody(store):
 
 
 def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
-    client, stumbles = store.client, iter([True, True, False, True, True])
-    log_batch = client.log_batch
+    stumbles = iter([True, True, False, True, True])
 
-    def stumbling(*arguments, **named):
-        if next(stumbles, False):
-            raise OSError("database is locked")
-        return log_batch(*arguments, **named)
+    def unsteady(call):
+        def stumbling(*arguments, **named):
+            if next(stumbles, False):
+                raise OSError("database is locked")
+            return call(*arguments, **named)
 
-    monkeypatch.setattr(client, "log_batch", stumbling)
+        return stumbling
+
+    monkeypatch.setattr(store.client, "log_batch", unsteady(store.client.log_batch))
+    monkeypatch.setattr("flstudy.tracking.store.write", unsteady(rows.write))
     run_id = write(store, "stumbling", 5)
     assert steps(store, run_id, "train/loss") == [1, 2, 3, 4, 5]
     assert store.client.get_run(run_id).info.status == "FINISHED"

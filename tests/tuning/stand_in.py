@@ -47,6 +47,9 @@ class StandIn:
     def tags(self) -> dict[str, str]:
         return {"algorithm": self.values["algorithm"], "dataset": "none", "drift": "SuddenDrift", "task": "none"}
 
+    def rehearse(self) -> dict[str, Any]:
+        return {}
+
     def has_key(self, key: str) -> bool:
         return key in self.flat()
 

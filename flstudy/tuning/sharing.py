@@ -1,0 +1,59 @@
+"""One copy of the data per machine: what the trials of a study read lies in Ray's object store.
+
+The driver puts the examples of the config's own world there; workers map them into their memory without a copy, and
+keep them for their later trials. A trial whose data set, number of devices or seeds differ loads its own.
+"""
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from flstudy.population import loaded
+from flstudy.population.loaded import Keeper, Loaded
+
+log = logging.getLogger(__name__)
+
+_study: str | None = None  # whose data this process takes from the store
+
+
+def share(examples: Mapping[str, Loaded]) -> dict[str, Any]:
+    """Put loaded examples into the object store: Ray's references under the same keys."""
+    import ray
+
+    references = {}
+    for key, loads in examples.items():
+        try:
+            parts = [None if part is None else part.numpy() for part in (loads.x, loads.y, loads.owner)]
+            references[key] = ray.put((parts, loads.starts, loads.stops))
+        except Exception as error:  # a type that numpy lacks, a store that is too small: every worker loads its own
+            log.info("the trials load their data themselves: %s", error)
+    return references
+
+
+def receive(study: str, references: Mapping[str, Any]) -> None:
+    """Let this process take its data sets from there, for all trials of a study that it runs."""
+    global _study
+    if study == _study:
+        return
+    _study = study
+    loaded.install(Keeper(lambda key: fetch(references[key]) if key in references else None))
+
+
+def fetch(reference: Any) -> Loaded:
+    """The examples behind a reference, in the store's own memory, which cannot be written to."""
+    import ray
+
+    return mapped(*ray.get(reference))
+
+
+def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> Loaded:
+    """Examples whose x, y and owner are read-only arrays, without copying them."""
+    with warnings.catch_warnings():
+        # torch warns that writing to such a tensor is undefined; nothing in flstudy writes to examples.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        x, y = (torch.from_numpy(part) for part in parts[:2])
+        owner = None if parts[2] is None else torch.from_numpy(parts[2])
+    return Loaded(x, y, owner, starts, stops)
