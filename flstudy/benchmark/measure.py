@@ -109,7 +109,7 @@ def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
     for executor in options.executors or workload.executors:
         seeds = 1 if executor == "plain" else options.seeds or workload.seeds
         counts = {"one": (1,), "all": (options.threads,), "both": (1, options.threads)}[workload.threads]
-        if executor == "plain":
+        if executor == "plain" and workload.plain_threads == "both":
             counts = 1, options.threads
         if executor == "threads" or device != "cpu":
             counts = (options.threads,)

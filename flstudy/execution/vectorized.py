@@ -143,9 +143,10 @@ class Vectorized(Executor):
             rows = functional.pad(work.rows[running.lane, done:end], (0, 0, 0, -(end - done) % size), value=-1)
             todo = torch.tensor([lengths[lane] for lane in places]).clamp(max=end) - done
             for part in torch.split(rows, size, dim=1):
+                lines = part.clone(memory_format=torch.contiguous_format)  # other strides would be another program
                 concept = work.concept[running.lane]
                 state = programs.run(
-                    algorithm, running.local, part, concept, todo.to(losses.device), running.msg, running.client
+                    algorithm, running.local, lines, concept, todo.to(losses.device), running.msg, running.client
                 )
                 running = running._replace(local=state[0])
                 losses[running.lane] += state[1]
