@@ -76,6 +76,11 @@ class Search(Searcher):
         self._open -= 1
         if error or not result or result.get("status") == "failed":
             self.study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
+        elif result["status"] == "running":
+            # A scheduler stopped it. Its value is not that of a whole run: TPE ranks such trials behind the finished
+            # ones, by the rounds they reached and then by their value there.
+            trial.report(result["objective"], step=result["round"])
+            self.study.tell(trial, state=TrialState.PRUNED)
         else:
             self.study.tell(trial, result["objective"])
 
