@@ -1,20 +1,24 @@
 """The command line: arguments only. Torch is imported after the config has passed its first look."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from flstudy.config.names import nearest
-from flstudy.config.precheck import PACKAGE, ROOTS, classes, names, precheck
+from flstudy.config.precheck import PACKAGE, ROOTS, classes, names, pairs, precheck
 from flstudy.config.sections import ConfigError
 
 COMMANDS = {
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
-    "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]",
+    "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
+    "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]",
     "report": "table and curves of a study:       flstudy report STUDY",
+    "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
+    "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
-    "list": "what a config can name:            flstudy list algorithms|datasets|tasks|partitions|drifts|configs",
+    "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|...",
 }
 KINDS = {
     "algorithms": "algorithm",
@@ -22,6 +26,8 @@ KINDS = {
     "tasks": "task",
     "partitions": "population.partition",
     "drifts": "population.drift",
+    "samplers": "study.sampler",
+    "schedulers": "study.scheduler",
 }
 assert set(KINDS.values()) == set(ROOTS)
 
@@ -43,7 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command not in COMMANDS:
             raise ConfigError(f"unknown command {command!r}{nearest(command, list(COMMANDS))}")
-        commands = {"run": train, "tune": train, "report": report, "ui": ui, "bench": bench, "list": list_names}
+        commands = {
+            "run": train,
+            "tune": train,
+            "report": report,
+            "studies": studies,
+            "show": show,
+            "ui": ui,
+            "bench": bench,
+            "list": list_names,
+        }
         return commands[command](command, rest)
     except (ConfigError, ValueError) as error:
         if not isinstance(error, ConfigError) and type(error) is not ValueError:
@@ -56,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
-    path = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    resume = resumed(arguments) if command == "tune" else None
+    path = str(resume / "study.yaml") if resume is not None else None
+    path = path or (arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for place, option in enumerate(arguments):
         if path is None and option.startswith("--config"):
             path = option.partition("=")[2] or (arguments[place + 1] if place + 1 < len(arguments) else "")
@@ -91,7 +108,32 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.study import run_study
 
-    return run_study(config)
+    return run_study(config, resume=resume)
+
+
+CHANGEABLE = ("study.trials", "study.concurrent", "study.resources.cpu", "study.resources.gpu")
+
+
+def resumed(arguments: list[str]) -> Path | None:
+    """The folder of the study after ``--resume``, which is taken out of the arguments."""
+    for place, option in enumerate(arguments):
+        name, given, value = option.partition("=")
+        if name != "--resume":
+            continue
+        value = value if given else (arguments[place + 1] if place + 1 < len(arguments) else "")
+        del arguments[place : place + (1 if given else 2)]
+        folder = Path(value) if Path(value).is_dir() and value else Path("studies") / value
+        if not value or not (folder / "study.yaml").is_file():
+            raise ConfigError(f"--resume: there is no study {value!r}: see flstudy studies")
+        for key, _ in pairs(arguments):
+            if key not in CHANGEABLE:
+                raise ConfigError(
+                    f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
+                )
+        if arguments and not arguments[0].startswith("-"):
+            raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
+        return folder
+    return None
 
 
 def report(command: str, arguments: list[str]) -> int:
@@ -103,6 +145,51 @@ def report(command: str, arguments: list[str]) -> int:
 
     given = Path(arguments[0])
     make_report(given if given.is_dir() else Path("studies") / given).print()
+    return 0
+
+
+def studies(command: str, arguments: list[str]) -> int:
+    """``flstudy studies``."""
+    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
+    if len(rest) > 1 or (rest and rest[0].startswith("-")):
+        print("usage: flstudy studies [FOLDER] [--json]\n\nFOLDER holds study folders; default: studies.")
+        return 0 if rest[0] in ("-h", "--help") else 2
+    folder = Path(rest[0] if rest else "studies")
+    from flstudy.reporting.listing import studies as list_studies
+    from flstudy.reporting.listing import studies_cells
+    from flstudy.reporting.report import terminal
+
+    entries = list_studies(folder)
+    if as_json:
+        print(json.dumps(entries, indent=2))
+    elif entries:
+        terminal().print(studies_cells(entries, folder).rich())
+    else:
+        print(f"{folder} holds no study yet: start one with 'flstudy tune CONFIG'")
+    return 0
+
+
+def show(command: str, arguments: list[str]) -> int:
+    """``flstudy show``."""
+    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
+    if len(rest) != 2 or rest[0].startswith("-"):
+        print("usage: flstudy show STUDY TRIAL [--json]\n\nTRIAL is a trial's number, or best.")
+        return 0 if rest and rest[0] in ("-h", "--help") else 2
+    from flstudy.reporting.listing import find_trial, trial_cells, trial_entry
+    from flstudy.reporting.load import load_study
+    from flstudy.reporting.report import terminal
+
+    given = Path(rest[0])
+    results = load_study(given if given.is_dir() else Path("studies") / given)
+    entry = trial_entry(results, find_trial(results, rest[1]))
+    if as_json:
+        print(json.dumps(entry, indent=2, default=str))
+        return 0
+    console = terminal()
+    for cells in trial_cells(entry):
+        console.print(cells.rich())
+    if entry["error"]:
+        console.print(entry["error"], style="red", markup=False, highlight=False)
     return 0
 
 

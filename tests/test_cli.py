@@ -56,7 +56,9 @@ def test_a_mistake_costs_a_fraction_of_what_importing_torch_costs() -> None:
     assert mistake < torch
 
 
-@pytest.mark.parametrize("kind", ["algorithms", "datasets", "tasks", "partitions", "drifts", "configs"])
+@pytest.mark.parametrize(
+    "kind", ["algorithms", "datasets", "tasks", "partitions", "drifts", "samplers", "schedulers", "configs"]
+)
 def test_list(kind: str) -> None:
     done = flstudy("list", kind, cwd=Path(QUICK).parents[1])
     expected = {
@@ -65,6 +67,8 @@ def test_list(kind: str) -> None:
         "tasks": ["Cnn", "Logistic", "Lstm", "Mlp"],
         "partitions": ["Dirichlet", "Iid", "Shards"],
         "drifts": ["IncrementalDrift", "RecurrentDrift", "SuddenDrift"],
+        "samplers": ["CmaEs", "GaussianProcess", "GridSearch", "Nsga2", "RandomSearch", "Tpe"],
+        "schedulers": ["Asha", "MedianStopping"],
         "configs": ["tune_configs/quick.yaml"],
     }[kind]
     assert done.returncode == 0

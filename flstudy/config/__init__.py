@@ -3,12 +3,47 @@ sections are plain data, the parser needs torch."""
 
 from typing import TYPE_CHECKING, Any
 
-from flstudy.config.sections import Asha, ConfigError, Objective, Resources, Run, Study, Tpe
+from flstudy.config.sections import (
+    Asha,
+    CmaEs,
+    ConfigError,
+    GaussianProcess,
+    GridSearch,
+    MedianStopping,
+    Nsga2,
+    Objective,
+    RandomSearch,
+    Resources,
+    Run,
+    Sampler,
+    Scheduler,
+    Study,
+    Tpe,
+)
 
 if TYPE_CHECKING:
     from flstudy.config.config import Config, StopRun, load
 
-__all__ = ["Asha", "Config", "ConfigError", "Objective", "Resources", "Run", "StopRun", "Study", "Tpe", "load"]
+__all__ = [
+    "Asha",
+    "CmaEs",
+    "Config",
+    "ConfigError",
+    "GaussianProcess",
+    "GridSearch",
+    "MedianStopping",
+    "Nsga2",
+    "Objective",
+    "RandomSearch",
+    "Resources",
+    "Run",
+    "Sampler",
+    "Scheduler",
+    "StopRun",
+    "Study",
+    "Tpe",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -123,6 +123,8 @@ class Config:
             value = getattr(section, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{type(section).__name__.lower()}.{name} must be ≥ 1, got {value}")
+        if not self.study.snapshot_s >= 0:
+            raise ConfigError(f"study.snapshot_s must be ≥ 0, got {self.study.snapshot_s}")
         for name in ("cpu", "gpu"):
             value = getattr(self.study.resources, name)
             if value < 0 or not math.isfinite(value):
@@ -217,7 +219,7 @@ class Config:
         for noise in (".*LeafSpec.*", ".*exists and is not empty.*", ".*does not have many workers.*"):
             warnings.filterwarnings("ignore", noise)
         coordinator, population = self.build()
-        checkpoints = any(isinstance(callback, L.pytorch.callbacks.ModelCheckpoint) for callback in callbacks)
+        checkpoints = any(isinstance(callback, L.pytorch.callbacks.Checkpoint) for callback in callbacks)
         trainer = self.trainer([OnRound(on_round), *callbacks], progress=progress, checkpoints=checkpoints)
         trainer.fit(coordinator, datamodule=population, ckpt_path=resume, weights_only=True if resume else None)
         return coordinator

@@ -12,11 +12,11 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_s
 from flstudy.algorithms import Algorithm
 from flstudy.config.names import nearest
 from flstudy.config.precheck import ROOTS, names, pairs
-from flstudy.config.sections import ConfigError, Run, Study
+from flstudy.config.sections import ConfigError, Run, Sampler, Scheduler, Study
 from flstudy.controllers import Controller
 from flstudy.population import Dataset, Population
 
-set_parsing_settings(subclasses_enabled=[Algorithm], docstring_parse_attribute_docstrings=True)
+set_parsing_settings(subclasses_enabled=[Algorithm, Sampler, Scheduler], docstring_parse_attribute_docstrings=True)
 
 
 @functools.cache  # building one takes longer than parsing with it

@@ -24,9 +24,10 @@ ROOTS = {  # config key -> base class of what it may name
     "population.dataset": "Dataset",
     "population.partition": "Partition",
     "population.drift": "Drift",
+    "study.sampler": "Sampler",
+    "study.scheduler": "Scheduler",
 }
-SECTIONS = {"run": "Run", "study": "Study", "study.objective": "Objective", "study.sampler": "Tpe",
-            "study.scheduler": "Asha", "study.resources": "Resources"}  # fmt: skip
+SECTIONS = {"run": "Run", "study": "Study", "study.objective": "Objective", "study.resources": "Resources"}
 HIDDEN = ("Algorithm", "FedOpt", "Dataset", "Partition", "Drift", "Task", "InMemory")
 
 

@@ -18,9 +18,15 @@ class Objective:
     """Whether more or less of it is better."""
 
 
+class Sampler:
+    """Proposes the configurations of a study."""
+
+    seed: int
+
+
 @dataclass(kw_only=True)
-class Tpe:
-    """Optuna's tree-structured Parzen estimator."""
+class Tpe(Sampler):
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): for any space, conditional ones included."""
 
     startup_trials: int = 8
     """Random trials before the model is used."""
@@ -33,8 +39,66 @@ class Tpe:
 
 
 @dataclass(kw_only=True)
-class Asha:
-    """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung."""
+class RandomSearch(Sampler):
+    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once."""
+
+    seed: int = 0
+    """Of the draws."""
+
+
+@dataclass(kw_only=True)
+class GridSearch(Sampler):
+    """Every combination once, in an order drawn from the seed: choices as written, ranges at equal distances."""
+
+    points: int = 3
+    """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
+    seed: int = 0
+    """Of the order."""
+
+
+@dataclass(kw_only=True)
+class CmaEs(Sampler):
+    """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
+
+    startup_trials: int = 8
+    """Random trials before the model is used."""
+    sigma: float | None = None
+    """Initial step relative to the ranges; null is a sixth of the narrowest one."""
+    seed: int = 0
+    """Of the suggestions."""
+
+
+@dataclass(kw_only=True)
+class GaussianProcess(Sampler):
+    """Bayesian optimisation with a Gaussian process: for few trials of long runs; choices of classes are drawn at
+    random."""
+
+    startup_trials: int = 8
+    """Random trials before the model is used."""
+    seed: int = 0
+    """Of the suggestions."""
+
+
+@dataclass(kw_only=True)
+class Nsga2(Sampler):
+    """The genetic algorithm NSGA-II (Deb et al. 2002)."""
+
+    population: int = 20
+    """Trials of a generation."""
+    seed: int = 0
+    """Of the suggestions."""
+
+
+class Scheduler:
+    """Stops trials that are behind."""
+
+    grace_rounds: int
+
+
+@dataclass(kw_only=True)
+class Asha(Scheduler):
+    """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung. With several
+    brackets it is asynchronous HyperBand."""
 
     grace_rounds: int = 10
     """Rounds that every trial gets."""
@@ -42,6 +106,19 @@ class Asha:
     """One in so many goes on at each rung."""
     brackets: int = 1
     """Number of brackets with different grace."""
+
+
+@dataclass(kw_only=True)
+class MedianStopping(Scheduler):
+    """The median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
+    median of the other trials' averages up to the same round."""
+
+    grace_rounds: int = 10
+    """Rounds that every trial gets."""
+    every: int = 5
+    """Rounds between decisions."""
+    startup_trials: int = 4
+    """Trials that must have come as far before one is stopped."""
 
 
 @dataclass(kw_only=True)
@@ -66,14 +143,17 @@ class Study:
     search: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Search space: config key to distribution, such as {algorithm.lr: {loguniform: [1e-3, 1]}}; a key that the
     chosen algorithm lacks is left out of its trials."""
-    sampler: Tpe = field(default_factory=Tpe)
-    scheduler: Asha | None = None
-    """Early termination of trials that are behind; null runs all to the end."""
+    sampler: Sampler = field(default_factory=Tpe)
+    """What proposes the trials: see flstudy list samplers."""
+    scheduler: Scheduler | None = None
+    """Early termination of trials that are behind (flstudy list schedulers); null runs all to the end."""
     resources: Resources = field(default_factory=Resources)
     concurrent: int | None = None
     """Trials at once; null runs as many as the resources allow."""
     folder: str = "studies"
     """Where study folders go."""
+    snapshot_s: float = 10.0
+    """Seconds between the snapshots from which a resumed study goes on with its running trials."""
 
 
 @dataclass(kw_only=True)

@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.while_loop import while_loop
-from torch._inductor import config as inductor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
@@ -34,8 +32,14 @@ STEPS = 4  # local steps of a compiled program without a loop: compilation grows
 COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
 
+
+class NotCompiled(Exception):
+    """Torch could not compile a program: it runs eagerly instead."""
+
+
 Compile = bool | Literal["auto"]
 Program = Callable[..., tuple[Any, Tensor]]
+while_loop: Any = None  # torch's, once something is compiled: importing it takes seconds
 _compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
 _objectives: dict[Any, Objective] = {}  # by fingerprint: the one whose module the programs call
 
@@ -114,7 +118,15 @@ class Programs:
         if not self.compiled:
             return unrolled(self.objective, algorithm, self.stack, local, rows, concept, None, msg, client)
         program, objective = self._program(algorithm, local, rows, msg, client)
-        return program(objective, self._traced(algorithm, local.y), self.stack, local, rows, concept, todo, msg, client)
+        like = self._traced(algorithm, local.y)
+        try:
+            return program(objective, like, self.stack, local, rows, concept, todo, msg, client)
+        except Exception as error:
+            from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
+
+            if not isinstance(error, TorchDynamoException):
+                raise
+            raise NotCompiled(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
 
     def _traced(self, algorithm: Algorithm, like: Tensor) -> Algorithm:
         """The method with tensors for numbers, made once for all calls of a run."""
@@ -130,9 +142,8 @@ class Programs:
         shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.stack)))
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
+            prepare()
             program = looped if self.looped else unrolled
-            # Torch's disk cache leaves out programs with loops unless told that they depend on nothing but their code.
-            inductor.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = torch.__version__
             _compiled[key] = torch.compile(twin(program), dynamic=False)
         return _compiled[key], objective
 
@@ -210,10 +221,19 @@ def looped(
 
     # Copies, since a loop must not hand on its own input; contiguous, as its results will be.
     start = pytree.tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), local)
-    _, local, total = while_loop(  # type: ignore[no-untyped-call]
-        goes_on, body, (torch.zeros_like(last), start, torch.zeros_like(local.steps))
-    )
+    _, local, total = while_loop(goes_on, body, (torch.zeros_like(last), start, torch.zeros_like(local.steps)))
     return local, total
+
+
+def prepare() -> None:
+    """Import what compiled loops need."""
+    global while_loop
+    from torch._inductor import config
+
+    if while_loop is None:
+        from torch._higher_order_ops.while_loop import while_loop
+    # Torch's disk cache leaves out programs with loops unless told that they depend on nothing but their code.
+    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = torch.__version__
 
 
 def twin(function: Any) -> Program:

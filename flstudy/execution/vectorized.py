@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.execution.executor import Executor, Fit, Ground, validation_loss
-from flstudy.execution.programs import COST_S, SAVED, Programs
+from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
 from flstudy.execution.trees import grid, join, lanes, nbytes, take
 from flstudy.population import Batches
 
@@ -64,18 +64,20 @@ class Vectorized(Executor):
             chunk = order[place : place + self.chunk(len(order) - place)]
             try:
                 *part, lane_steps = self._train(algorithm, *take((msg, client, work), chunk))
+            except NotCompiled as error:
+                self.programs.decide(False)
+                trouble = f"local steps run eagerly, since torch could not compile them: {error}"
             except RuntimeError as error:
                 if not out_of_memory(error) or len(chunk) == 1:
                     raise
                 self.max_lanes = (len(chunk) + 1) // 2
+                trouble = f"out of memory with {len(chunk)} lanes at once: going on with max_lanes {self.max_lanes}"
             else:
                 parts.append(part)
                 executed += lane_steps
                 place += len(chunk)
                 continue
-            warnings.warn(  # here, where the error and what it holds on to are gone
-                f"out of memory with {len(chunk)} lanes at once: going on with max_lanes {self.max_lanes}", stacklevel=2
-            )
+            warnings.warn(trouble, stacklevel=2)  # here, where the error and the memory that it holds are gone
             if self.stack.x.is_cuda:
                 torch.cuda.empty_cache()
         back = sorted(range(len(order)), key=order.__getitem__)
@@ -116,9 +118,11 @@ class Vectorized(Executor):
         The program runs from one event to the next: a lane that leaves, or an epoch whose end is validated.
         """
         layout, programs = self.objective.layout, self.programs
-        final = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+        start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+        # Copies: its y is the message's x itself, which must not be written to, and for which, as for every tensor that
+        # is another one too, programs would be compiled anew.
+        final, local = (pytree.tree_map(torch.clone, start) for _ in range(2))
         losses = torch.zeros(len(work.steps), dtype=final.y.dtype, device=final.y.device)
-        local = pytree.tree_map(torch.clone, final)  # of its own, too: programs would be compiled anew for y that is x
         running = Running(torch.arange(len(losses), device=losses.device), local, msg, client, losses + torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             running = running._replace(previous=self._validate(algorithm, final.y, range(len(losses)), work))

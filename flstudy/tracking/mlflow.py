@@ -52,13 +52,17 @@ def environment() -> dict[str, str]:
 class StudyRun:
     """The parent run of a study, written by the driver."""
 
-    def __init__(self, store: Store, *, name: str, study_id: str, config: "Config") -> None:
+    def __init__(self, store: Store, *, name: str, study_id: str, config: "Config", resumed: bool = False) -> None:
+        """``resumed``: the run is there already, with its parameters, which MLflow lets nobody change."""
         self.store = store
         tags = {**config.tags(), **environment(), "flstudy.kind": "study"}
         if "algorithm" in config.study.search:
             tags["algorithm"] = "searched"  # the config's own would pose as the only one
         self.run_id = store.get_or_create({STUDY_ID: study_id, "flstudy.kind": "study"}, name, {STUDY: name, **tags})
         self._safely(store.client.log_dict, self.run_id, config.plain(), "config.yaml")
+        if resumed:
+            self.set_tags({"resumed": "true", "study.trials": config.study.trials})
+            return
         study = config.study
         params = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
         params |= {"study.objective": study.objective.metric, "study.mode": study.objective.mode}
@@ -123,6 +127,7 @@ class TrialRun:
         self._deadline: float | None = None  # set by finish
         self._ending: tuple[str, dict[str, str]] = ("FINISHED", {})
         self._thread: threading.Thread | None = None
+        self._told: dict[str, int] = {}  # last round of each metric that an earlier start has delivered
 
     def start(
         self,
@@ -177,6 +182,7 @@ class TrialRun:
                     Figure(name, float(value), int(1000 * at), round)
                     for round, at, values in rounds
                     for name, value in self._figures(values)
+                    if round > self._told.get(name, 0)
                 ]
                 for batch in _batches(figures, _METRICS_PER_CALL):
                     self._try(self.store.log_metrics, run_id, batch)
@@ -192,13 +198,23 @@ class TrialRun:
             log.warning("MLflow lost metrics of %s: %s", self.name, error)
 
     def _open(self, params: dict[str, Any], config: Mapping[str, Any] | None) -> str:
+        known = self._try(self.store.find, self.key, needed=True)
         run_id: str = self._try(self.store.get_or_create, self.key, self.name, self.tags, needed=True)
+        if known is not None:  # a trial that goes on from a snapshot tells some rounds again
+            self._told = {name: self._last_step(run_id, name) for name in known.data.metrics}
+            for name in ("interrupted", "pruned", "failed"):  # it will say anew how it ended
+                if known.data.tags.get(name) == "true":
+                    self._try(self.store.client.set_tag, run_id, name, "false")
         self.run_id = run_id
         for batch in _batches(_params(params), _PARAMS_PER_CALL):
             self._try(self.store.client.log_batch, run_id, params=batch)
         if config is not None:
             self._try(self.store.client.log_dict, run_id, dict(config), "config.yaml")
         return run_id
+
+    def _last_step(self, run_id: str, name: str) -> int:
+        history = self._try(self.store.client.get_metric_history, run_id, name)
+        return max((metric.step for metric in history or ()), default=0)
 
     def _figures(self, metrics: Mapping[str, Sequence[float]]) -> Iterable[tuple[str, float]]:
         """Mean over replicas under the metric's name, the spread of evaluations, and accuracies seed by seed."""

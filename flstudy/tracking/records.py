@@ -179,6 +179,15 @@ def read_records(path: str | os.PathLike[str]) -> pa.Table:
         return _read_parts(path)
 
 
+def read_rounds(path: str | os.PathLike[str], before: int) -> dict[int, dict[str, list[float]]]:
+    """Metrics by round, ascending, of the rounds before one, with a value per replica as they were appended."""
+    rounds: dict[int, dict[str, list[float]]] = {}
+    for row in read_records(path).sort_by([("round", "ascending"), ("replica", "ascending")]).to_pylist():
+        if row["round"] < before:
+            rounds.setdefault(row["round"], {}).setdefault(row["metric"], []).append(row["value"])
+    return rounds
+
+
 def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """`metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, one row per replica."""
     codes, names = _metric_codes(table)

@@ -3,17 +3,21 @@
 studies/<name>/study.yaml              the config
                trials.json             a list of `TrialSummary`, rewritten whenever a trial ends
                records/<trial>.parquet every metric of every round and replica
+               snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
                ray/                    Ray Tune's own state
 """
 
 import json
 import math
 import os
+import platform
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
+from flstudy.reporting.listing import lives
 from flstudy.tuning.trial import Status
 
 if TYPE_CHECKING:
@@ -33,6 +37,11 @@ class TrialSummary:
     metrics: dict[str, float] = field(default_factory=dict)  # last value of each, mean over replicas
     run_id: str | None = None  # in MLflow
     error: str | None = None  # traceback
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to an end of its own, and need not be run again."""
+        return self.status in ("finished", "pruned", "diverged", "failed")
 
     @property
     def counts(self) -> bool:
@@ -64,6 +73,7 @@ class StudyFolder:
             except OSError as error:
                 raise _unwritable(config, error) from error
         (path / "records").mkdir()
+        (path / "snapshots").mkdir()
         return cls(path)
 
     @property
@@ -81,16 +91,53 @@ class StudyFolder:
     def records(self, trial: int) -> Path:
         return self.path / "records" / f"{trial}.parquet"
 
+    def snapshot(self, trial: int) -> Path:
+        return self.path / "snapshots" / f"{trial}.ckpt"
+
     def write_config(self, config: "Config") -> None:
         import yaml
 
         self.config.write_text(yaml.safe_dump(config.plain(), sort_keys=False))
 
     def write_trials(self, trials: list[TrialSummary]) -> None:
-        told = [_jsonable(asdict(trial)) for trial in trials]
-        hidden = self.trials.with_suffix(".tmp")
-        hidden.write_text(json.dumps(told, indent=1, default=str))
-        os.replace(hidden, self.trials)  # a reader sees the old list or the new one
+        _replace(self.trials, [_jsonable(asdict(trial)) for trial in trials])
+
+    def read_trials(self) -> list[TrialSummary]:
+        """The trials as they were last written; a study that was killed before its first one has none."""
+        try:
+            return [TrialSummary(**entry) for entry in json.loads(self.trials.read_text())]
+        except FileNotFoundError:
+            return []
+
+    def state(self) -> dict[str, Any]:
+        """What `write_state` wrote; empty before that."""
+        path = self.path / "state.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def write_state(self, state: Literal["running", "finished", "interrupted", "failed"], **more: Any) -> None:
+        """Say how the study stands; one that says it runs while its process does not was killed."""
+        known = {"started": time.time(), **self.state(), **more, "pid": os.getpid(), "host": platform.node()}
+        ended = None if state == "running" else time.time()
+        _replace(self.path / "state.json", {**known, "state": state, "ended": ended})
+
+    @classmethod
+    def resume(cls, path: Path) -> "StudyFolder":
+        """The folder of a study that stopped, or was killed; ConfigError for one that still runs."""
+        folder = cls(path.absolute())
+        state = folder.state()
+        if "study_id" not in state:
+            raise ConfigError(f"{path} cannot be resumed: it has no state.json with the study's id; start it anew")
+        pid, here = state["pid"], state["host"] == platform.node()
+        if state["state"] == "running" and here and pid != os.getpid() and lives(pid):
+            raise ConfigError(f"study {folder.name} is still running in process {pid}: stop that one first (Ctrl-C)")
+        return folder
+
+
+def _replace(path: Path, content: Any) -> None:
+    """Write JSON so that a reader sees the old content or the new one."""
+    hidden = path.with_suffix(".tmp")
+    hidden.write_text(json.dumps(content, indent=1, default=str))
+    os.replace(hidden, path)
 
 
 def wanted_name(config: "Config") -> str:

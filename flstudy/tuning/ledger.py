@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.tracking.mlflow import told_error
@@ -19,9 +20,15 @@ log = logging.getLogger(__name__)
 class Ledger:
     """Keeps the list of trials from what Ray Tune tells, on disk and on the terminal."""
 
-    def __init__(self, config: "Config", folder: StudyFolder, progress: Progress) -> None:
+    def __init__(
+        self, config: "Config", folder: StudyFolder, progress: Progress, past: Sequence[TrialSummary] = ()
+    ) -> None:
+        """``past``: the trials of a resumed study; those that did not end are started again."""
         self._config, self._folder, self._progress = config, folder, progress
-        self._by_number: dict[int, TrialSummary] = {}
+        self._by_number = {trial.trial: trial for trial in past}
+        for trial in past:
+            if trial.ended:
+                progress.resume(trial)
 
     @property
     def trials(self) -> list[TrialSummary]:
@@ -29,11 +36,14 @@ class Ledger:
 
     def started(self, proposed: dict[str, Any]) -> TrialSummary:
         number, overrides = proposed["number"], proposed["overrides"]
+        if number in self._by_number and self._by_number[number].status == "interrupted":
+            self._by_number[number].status = "running"
         if number not in self._by_number:
             algorithm = algorithm_of(self._config, overrides)
             summary = TrialSummary(trial=number, algorithm=algorithm, overrides=overrides)
             self._by_number[number] = summary
             self._progress.update(summary)
+            self._folder.write_trials(self.trials)  # with its values, should the driver be killed
         return self._by_number[number]
 
     def reported(self, proposed: dict[str, Any], result: dict[str, Any]) -> TrialSummary:
@@ -52,6 +62,7 @@ class Ledger:
             trial.status, trial.error, trial.objective = "failed", error, worst(self._config.study.objective)
         else:
             trial.status = "pruned" if told == "running" else told
+        self._folder.snapshot(trial.trial).unlink(missing_ok=True)
         self._progress.update(trial)
         self._folder.write_trials(self.trials)
 

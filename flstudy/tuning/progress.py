@@ -39,6 +39,11 @@ class Progress:
         if self.console.is_terminal:
             self._live.stop()
 
+    def resume(self, trial: TrialSummary) -> None:
+        """A trial that ended before a resumed study stopped."""
+        self.trials[trial.trial] = trial
+        self._choose_best(trial.algorithm)
+
     def update(self, trial: TrialSummary) -> None:
         """A trial started, reported or ended."""
         self.trials[trial.trial] = trial

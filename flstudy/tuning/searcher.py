@@ -1,4 +1,4 @@
-"""Optuna's TPE behind Ray Tune's searcher interface, for conditional spaces.
+"""Optuna's samplers behind Ray Tune's searcher interface, for conditional spaces.
 
 Ray's own OptunaSearch shares one study name between all studies of a process and tells a failed trial as a complete
 one. Here the sampler lives in the driver, in memory: Optuna's SQLite storage is not for parallel writers.
@@ -6,44 +6,44 @@ one. Here the sampler lives in the driver, in memory: Optuna's SQLite storage is
 
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from flstudy.tuning.space import Space
+from flstudy.tuning.folder import TrialSummary
+from flstudy.tuning.samplers import first_points, make_sampler
+from flstudy.tuning.space import Domain, Space
 
 if TYPE_CHECKING:
-    from flstudy.config import Config, Tpe
-
-
-def tpe(settings: "Tpe") -> TPESampler:
-    """The sampler with every argument written out: their defaults changed with Optuna 5.
-
-    Left out are only ``consider_*``, ``prior_weight``, ``gamma``, ``weights`` and ``warn_independent_sampling``: these
-    are deprecated there and naming them warns.
-    """
-    return TPESampler(
-        n_startup_trials=settings.startup_trials,
-        n_ei_candidates=settings.candidates,
-        seed=settings.seed,
-        multivariate=settings.multivariate,
-        group=settings.multivariate,  # a joint density needs the trials apart that share the same keys
-        constant_liar=True,  # trials run side by side: do not propose where one is running already
-        constraints_func=None,
-    )
+    from flstudy.config import Config
 
 
 class Search(Searcher):
     """Proposes ``{'number': n, 'overrides': {...}}`` for each trial and learns from its last report."""
 
-    def __init__(self, space: Space, config: "Config", *, name: str, room: Callable[[], int]) -> None:
-        """``room``: trials that can run side by side now; no more are proposed, so that each proposal knows as many
-        results as it can."""
+    def __init__(
+        self,
+        space: Space,
+        config: "Config",
+        *,
+        name: str,
+        room: Callable[[], int],
+        past: Sequence[TrialSummary] = (),
+    ) -> None:
+        """
+        Args:
+            space: what is searched.
+            config: the study's.
+            name: of the study.
+            room: trials that can run side by side now; no more are proposed, so that each proposal knows as many
+                results as it can.
+            past: trials of a resumed study, by number: those that ended are known to the sampler, the others are
+                proposed again, first and under their numbers.
+        """
         super().__init__(metric="objective", mode=config.study.objective.mode)
         self._space, self._config, self._trials = space, config, config.study.trials
         self._room, self._open = room, 0
@@ -54,15 +54,22 @@ class Search(Searcher):
         self.study = optuna.create_study(
             storage=None,
             study_name=name,
-            sampler=tpe(config.study.sampler),
+            sampler=make_sampler(config.study.sampler, after=len(past)),
             pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
             direction="maximize" if mode == "max" else "minimize",
         )
-        for point in space.defaults(config)[: self._trials]:
+        points, only = first_points(space, config)
+        if only:
+            self._trials = len(points)
+        self._ended = sum(trial.ended for trial in past)
+        known = {trial.trial: trial for trial in past}
+        for number in range(max(known, default=-1) + 1):  # Optuna numbers trials as they come
+            self._remember(known.get(number))
+        for point in points[len(self.study.trials) : self._trials]:
             self.study.enqueue_trial(point)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if len(self._asked) >= self._trials:
+        if self._ended + len(self._asked) >= self._trials:
             return Searcher.FINISHED  # type: ignore[return-value]  # a text, against Ray's own annotation
         if self._open >= self._room():
             return None  # Ray asks again
@@ -83,6 +90,27 @@ class Search(Searcher):
             self.study.tell(trial, state=TrialState.PRUNED)
         else:
             self.study.tell(trial, result["objective"])
+
+    def _remember(self, past: TrialSummary | None) -> None:
+        """A trial of a resumed study, under its number; None for one that was proposed and never started."""
+        if past is None:
+            self.study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+            return
+        point = {key: Domain.parameter(value) for key, value in past.overrides.items()}
+        if not past.ended:
+            self.study.enqueue_trial(point)
+            return
+        states = {"pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        state = states.get(past.status, TrialState.COMPLETE)
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                params=point,
+                distributions={key: self._space.domains[key].distribution() for key in point},
+                value=past.objective if state is TrialState.COMPLETE else None,
+                intermediate_values={past.rounds: past.objective or 0.0} if state is TrialState.PRUNED else None,
+            )
+        )
 
     def save(self, checkpoint_path: str) -> None:
         Path(checkpoint_path).write_bytes(pickle.dumps((self.study, self._asked)))

@@ -88,6 +88,21 @@ class Domain:
             return low, round(low + math.floor((high - low) / q + 1e-9) * q, 12)  # 3 * 0.3 is 0.9 here
         return low, high
 
+    def values(self, points: int) -> list[Any]:
+        """All options, all steps of a quniform, or ``points`` values of a range at equal distances, ends included."""
+        low, high = self.extremes()[0], self.extremes()[-1]
+        if self.kind == "choice":
+            return list(self.options)
+        if self.kind == "quniform":
+            steps = round((high - low) / self.bounds[2])
+            return [round(low + step * self.bounds[2], 12) for step in range(steps + 1)]
+        shares = [step / (points - 1) for step in range(points)] if points > 1 else [0.5]
+        log = self.kind.startswith("log")
+        found = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
+        if self.kind in _INTEGER:
+            return sorted({round(value) for value in found})
+        return [min(max(value, low), high) for value in found]
+
     def suggest(self, trial: "optuna.Trial", key: str) -> Any:
         if self.kind == "choice":
             # Optuna's categories are scalars; a list or a mapping goes by its text.
@@ -99,6 +114,19 @@ class Domain:
         if self.kind == "quniform":
             return round(trial.suggest_float(key, low, high, step=self.bounds[2]), 12)
         return trial.suggest_float(key, low, high, log=self.kind == "loguniform")
+
+    def distribution(self) -> "optuna.distributions.BaseDistribution":
+        """What `suggest` asks Optuna for."""
+        from optuna import distributions
+
+        if self.kind == "choice":
+            return distributions.CategoricalDistribution([self.parameter(option) for option in self.options])
+        low, high = self.extremes()
+        if self.kind in _INTEGER:
+            return distributions.IntDistribution(low, high, log=self.kind == "lograndint")
+        if self.kind == "quniform":
+            return distributions.FloatDistribution(low, high, step=self.bounds[2])
+        return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
 
     @staticmethod
     def parameter(value: Any) -> Any:
@@ -167,6 +195,16 @@ class Space:
             if key not in self.selectors:  # the candidates have tried those
                 for value in domain.extremes():
                     _override(config, {**owners[0][0], key: value}, key)
+
+    def grid(self, config: "Config", points: int) -> list[dict[str, Any]]:
+        """Every combination of every candidate's keys, as Optuna keeps it; ranges give ``points`` values."""
+        found = []
+        for chosen, made in self.candidates(config):
+            keys = [key for key in self.domains if key not in self.selectors and made.has_key(key)]
+            for values in itertools.product(*(self.domains[key].values(points) for key in keys)):
+                point = {**chosen, **dict(zip(keys, values, strict=True))}
+                found.append({key: Domain.parameter(value) for key, value in point.items()})
+        return found
 
     def defaults(self, config: "Config") -> list[dict[str, Any]]:
         """First points: one per candidate algorithm, with the config's own values wherever the domains hold them."""

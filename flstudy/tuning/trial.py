@@ -77,19 +77,21 @@ def run_trial(
     report: Callable[[dict[str, Any]], bool | None],
     tracker: Tracker | None = None,
     records_path: str | Path | None = None,
+    snapshot: str | Path | None = None,
 ) -> Outcome:
     """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
 
     ``report`` gets ``{objective's name: mean over replicas, 'objective': the same, 'round': r, 'metrics': {...},
     'status': ..., 'error': ...}`` after every round that measured the objective, and once more at the end, so the
     objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
-    as Parquet.
+    as Parquet, ``snapshot`` the file where the trial's state is kept while it runs, and from which it goes on if there
+    is one.
     """
     trial = _Trial(config, report, tracker)
     try:
         trial.config = config.with_overrides(overrides)
         trial.open()
-        trial.train(records_path)
+        trial.train(records_path, None if snapshot is None else Path(snapshot))
     except KeyboardInterrupt:
         trial.close("KILLED", None)
         raise
@@ -112,6 +114,7 @@ class _Trial:
         self.round = 0
         self.value: float | None = None
         self.metrics: dict[str, float] = {}
+        self.untold: str | Path | None = None  # records of rounds that a kill may have kept from the tracker
 
     def open(self) -> None:
         if self.tracker is not None and not self.opened:
@@ -119,14 +122,21 @@ class _Trial:
             made = self.config
             self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
 
-    def train(self, records_path: str | Path | None) -> None:
+    def train(self, records_path: str | Path | None, snapshot: Path | None = None) -> None:
         if records_path is None:
             self.config.run(lambda record: self.on_round(record, None))
         else:
             from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
 
             with RecordWriter(records_path, self.config.seeds) as writer:
-                self.config.run(lambda record: self.on_round(record, writer))
+                kept: dict[str, Any] = {}
+                if snapshot is not None:
+                    from flstudy.tuning.snapshots import Snapshots  # Lightning, which stand-ins do without
+
+                    resume = str(snapshot) if snapshot.is_file() else None
+                    self.untold = records_path if resume else None
+                    kept = {"callbacks": [Snapshots(writer, snapshot, self.config.study.snapshot_s)], "resume": resume}
+                self.config.run(lambda record: self.on_round(record, writer), **kept)
         if self.status == "finished" and self.value is None:
             near = get_close_matches(self.objective.metric, self.metrics, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(self.metrics)) or 'none'}"
@@ -138,6 +148,9 @@ class _Trial:
     def on_round(self, record: "Record", writer: Any) -> None:
         from flstudy.config import StopRun
 
+        if self.untold is not None and self.tracker is not None:
+            self.tell_again(self.untold, record.round)
+        self.untold = None
         self.round = record.round
         self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
         if writer is not None:
@@ -157,6 +170,15 @@ class _Trial:
         ):  # the last round is told by end
             self.status = "pruned"
             raise StopRun(f"stopped by the scheduler in round {record.round}")
+
+    def tell_again(self, records: str | Path, before: int) -> None:
+        """Rounds of an earlier start; the tracker leaves out those that it has delivered."""
+        from flstudy.federation import Record
+        from flstudy.tracking.records import read_rounds
+
+        assert self.tracker is not None
+        for round, metrics in read_rounds(records, before).items():
+            self.tracker.log(Record(round, metrics))
 
     def end(self) -> Outcome:
         """Close the tracker, then tell the last report: whoever hears it may rely on the run being complete."""

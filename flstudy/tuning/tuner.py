@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from flstudy.tuning.cluster import check_resources, cluster, room, starting
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
+from flstudy.tuning.samplers import check_sampler
+from flstudy.tuning.schedulers import check_scheduler, make_scheduler, rungs
 from flstudy.tuning.sharing import share
 from flstudy.tuning.space import Space
 from flstudy.tuning.worker import Assignment, trainable
@@ -50,40 +52,57 @@ class StudyResult:
         return best
 
 
-def tune(config: "Config", console: Console | None = None) -> StudyResult:
+def tune(config: "Config", console: Console | None = None, resume: Path | None = None) -> StudyResult:
     """Run the study of ``config`` in a new folder; Ctrl-C ends it early with what it has.
+
+    With ``resume``, the folder of a study that stopped or was killed, it goes on there: trials that ended are kept,
+    the others are run again, from their snapshots and in their MLflow runs, and the sampler knows what it knew. Only
+    the scheduler starts with empty rungs.
 
     Raises ConfigError, before any trial starts, for a search space, store, folder or resources that cannot work.
     """
     console = console or Console()
     space = Space.parse(config.study.search)
     space.validate(config)
-    _check_scheduler(config)
+    check_sampler(space, config)
+    check_scheduler(config)
     wanted_name(config)
+    folder = StudyFolder.resume(resume) if resume is not None else None
+    past = folder.read_trials() if folder is not None else []
+    if past and sum(trial.ended for trial in past) >= config.study.trials:
+        raise ConfigError(
+            f"study.trials must be > {len(past)}, the trials that the study has, got {config.study.trials}: "
+            "raise it to extend the study"
+        )
     check_resources(config.study.resources)
-    check_store(config.store)
+    uri = config.store or (folder.state().get("store") if folder is not None else None)
+    check_store(uri)
     examples = config.rehearse()
     aside = ThreadPoolExecutor(1)
-    opening = aside.submit(open_store, config.store)  # seconds of importing and SQL, while Ray starts its processes
+    opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
     aside.shutdown(wait=False)
     with cluster(config.study.resources):
         store, data = opening.result(), share(examples)
         del examples
-        folder = StudyFolder.create(config)
-        if folder.name != wanted_name(config):
-            console.print(f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}", highlight=False)
+        if folder is None:
+            folder = StudyFolder.create(config)
+            if folder.name != wanted_name(config):
+                console.print(
+                    f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}", highlight=False
+                )
+        study_id = folder.state().get("study_id") or uuid.uuid4().hex
         folder.write_config(config)
-        study_id = uuid.uuid4().hex
-        run = StudyRun(store, name=folder.name, study_id=study_id, config=config)
+        folder.write_state("running", study_id=study_id, store=store.uri)
+        run = StudyRun(store, name=folder.name, study_id=study_id, config=config, resumed=resume is not None)
         assignment = Assignment(
             config=config,
             store=store,
             study=folder.name,
             study_id=study_id,
             parent=run.run_id,
-            records=str(folder.path / "records"),
+            folder=folder,
             threads=max(1, int(config.study.resources.cpu)),
-            rungs=_rungs(config),
+            rungs=rungs(config),
             environment=environment(),
             data=data,
         )
@@ -96,40 +115,47 @@ def tune(config: "Config", console: Console | None = None) -> StudyResult:
             metric=objective.metric,
             mode=objective.mode,
         )
-        ledger = Ledger(config, folder, progress)
+        ledger = Ledger(config, folder, progress, past)
         try:
             with progress, _stop_on_interrupt(console) as interrupt:
-                _fit(assignment, space, folder, ledger, interrupt)
+                _fit(assignment, space, ledger, interrupt, past)
         except BaseException as error:
-            run.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            stopped = isinstance(error, KeyboardInterrupt)
+            run.finish("KILLED" if stopped else "FAILED")
+            folder.write_state("interrupted" if stopped else "failed")
             raise
+    assert folder is not None
     ledger.close(assignment)  # when no worker can have the last word any more
     result = StudyResult(folder.name, folder.path, ledger.trials, objective.mode, run, interrupt.is_set())
     _conclude(result, folder)
+    folder.write_state("interrupted" if result.interrupted else "finished")
     return result
 
 
-def _fit(assignment: Assignment, space: Space, folder: StudyFolder, ledger: Ledger, interrupt: threading.Event) -> None:
-    """Run Ray Tune until all trials are done or ``interrupt`` is set."""
+def _fit(
+    assignment: Assignment, space: Space, ledger: Ledger, interrupt: threading.Event, past: Sequence[TrialSummary]
+) -> None:
+    """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those of a resumed study."""
     from ray import tune
 
     from flstudy.tuning.searcher import Search
     from flstudy.tuning.watch import Stop, Watch
 
-    study = assignment.config.study
+    study, folder = assignment.config.study, assignment.folder
+    left = study.trials - sum(trial.ended for trial in past)
     resources = {"cpu": study.resources.cpu, "gpu": study.resources.gpu}
-    search = Search(space, assignment.config, name=folder.name, room=lambda: room(study.resources))
+    search = Search(space, assignment.config, name=folder.name, room=lambda: room(study.resources), past=past)
     tuner = tune.Tuner(
         tune.with_resources(trainable(assignment), resources),
         tune_config=tune.TuneConfig(
             search_alg=search,
-            scheduler=_scheduler(assignment.config),
-            num_samples=study.trials,
+            scheduler=make_scheduler(assignment.config),
+            num_samples=left,
             max_concurrent_trials=study.concurrent,
             reuse_actors=True,  # importing torch anew for every trial took three times as long
         ),
         run_config=tune.RunConfig(
-            name="ray",
+            name=f"ray-{uuid.uuid4().hex[:6]}" if past else "ray",  # Ray's own state of an earlier start is not read
             storage_path=str(folder.path),
             verbose=0,
             stop=Stop(interrupt),
@@ -138,53 +164,8 @@ def _fit(assignment: Assignment, space: Space, folder: StudyFolder, ledger: Ledg
             log_to_file=False,
         ),
     )
-    with starting(min(room(study.resources), study.trials)):
+    with starting(min(room(study.resources), left)):
         tuner.fit()
-
-
-def _scheduler(config: "Config") -> Any:
-    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-
-    asha, mode = config.study.scheduler, config.study.objective.mode
-    if asha is None:
-        return FIFOScheduler()
-    return ASHAScheduler(
-        time_attr="round",
-        metric="objective",
-        mode=mode,
-        max_t=config.rounds,
-        grace_period=asha.grace_rounds,
-        reduction_factor=asha.reduction_factor,
-        brackets=asha.brackets,
-        stop_last_trials=False,  # a trial ends by itself, with a last report
-    )
-
-
-def _rungs(config: "Config") -> list[float]:
-    """Rounds at which ASHA decides: at the first report at or after each."""
-    asha, rungs = config.study.scheduler, []
-    if asha is not None:
-        rung = float(asha.grace_rounds)
-        while rung <= config.rounds:
-            rungs.append(rung)
-            rung *= asha.reduction_factor
-    return rungs
-
-
-def _check_scheduler(config: "Config") -> None:
-    asha = config.study.scheduler
-    if asha is None:
-        return
-    where = "study.scheduler"
-    if not 1 <= asha.grace_rounds <= config.rounds:
-        raise ConfigError(
-            f"{where}.grace_rounds must lie in [1, {config.rounds}], the config's rounds, got {asha.grace_rounds}: "
-            f"lower it or train longer"
-        )
-    if not asha.reduction_factor > 1:
-        raise ConfigError(f"{where}.reduction_factor must be > 1, got {asha.reduction_factor:g}: 3 is usual")
-    if asha.brackets < 1:
-        raise ConfigError(f"{where}.brackets must be >= 1, got {asha.brackets}: 1 is usual")
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
 from flstudy.tracking.store import Store
+from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.trial import Outcome, algorithm_of, run_trial
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Assignment:
     study: str
     study_id: str
     parent: str  # run id of the study in MLflow
-    records: str  # folder
+    folder: StudyFolder
     threads: int
     rungs: list[float]  # rounds at which the scheduler decides
     environment: dict[str, str]  # tags
@@ -113,7 +114,8 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
             overrides,
             report=report,
             tracker=tracker,
-            records_path=os.path.join(assignment.records, f"{number}.parquet"),
+            records_path=assignment.folder.records(number),
+            snapshot=assignment.folder.snapshot(number),
         )
     finally:
         _idle.set()

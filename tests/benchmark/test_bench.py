@@ -135,7 +135,7 @@ def test_names_agree() -> None:
     assert tuple(DTYPES) == PRECISIONS
     assert parse([]).workloads == tuple(WORKLOADS)
     assert parse(["--executors", "compiled", "plain"]).executors == ("plain", "compiled")
-    assert math.isclose(parse([]).seconds, 0.7)
+    assert math.isclose(parse([]).seconds, 0.5)
 
 
 @pytest.mark.end_to_end

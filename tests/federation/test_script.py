@@ -166,3 +166,13 @@ def test_one_population_serves_several_runs():
     run(FedAvg(lr=0.1), 2, population=population, seeds=(3, 4))
     again = run(FedAvg(lr=0.1), 2, population=population)
     assert torch.equal(first.server.x, again.server.x)
+
+
+@pytest.mark.parametrize("executor", ["vectorized", "sequential"])
+def test_mixed_precision_computes_in_bfloat16_and_keeps_full_models(executor):
+    data = examples().examples
+    more = {"population": world(dataset=(data.x.float(), data.y)), "executor": executor, "evaluate": True}
+    mixed, full = (run(FedAvg(lr=0.1), 3, precision=precision, **more) for precision in ("bf16-mixed", "32-true"))
+    assert mixed.server.x.dtype == full.server.x.dtype == torch.float32
+    assert 1e-6 < difference(mixed.server.x, full.server.x) < 0.05
+    assert mixed.record.metrics["valid/loss"] == pytest.approx(full.record.metrics["valid/loss"], rel=0.05)

@@ -1,9 +1,26 @@
-"""What the sampler is told of a trial's end."""
+"""Samplers and schedulers: what they propose, what they are told of a trial's end, what they refuse."""
+
+import math
+import re
 
 import pytest
 from optuna.trial import TrialState
+from ray.tune.search import Searcher
 from stand_in import StandIn, study
 
+from flstudy.config import (
+    CmaEs,
+    ConfigError,
+    GaussianProcess,
+    GridSearch,
+    MedianStopping,
+    Nsga2,
+    RandomSearch,
+    Sampler,
+    Tpe,
+)
+from flstudy.tuning.samplers import check_sampler
+from flstudy.tuning.schedulers import check_scheduler, rungs
 from flstudy.tuning.searcher import Search
 from flstudy.tuning.space import Space
 
@@ -40,3 +57,76 @@ def test_a_failed_trial_teaches_nothing(told):
     searcher.suggest("a")
     searcher.on_trial_complete("a", told, error=told is None)
     assert searcher.study.trials[0].state is TrialState.FAIL
+
+
+SPACE = {
+    "algorithm": {"choice": ["FedAvg", "Flash"]},
+    "algorithm.lr": {"loguniform": [0.01, 1.0]},
+    "algorithm.tau": {"loguniform": [1.0e-4, 1.0e-2]},
+}
+
+
+def proposals(sampler: Sampler, trials: int) -> list[dict]:
+    """What a study of these settings tries; the objective prefers learning rates near 0.1."""
+    config = StandIn(study=study(trials=trials, search=SPACE, sampler=sampler))
+    searcher = Search(Space.parse(SPACE), config, name="s", room=lambda: 1)  # type: ignore[arg-type]
+    found = []
+    while (proposed := searcher.suggest(str(len(found)))) != Searcher.FINISHED:
+        found.append(proposed["overrides"])
+        distance = abs(math.log10(found[-1]["algorithm.lr"]) + 1)
+        searcher.on_trial_complete(str(len(found) - 1), ending("finished", -distance, 6))
+    return found
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Tpe(startup_trials=3),
+        Tpe(startup_trials=3, multivariate=True),
+        RandomSearch(seed=3),
+        CmaEs(startup_trials=3),
+        GaussianProcess(startup_trials=3),
+        Nsga2(population=4),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_every_sampler_proposes_conditional_spaces_and_repeats_itself(sampler):
+    first, again = proposals(sampler, 12), proposals(sampler, 12)
+    assert first == again
+    assert len(first) == 12
+    for overrides in first:
+        assert ("algorithm.tau" in overrides) == (overrides["algorithm"] == "Flash")
+        assert 0.01 <= overrides["algorithm.lr"] <= 1
+    assert {overrides["algorithm"] for overrides in first} == {"FedAvg", "Flash"}
+
+
+def test_a_grid_tries_every_combination_once():
+    found = proposals(GridSearch(points=3), 99)
+    assert len(found) == 3 + 3 * 3  # FedAvg has no tau
+    assert len({str(sorted(overrides.items())) for overrides in found}) == 12
+    assert sorted({overrides["algorithm.lr"] for overrides in found}) == pytest.approx([0.01, 0.1, 1.0])
+    assert found != proposals(GridSearch(points=3, seed=1), 99)  # another order
+
+
+@pytest.mark.parametrize(
+    ("sampler", "said"),
+    [
+        (GridSearch(points=4), "study.trials must be >= 20, the points of the grid, got 16: raise it, lower"),
+        (GridSearch(points=0), "study.sampler.points must be >= 1, got 0"),
+        (Tpe(candidates=0), "study.sampler.candidates must be >= 1, got 0"),
+        (Nsga2(population=1), "study.sampler.population must be >= 2, got 1"),
+        (CmaEs(sigma=0.0), "study.sampler.sigma must be > 0, got 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(sampler, said):
+    config = StandIn(study=study(trials=16, search=SPACE, sampler=sampler))
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_sampler(Space.parse(SPACE), config)  # type: ignore[arg-type]
+
+
+def test_the_median_rule_decides_from_its_grace_on():
+    config = StandIn(study=study(scheduler=MedianStopping(grace_rounds=2, every=3)), rounds=12)
+    assert rungs(config) == [2, 5, 8, 11]  # type: ignore[arg-type]
+    config.study.scheduler = MedianStopping(grace_rounds=2, every=0)
+    with pytest.raises(ConfigError, match=r"study\.scheduler\.every must be >= 1, got 0"):
+        check_scheduler(config)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""A study whose driver is killed goes on: nothing is lost, nothing is done twice."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from rich.console import Console
+
+from flstudy import cli
+from flstudy.config import ConfigError
+from flstudy.config.config import load
+from flstudy.tracking.records import read_records
+from flstudy.tuning.folder import StudyFolder
+from flstudy.tuning.trial import run_trial
+from flstudy.tuning.tuner import tune
+
+ROUNDS = 150
+SMALL = {
+    "task": "Logistic",
+    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
+    "algorithm": "Scaffold",  # its devices keep state
+    "rounds": ROUNDS,
+    "evaluate_every": 5,
+    "compile": False,
+    "study": {
+        "trials": 3,
+        "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}},
+        "resources": {"cpu": 0.5},
+        "snapshot_s": 0.2,
+        "name": "small",
+    },
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    content = {**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    content["study"] = {**SMALL["study"], "folder": str(tmp_path / "studies")}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path / "small.yaml", tmp_path / "studies" / "small"
+
+
+def started(folder) -> list[dict]:
+    """The list of trials, as far as there is one."""
+    try:
+        return json.loads((folder / "trials.json").read_text())
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.end_to_end
+def test_a_killed_study_goes_on(written):
+    path, folder = written
+    driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 180
+    while len(started(folder)) < 3 or not list((folder / "snapshots").glob("*.ckpt")):
+        assert driver.poll() is None, "the study ended before it could be killed"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    before = {trial["trial"]: trial["overrides"] for trial in started(folder)}
+    assert json.loads((folder / "state.json").read_text())["state"] == "running"
+    time.sleep(5)  # Ray ends the workers of a lost driver
+
+    config = load(folder / "study.yaml", options=["--study.trials", "4"], command="tune")
+    result = tune(config, Console(file=io.StringIO()), resume=folder)
+    assert [trial.status for trial in result.trials] == ["finished"] * 4, [trial.error for trial in result.trials]
+    assert {trial.trial: trial.overrides for trial in result.trials[:3]} == before
+    assert json.loads((folder / "state.json").read_text())["state"] == "finished"
+    assert not list((folder / "snapshots").iterdir())
+
+    client = result.run.store.client
+    found = client.search_runs([result.run.store.experiment_id], max_results=100)
+    assert sorted(run.data.tags.get("flstudy.trial", "") for run in found) == ["", "0", "1", "2", "3"]
+    assert {run.info.status for run in found} == {"FINISHED"}
+    for trial in result.trials:
+        steps = [metric.step for metric in client.get_metric_history(trial.run_id, "train/loss")]
+        assert steps == list(range(1, ROUNDS + 1))
+        table = read_records(folder / "records" / f"{trial.trial}.parquet")
+        losses = table.filter(pc_equal(table, "train/loss"))
+        assert losses["round"].to_pylist() == list(range(1, ROUNDS + 1))
+        alone = run_trial(config, trial.overrides, report=lambda told: True)
+        assert alone.objective == trial.objective  # bit for bit what nobody disturbed
+
+
+def pc_equal(table, name):
+    """Which rows are of a metric."""
+    import pyarrow.compute as pc
+
+    return pc.equal(table["metric"], name)
+
+
+def test_what_cannot_be_resumed_is_refused(written, capsys):
+    path, folder = written
+    assert cli.main(["tune", "--resume", str(folder)]) == 2
+    assert f"--resume: there is no study {str(folder)!r}: see flstudy studies" in capsys.readouterr().err
+    StudyFolder.create(load(path, command="tune")).write_config(load(path, command="tune"))
+    assert cli.main(["tune", "--resume", str(folder), "--rounds", "5"]) == 2
+    assert "a study goes on as it began; rounds cannot change, only study.trials" in capsys.readouterr().err
+    assert cli.main(["tune", "--resume", str(folder)]) == 2
+    assert "cannot be resumed: it has no state.json" in capsys.readouterr().err
+    StudyFolder(folder).write_state("running", study_id="x")
+    told = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(told | {"pid": os.getppid()}))
+    with pytest.raises(ConfigError, match=f"is still running in process {os.getppid()}: stop that one first"):
+        StudyFolder.resume(folder)
