@@ -109,8 +109,8 @@ def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
     for executor in options.executors or workload.executors:
         seeds = 1 if executor == "plain" else options.seeds or workload.seeds
         counts = {"one": (1,), "all": (options.threads,), "both": (1, options.threads)}[workload.threads]
-        if executor == "plain" and workload.plain_threads == "both":
-            counts = 1, options.threads
+        if executor == "plain":  # never on more threads only, which slow it down on small models
+            counts = (1, options.threads) if workload.plain_threads == "both" else (1,)
         if executor == "threads" or device != "cpu":
             counts = (options.threads,)
         for threads in dict.fromkeys(counts):

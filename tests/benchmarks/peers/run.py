@@ -144,8 +144,32 @@ def is_ours(row: dict, workload: str) -> bool:
     return row["workload"] == workload and "error" not in row and "flstudy" in row["versions"]
 
 
+def summary(runs: dict[tuple[str, str, str], list[dict]], setups: dict, load: list[float], repeats: int) -> dict:
+    """Medians over the repeats so far, with what they were measured on."""
+    rows = []
+    for (workload, peer, name), results in sorted(runs.items(), key=lambda item: list(ROUNDS).index(item[0][0])):
+        row: dict = {"workload": workload, "peer": peer, "configuration": name}
+        if error := next((r["error"] for r in results if "error" in r), None):
+            rows.append(row | {"error": error})
+            continue
+        versions = results[0]["versions"]
+        row["peer"] = ", ".join(f"{package} {version}" for package, version in versions.items())
+        for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after":
+            if key in results[0]:
+                row[key] = statistics.median(r[key] for r in results)
+        rows.append(row | {"versions": versions, "rates": [r["rounds_per_second"] for r in results]})
+    return {
+        "hardware": cpu(),
+        "python": platform.python_version(),
+        "load": f"{load[0]:.1f} before and {load[1]:.1f} after",
+        "command": f"python tests/benchmarks/peers/run.py --repeats {repeats}",
+        "setup": setups,
+        "rows": rows,
+    }
+
+
 def main() -> None:
-    """Install, measure, write results.json and results.md, print the table."""
+    """Install, measure, write results.json and results.md after each repeat, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=Path, default=HERE / ".peers", help="where the environments are kept")
     parser.add_argument("--repeats", type=int, default=5)
@@ -171,31 +195,10 @@ def main() -> None:
             runs[case].append(broken or measure(envs / peer / "bin" / "python", PEERS[peer][name], workload))
             shown = runs[case][-1].get("error") or f"{runs[case][-1]['rounds_per_second']:.2f} rounds/s"
             print(f"{repeat + 1}/{options.repeats} {workload}, {peer}, {name}: {shown}", flush=True)
-    load.append(os.getloadavg()[0])
-
-    rows = []
-    for (workload, peer, name), results in sorted(runs.items(), key=lambda item: list(ROUNDS).index(item[0][0])):
-        row: dict = {"workload": workload, "peer": peer, "configuration": name}
-        if error := next((r["error"] for r in results if "error" in r), None):
-            rows.append(row | {"error": error})
-            continue
-        versions = results[0]["versions"]
-        row["peer"] = ", ".join(f"{package} {version}" for package, version in versions.items())
-        for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after":
-            if key in results[0]:
-                row[key] = statistics.median(r[key] for r in results)
-        rows.append(row | {"versions": versions, "rates": [r["rounds_per_second"] for r in results]})
-    report = {
-        "hardware": cpu(),
-        "python": platform.python_version(),
-        "load": f"{load[0]:.1f} before and {load[1]:.1f} after",
-        "command": f"python tests/benchmarks/peers/run.py --repeats {options.repeats}",
-        "setup": setups,
-        "rows": rows,
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "results.md").write_text(table(report))
+        report = summary(runs, setups, [*load, os.getloadavg()[0]], repeat + 1)  # an interrupted run keeps its table
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+        (options.out / "results.md").write_text(table(report))
     print(table(report))
 
 
