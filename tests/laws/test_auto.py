@@ -98,8 +98,9 @@ def test_auto_takes_the_fastest_and_computes_the_same(fastest, monkeypatch):
     monkeypatch.setattr(auto.Auto, "_measure", seconds)
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     chosen = run(Scaffold(lr=0.1), population=drifting(), executor="auto", **TWICE)
-    if fastest in chosen.executor.executors:
-        assert chosen.executor.choices()["executor"] == fastest
+    if fastest not in chosen.executor.executors:
+        pytest.skip("threads need two cores")
+    assert chosen.executor.choices()["executor"] == fastest
     assert difference(state(plain), state(chosen)) <= 1e-12
 
 
