@@ -132,14 +132,54 @@ class Resources:
 
 
 @dataclass(kw_only=True)
+class Budget:
+    """What a study may spend beside its number of trials. When it is spent no trial starts, and those under way end."""
+
+    rounds: int | None = None
+    """Federated rounds of all trials together; null is no limit."""
+    hours: float | None = None
+    """Hours from the study's start, those before a resume included; null is no limit."""
+
+
+@dataclass(kw_only=True)
+class Confirm:
+    """After the search, the best trials are trained again on seeds that the search has not seen."""
+
+    top: int = 1
+    """Trials of each algorithm that are trained again; the best of them on the new seeds speaks for it."""
+    seeds: int = 0
+    """Number of new seeds; 0 confirms nothing."""
+
+
+@dataclass(kw_only=True)
+class Failures:
+    """What becomes of trials that do not end by themselves."""
+
+    retries: int = 2
+    """Times that a trial starts again, from its last snapshot, whose worker died or hung; one that raised does not."""
+    round_timeout_s: float | None = None
+    """Seconds without a finished round after which a trial counts as hung; compilation is part of the first round."""
+    most: int | None = 10
+    """Failed trials at which the study stops; null never does."""
+
+
+@dataclass(kw_only=True)
 class Study:
     """A hyper-parameter study."""
 
     name: str | None = None
     """Of the study's folder and MLflow run; null takes the config file's name."""
-    trials: int = 16
-    """Configurations to try."""
+    trials: int | None = 16
+    """Configurations to try; null is as many as the budget allows."""
+    budget: Budget = field(default_factory=Budget)
+    allocation: Literal["equal", "free"] = "equal"
+    """equal: each algorithm has a search of its own, of as many trials as the others', and is stopped early by
+    comparison with its own kind only; free: one search over all, which may leave an algorithm behind."""
     objective: Objective = field(default_factory=Objective)
+    objectives: list[Objective] = field(default_factory=list)
+    """Further objectives, such as {metric: traffic/bits, mode: min}: the study then looks for a Pareto front."""
+    constraints: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Bounds on metrics, such as {traffic/bits: {max: 1.0e9}}: a trial outside them is never the best one."""
     search: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Search space: config key to distribution, such as {algorithm.lr: {loguniform: [1e-3, 1]}}; a key that the
     chosen algorithm lacks is left out of its trials."""
@@ -148,12 +188,16 @@ class Study:
     scheduler: Scheduler | None = None
     """Early termination of trials that are behind (flstudy list schedulers); null runs all to the end."""
     resources: Resources = field(default_factory=Resources)
+    confirm: Confirm = field(default_factory=Confirm)
+    failures: Failures = field(default_factory=Failures)
     concurrent: int | None = None
     """Trials at once; null runs as many as the resources allow."""
     folder: str = "studies"
     """Where study folders go."""
     snapshot_s: float = 10.0
     """Seconds between the snapshots from which a resumed study goes on with its running trials."""
+    register: str | None = None
+    """Name under which the best trial's model is registered in MLflow; null registers none."""
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,7 @@
 """A study's folder as a value: its config, trials, drift events and the curves of its trials.
 
 studies/<name>/study.yaml               the config of the study
-               trials.json              one entry per trial, rewritten as trials end
+               trials.jsonl             an entry per line; of several lines of one trial the last one counts
                events.json              [{"round": 40, "label": "sudden drift"}]; absent where nothing drifts
                records/<trial>.parquet  every round of a trial
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One entry of trials.json."""
+    """One entry of trials.jsonl."""
 
     trial: str
     overrides: Mapping[str, Any]  # config key -> value, as the search proposed them
@@ -37,6 +37,13 @@ class Trial:
     rounds: int  # rounds done
     objective: float  # the last value, mean over replicas; NaN where there is none
     metrics: Mapping[str, float]  # last value of each, mean over replicas
+    values: tuple[float, ...] = ()  # of all objectives, the first one included; empty where there is none
+    feasible: bool = True  # within study.constraints
+    stage: str = "search"  # or confirm: trained again on new seeds, for which its overrides have the key seeds
+    of: str | None = None  # the trial of the search that is confirmed
+    started: float | None = None  # seconds since 1970
+    ended_at: float | None = None
+    attempts: int = 1
     run_id: str | None = None
     error: str | None = None
 
@@ -99,7 +106,7 @@ def load_study(folder: str | os.PathLike[str]) -> StudyResults:
     config = _read(folder / "study.yaml", yaml.safe_load, dict)
     if not isinstance(config.get("rounds"), int):
         raise ValueError(f"{folder / 'study.yaml'} must have a whole number of rounds, got {config.get('rounds')!r}")
-    trials = _read(folder / "trials.json", json.loads, list)
+    trials = read_entries(folder / "trials.jsonl")
     events = _read(folder / "events.json", json.loads, list)
     try:
         return StudyResults(
@@ -125,9 +132,42 @@ def _trial(entry: Mapping[str, Any]) -> Trial:
         objective=math.nan if objective is None else float(objective),
         # JSON has no NaN: a metric that became one is null there
         metrics={k: math.nan if v is None else float(v) for k, v in (entry.get("metrics") or {}).items()},
+        values=tuple(math.nan if v is None else float(v) for v in entry.get("values") or ()),
+        feasible=bool(entry.get("feasible", True)),
+        stage=str(entry.get("stage", "search")),
+        of=None if entry.get("of") is None else str(entry["of"]),
+        started=entry.get("started"),
+        ended_at=entry.get("ended_at"),
+        attempts=int(entry.get("attempts") or 1),
         run_id=entry.get("run_id"),
         error=entry.get("error"),
     )
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """The trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
+
+    A last line without an end was cut off by a kill and counts for nothing.
+
+    Raises:
+        ValueError: for any other line that is no JSON object with a trial's number.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    found: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            entry = json.loads(line)
+            found[int(entry["trial"])] = entry
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}, must be a trial, got {line.strip()[:60]!r}: {error}") from error
+    return [found[number] for number in sorted(found)]
 
 
 def _read(path: Path, parse: Any, kind: type[T]) -> T:

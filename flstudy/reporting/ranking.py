@@ -159,7 +159,7 @@ def _counts(results: StudyResults, best: dict[str, tuple[float, Trial]]) -> list
         reason = (trial.error or "no reason recorded").strip().splitlines()[-1][:150]
         notes.append(f"Trial {trial.trial} ({trial.algorithm}) failed: {reason}")
     if len(failed) > REASONS_SHOWN:
-        notes.append(f"{len(failed) - REASONS_SHOWN} more failed; their reasons are in trials.json.")
+        notes.append(f"{len(failed) - REASONS_SHOWN} more failed; their reasons are in trials.jsonl.")
     return notes
 
 

@@ -1,7 +1,7 @@
 """The folder of a study: what it was, how its trials went, and their rounds. Readable without any server.
 
 studies/<name>/study.yaml              the config
-               trials.json             a list of `TrialSummary`, rewritten whenever a trial ends
+               trials.jsonl            a `TrialSummary` per line; of several lines of one trial the last one counts
                records/<trial>.parquet every metric of every round and replica
                snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
                ray/                    Ray Tune's own state
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
 from flstudy.reporting.listing import lives
+from flstudy.reporting.load import read_entries
 from flstudy.tuning.trial import Status
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class TrialSummary:
-    """One trial as ``trials.json`` tells it."""
+    """One trial as ``trials.jsonl`` tells it."""
 
     trial: int
     algorithm: str
@@ -34,6 +35,14 @@ class TrialSummary:
     status: Status | str = "running"
     rounds: int = 0  # done
     objective: float | None = None  # last one, mean over replicas; the worst value if diverged or failed
+    values: list[float] | None = None  # of all objectives, the first one included, once the trial has ended
+    feasible: bool = True  # within study.constraints
+    stage: str = "search"  # or confirm: trained again on new seeds
+    of: int | None = None  # the trial of the search that is confirmed
+    started: float | None = None  # seconds since 1970, of the first start
+    ended_at: float | None = None
+    attempts: int = 0  # starts
+    synced: bool = True  # MLflow has all of it
     metrics: dict[str, float] = field(default_factory=dict)  # last value of each, mean over replicas
     run_id: str | None = None  # in MLflow
     error: str | None = None  # traceback
@@ -45,8 +54,8 @@ class TrialSummary:
 
     @property
     def counts(self) -> bool:
-        """Whether its objective is a measured one."""
-        return self.status in ("finished", "pruned") and self.objective is not None
+        """Whether its objective is a measured one, within the constraints."""
+        return self.status in ("finished", "pruned") and self.objective is not None and self.feasible
 
 
 class StudyFolder:
@@ -82,7 +91,7 @@ class StudyFolder:
 
     @property
     def trials(self) -> Path:
-        return self.path / "trials.json"
+        return self.path / "trials.jsonl"
 
     @property
     def config(self) -> Path:
@@ -100,14 +109,17 @@ class StudyFolder:
         self.config.write_text(yaml.safe_dump(config.plain(), sort_keys=False))
 
     def write_trials(self, trials: list[TrialSummary]) -> None:
-        _replace(self.trials, [_jsonable(asdict(trial)) for trial in trials])
+        """All of them, a line each."""
+        _replace(self.trials, "".join(map(_line, trials)))
+
+    def write_trial(self, trial: TrialSummary) -> None:
+        """One of them. A line is added, so that the last of thousands costs no more than the first."""
+        with self.trials.open("a") as file:
+            file.write(_line(trial))  # flushed by close: a killed driver loses nothing that it has written
 
     def read_trials(self) -> list[TrialSummary]:
         """The trials as they were last written; a study that was killed before its first one has none."""
-        try:
-            return [TrialSummary(**entry) for entry in json.loads(self.trials.read_text())]
-        except FileNotFoundError:
-            return []
+        return [TrialSummary(**entry) for entry in read_entries(self.trials)]
 
     def state(self) -> dict[str, Any]:
         """What `write_state` wrote; empty before that."""
@@ -118,7 +130,8 @@ class StudyFolder:
         """Say how the study stands; one that says it runs while its process does not was killed."""
         known = {"started": time.time(), **self.state(), **more, "pid": os.getpid(), "host": platform.node()}
         ended = None if state == "running" else time.time()
-        _replace(self.path / "state.json", {**known, "state": state, "ended": ended})
+        content = {**known, "state": state, "ended": ended}
+        _replace(self.path / "state.json", json.dumps(content, indent=1, default=str))
 
     @classmethod
     def resume(cls, path: Path) -> "StudyFolder":
@@ -133,10 +146,14 @@ class StudyFolder:
         return folder
 
 
-def _replace(path: Path, content: Any) -> None:
-    """Write JSON so that a reader sees the old content or the new one."""
+def _line(trial: TrialSummary) -> str:
+    return json.dumps(_jsonable(asdict(trial)), default=str) + "\n"
+
+
+def _replace(path: Path, content: str) -> None:
+    """Write a text so that a reader sees the old one or the new one."""
     hidden = path.with_suffix(".tmp")
-    hidden.write_text(json.dumps(content, indent=1, default=str))
+    hidden.write_text(content)
     os.replace(hidden, path)
 
 

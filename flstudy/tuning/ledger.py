@@ -43,7 +43,7 @@ class Ledger:
             summary = TrialSummary(trial=number, algorithm=algorithm, overrides=overrides)
             self._by_number[number] = summary
             self._progress.update(summary)
-            self._folder.write_trials(self.trials)  # with its values, should the driver be killed
+            self._folder.write_trial(summary)  # with its values, should the driver be killed
         return self._by_number[number]
 
     def reported(self, proposed: dict[str, Any], result: dict[str, Any]) -> TrialSummary:
@@ -64,7 +64,7 @@ class Ledger:
             trial.status = "pruned" if told == "running" else told
         self._folder.snapshot(trial.trial).unlink(missing_ok=True)
         self._progress.update(trial)
-        self._folder.write_trials(self.trials)
+        self._folder.write_trial(trial)
 
     def close(self, assignment: Assignment) -> None:
         """Say of the trials that could not say it themselves how they ended, here and in MLflow."""

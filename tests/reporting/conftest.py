@@ -17,7 +17,7 @@ class Record(NamedTuple):
 
 
 def make_trial(name, algorithm="FedAvg", objective=0.5, status="finished", rounds=10, **more):
-    """An entry of trials.json."""
+    """An entry of trials.jsonl."""
     overrides = {"algorithm": algorithm, "algorithm.lr": 0.1}
     entry = {"trial": name, "overrides": overrides, "algorithm": algorithm, "status": status, "rounds": rounds}
     return entry | {"objective": objective, "metrics": {}, "run_id": None, "error": None} | more
@@ -29,7 +29,7 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
     study = {"objective": {"metric": "valid/accuracy", "mode": "max"}}
     config = {"rounds": rounds, "seeds": list(seeds), "study": study} | config
     (folder / "study.yaml").write_text(yaml.safe_dump(config))
-    (folder / "trials.json").write_text(json.dumps(trials))
+    (folder / "trials.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in trials))
     if events is not None:
         (folder / "events.json").write_text(json.dumps([{"round": r, "label": label} for r, label in events]))
     for name, curve in (curves or {}).items():

@@ -26,7 +26,7 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     dead.wait()
     killed = write_study(home / "third", [])
     state(killed, state="running", pid=dead.pid)
-    (write_study(home / "fourth", []) / "trials.json").write_text("{")
+    (write_study(home / "fourth", []) / "trials.jsonl").write_text("{\n")
 
     found = {entry["study"]: entry for entry in studies(home)}
     assert found["quick"]["state"] == "finished"

@@ -23,7 +23,7 @@ def test_a_study_comes_back(drifting):
 
 def test_events_and_trials_may_not_be_there_yet(tmp_path, write_study):
     folder = write_study(tmp_path / "young", [])
-    (folder / "trials.json").unlink()
+    (folder / "trials.jsonl").unlink()
     study = load_study(folder)
     assert study.events == ()
     assert study.trials == ()
@@ -44,9 +44,9 @@ def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("trials.json", "[{", "trials.json cannot be read: Expecting property name"),
-        ("trials.json", "{}", "trials.json must hold a list, got dict"),
-        ("trials.json", '[{"trial": 1}]', "has a trial or event without 'algorithm'"),
+        ("trials.jsonl", "[{\n", "line 1, must be a trial, got .* Expecting property name"),
+        ("trials.jsonl", "{}\n", "line 1, must be a trial, got '{}': 'trial'"),
+        ("trials.jsonl", '{"trial": 1}\n', "has a trial or event without 'algorithm'"),
         ("events.json", '[{"label": "drift"}]', "has a trial or event without 'round'"),
         ("study.yaml", "a: [", "study.yaml cannot be read: while parsing"),
         ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),

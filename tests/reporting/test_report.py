@@ -177,8 +177,8 @@ def test_a_study_without_a_finished_trial_still_has_a_report(tmp_path, write_stu
 
 def test_a_later_report_leaves_nothing_of_an_earlier_one(drifting):
     report(drifting)
-    entries = json.loads((drifting / "trials.json").read_text())
-    (drifting / "trials.json").write_text(json.dumps([e for e in entries if e["algorithm"] != "Flash"]))
+    lines = (drifting / "trials.jsonl").read_text().splitlines(keepends=True)
+    (drifting / "trials.jsonl").write_text("".join(line for line in lines if '"algorithm": "Flash"' not in line))
     report(drifting)
     assert [path.name for path in (drifting / "best").iterdir()] == ["FedAvg.yaml"]
 

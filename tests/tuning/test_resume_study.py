@@ -15,6 +15,7 @@ from rich.console import Console
 from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
+from flstudy.reporting.load import read_entries
 from flstudy.tracking.records import read_records
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.trial import run_trial
@@ -49,8 +50,8 @@ def written(tmp_path):
 def started(folder) -> list[dict]:
     """The list of trials, as far as there is one."""
     try:
-        return json.loads((folder / "trials.json").read_text())
-    except FileNotFoundError:
+        return read_entries(folder / "trials.jsonl")
+    except ValueError:
         return []
 
 

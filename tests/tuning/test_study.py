@@ -17,6 +17,7 @@ from rich.console import Console
 from stand_in import StandIn, study
 
 from flstudy.config import Asha, ConfigError, Resources
+from flstudy.reporting.load import read_entries
 from flstudy.tracking.records import read_records
 from flstudy.tracking.ui import running
 from flstudy.tuning.tuner import tune
@@ -68,7 +69,7 @@ def test_the_folder_tells_the_study(done):
     folder, result, _ = done
     assert result.path == folder / "studies" / "small"
     assert yaml.safe_load((result.path / "study.yaml").read_text()) == StandIn().plain()
-    told = json.loads((result.path / "trials.json").read_text())
+    told = read_entries(result.path / "trials.jsonl")
     assert [trial["trial"] for trial in told] == list(range(6))
     finished = next(trial for trial in told if trial["status"] == "finished")
     assert finished["rounds"] == 6
@@ -151,7 +152,7 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     def interrupt():
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            told = path / "trials.json"
+            told = path / "trials.jsonl"
             if told.exists() and '"pruned"' in told.read_text():
                 break
             time.sleep(0.1)
