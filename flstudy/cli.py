@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
     resume = resumed(arguments) if command == "tune" else None
+    as_json = command == "tune" and "--json" in arguments
+    if as_json:
+        arguments.remove("--json")
     path = str(resume / "study.yaml") if resume is not None else None
     path = path or (arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for place, option in enumerate(arguments):
@@ -108,10 +111,14 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.study import run_study
 
-    return run_study(config, resume=resume)
+    return run_study(config, resume=resume, as_json=as_json)
 
 
-CHANGEABLE = ("study.trials", "study.concurrent", "study.resources.cpu", "study.resources.gpu")
+CHANGEABLE = (
+    *("study.trials", "study.budget.rounds", "study.budget.hours", "study.confirm.top", "study.confirm.seeds"),
+    *("study.failures.retries", "study.failures.round_timeout_s", "study.failures.most", "study.concurrent"),
+    *("study.resources.cpu", "study.resources.gpu", "study.register"),
+)
 
 
 def resumed(arguments: list[str]) -> Path | None:

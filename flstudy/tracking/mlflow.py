@@ -64,7 +64,11 @@ class StudyRun:
             self.set_tags({"resumed": "true", "study.trials": config.study.trials})
             return
         study = config.study
-        params = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
+        params: dict[str, Any] = {
+            "study.trials": study.trials,
+            "study.rounds": config.rounds,
+            "study.seeds": config.seeds,
+        }
         params |= {"study.objective": study.objective.metric, "study.mode": study.objective.mode}
         params |= {f"study.search.{key}": domain for key, domain in study.search.items()}
         for batch in _batches(_params(params), _PARAMS_PER_CALL):

@@ -41,7 +41,7 @@ def cluster(resources: "Resources") -> Iterator[None]:
                 ray.init(runtime_env={"env_vars": workers}, **quiet)
             else:
                 os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
-                ray.init(include_dashboard=False, num_cpus=_cores(), **quiet)
+                ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **quiet)
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     try:
         _check(resources, ray.cluster_resources())

@@ -2,13 +2,16 @@
 
 import json
 import logging
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.tracking.mlflow import told_error
 from flstudy.tuning.folder import StudyFolder, TrialSummary
+from flstudy.tuning.goals import values, violations, worst
 from flstudy.tuning.progress import Progress
-from flstudy.tuning.trial import algorithm_of, worst
+from flstudy.tuning.trial import algorithm_of
 from flstudy.tuning.worker import Assignment
 
 if TYPE_CHECKING:
@@ -26,25 +29,89 @@ class Ledger:
         """``past``: the trials of a resumed study; those that did not end are started again."""
         self._config, self._folder, self._progress = config, folder, progress
         self._by_number = {trial.trial: trial for trial in past}
+        self._losses: Counter[int] = Counter()  # workers that died, by trial
+        self.hopeless: str | None = None  # why the study has stopped
         for trial in past:
             if trial.ended:
                 progress.resume(trial)
+        if past:
+            folder.write_trials(self.trials)  # a kill may have cut the last line off
 
     @property
     def trials(self) -> list[TrialSummary]:
         return [self._by_number[number] for number in sorted(self._by_number)]
 
-    def started(self, proposed: dict[str, Any]) -> TrialSummary:
+    # ---- what the search asks ----------------------------------------------------------------------------------------
+
+    def exhausted(self) -> bool:
+        """Whether the budget is spent: rounds that trials under way have still to do count as done."""
+        budget, whole = self._config.study.budget, self._config.rounds
+        if budget.hours is not None and self._folder.spent_s() >= 3600 * budget.hours:
+            return True
+        if budget.rounds is None:
+            return False
+        return sum(trial.rounds if trial.ended else whole for trial in self._search_trials()) + whole > budget.rounds
+
+    def rounds(self, algorithm: str | None = None) -> int:
+        """Rounds that trials of the search have done."""
+        return sum(trial.rounds for trial in self._search_trials() if algorithm in (None, trial.algorithm))
+
+    def winners(self) -> list[TrialSummary]:
+        """The best trials of each algorithm that did all rounds, best first."""
+        study, chosen = self._config.study, Counter[str]()
+        sign = -1 if study.objective.mode == "max" else 1
+        whole = [t for t in self._search_trials() if t.status == "finished" and t.counts]
+        found = []
+        for trial in sorted(whole, key=lambda trial: (sign * (trial.objective or 0.0), trial.trial)):
+            chosen[trial.algorithm] += 1
+            if chosen[trial.algorithm] <= study.confirm.top:
+                found.append(trial)
+        return found
+
+    def _search_trials(self) -> list[TrialSummary]:
+        return [trial for trial in self.trials if trial.stage == "search"]
+
+    # ---- what Ray tells ----------------------------------------------------------------------------------------------
+
+    def started(self, proposed: dict[str, Any], *, anew: bool = False) -> TrialSummary:
+        """The trial of a proposal; ``anew``: a worker starts it."""
         number, overrides = proposed["number"], proposed["overrides"]
         if number in self._by_number and self._by_number[number].status == "interrupted":
             self._by_number[number].status = "running"
         if number not in self._by_number:
             algorithm = algorithm_of(self._config, overrides)
-            summary = TrialSummary(trial=number, algorithm=algorithm, overrides=overrides)
+            summary = TrialSummary(trial=number, algorithm=algorithm, overrides=overrides, started=time.time())
+            summary.stage, summary.of = proposed["stage"], proposed["of"]
             self._by_number[number] = summary
             self._progress.update(summary)
             self._folder.write_trial(summary)  # with its values, should the driver be killed
-        return self._by_number[number]
+        trial = self._by_number[number]
+        trial.attempts += anew
+        if trial.overrides != overrides:  # a population has exchanged them
+            trial.lineage.append({"rounds": trial.rounds, "overrides": trial.overrides})
+            trial.overrides = overrides
+            self._folder.write_trial(trial)
+        return trial
+
+    def lost(self, proposed: dict[str, Any], reason: str) -> bool:
+        """The trial's worker died: whether it may start again."""
+        trial, number = self.started(proposed), proposed["number"]
+        self._losses[number] += 1
+        again = self._losses[number] <= self._config.study.failures.retries
+        if again:
+            self._progress.say(f"trial {number} starts again: {reason.strip().splitlines()[-1]}")
+        trial.error = reason
+        return again
+
+    def hung(self, proposed: dict[str, Any]) -> str | None:
+        """Where the trial's threads stood, if a round took too long."""
+        path = self._folder.hung(proposed["number"])
+        text = path.read_text() if path.exists() else ""
+        if not text:
+            return None
+        path.unlink()
+        seconds = self._config.study.failures.round_timeout_s
+        return f"{text}\nthe trial hung: no round ended within study.failures.round_timeout_s = {seconds:g} s"
 
     def reported(self, proposed: dict[str, Any], result: dict[str, Any]) -> TrialSummary:
         trial = self.started(proposed)
@@ -62,6 +129,15 @@ class Ledger:
             trial.status, trial.error, trial.objective = "failed", error, worst(self._config.study.objective)
         else:
             trial.status = "pruned" if told == "running" else told
+        study = self._config.study
+        broken = trial.status in ("failed", "diverged")
+        trial.values = values(study, trial.objective or 0.0, trial.metrics, broken=broken)
+        trial.feasible = broken or trial.status == "pruned" or max(violations(study, trial.metrics), default=0.0) <= 0.0
+        trial.ended_at = time.time()
+        failed = [other for other in self.trials if other.status == "failed"]
+        if study.failures.most is not None and len(failed) >= study.failures.most:
+            last = (failed[-1].error or "for no known reason").strip().splitlines()[-1]
+            self.hopeless = f"{len(failed)} trials failed (study.failures.most), trial {failed[-1].trial} with: {last}"
         self._folder.snapshot(trial.trial).unlink(missing_ok=True)
         self._progress.update(trial)
         self._folder.write_trial(trial)
@@ -82,7 +158,7 @@ class Ledger:
     def _close_run(self, assignment: Assignment, trial: TrialSummary) -> None:
         if trial.run_id is not None and trial.status in ("finished", "diverged"):
             return  # its worker has done it
-        store, tracker = assignment.store, assignment.tracker(trial.trial, trial.overrides)
+        store, tracker = assignment.store, assignment.tracker(trial.trial, trial.overrides, trial.of)
         status = {"failed": "FAILED", "interrupted": "KILLED"}.get(trial.status, "FINISHED")
         tags = {trial.status: "true", "rounds": str(trial.rounds)}
         run = store.find(tracker.key)
