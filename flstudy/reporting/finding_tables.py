@@ -6,7 +6,7 @@ from flstudy.reporting.comparison import Comparison, Pair, Worlds
 from flstudy.reporting.cost import Cost
 from flstudy.reporting.load import Trial
 from flstudy.reporting.pareto import Front
-from flstudy.reporting.ranking import Ranking, reason
+from flstudy.reporting.ranking import reason
 from flstudy.reporting.sensitivity import METHOD, Sensitivity
 from flstudy.reporting.tables import NOTHING, Cells, percent, settings, shown, signed
 
@@ -123,7 +123,7 @@ def front_cells(front: Front) -> Cells:
         for trial in front.best
     )
     return Cells(
-        title="Trials that no other beats in every objective",
+        title="Trials on the Pareto front",
         header=("Trial", "Algorithm", *names, "Hyper-parameters"),
         rows=rows,
         words=frozenset({0, 1, len(names) + 2}),
@@ -229,13 +229,9 @@ def amount(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def budget_cells(ranking: Ranking, costs: tuple[Cost, ...]) -> Cells:
+def budget_cells(costs: tuple[Cost, ...]) -> Cells:
     """Whether the algorithms were treated alike: trials, rounds and hours of each."""
-    order = {row.trial.algorithm: place for place, row in enumerate(ranking.rows)}
-    rows = tuple(
-        (cost.algorithm, str(cost.trials), str(cost.rounds), hours(cost.hours))
-        for cost in sorted(costs, key=lambda cost: order.get(cost.algorithm, len(order)))
-    )
+    rows = tuple((cost.algorithm, str(cost.trials), str(cost.rounds), hours(cost.hours)) for cost in costs)
     return Cells(
         title="What each algorithm was given",
         header=("Algorithm", "Trials", "Rounds", "Hours"),

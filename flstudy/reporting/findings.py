@@ -35,16 +35,24 @@ class Findings:
 
 
 def find(results: StudyResults) -> Findings:
-    """Reads the records of the chosen trials, and of those that cannot tell their cost themselves."""
+    """All that is known of a study, in the order of its ranking.
+
+    Reads the records of the chosen trials, and of those that cannot tell their cost themselves.
+    """
     ranking = rank(results)
-    known = sensitivities(results)
+    place = {row.trial.algorithm: number for number, row in enumerate(ranking.rows)}
+
+    def ranked(one: Sensitivity | Cost) -> int:
+        return place.get(one.algorithm, len(place))
+
+    known = tuple(sorted(sensitivities(results), key=ranked))
     return Findings(
         results=results,
         ranking=ranking,
         comparison=compare_chosen(results, ranking),
         sensitivities=known,
         front=front(results),
-        costs=costs(results, [row.speaker for row in ranking.rows]),
+        costs=tuple(sorted(costs(results, [row.speaker for row in ranking.rows]), key=ranked)),
         failures=failures(results),
         citations=citations([results], importances=any(one.importances for one in known)),
     )

@@ -16,6 +16,7 @@ class Picture:
 
     svg: str
     caption: str
+    paper: bool = False  # its colours need white ground, also on a dark screen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ def ranking(found: Findings) -> Section | None:
             result_cells(found.ranking, found.results.name),
             *([by_drift] if by_drift else []),
             hyperparameter_cells(found.ranking),
-            budget_cells(found.ranking, found.costs),
+            budget_cells(found.costs),
         ],
         notes=[*footnotes(found.ranking, len(found.results.seeds)), *found.budget_notes],
     )
@@ -197,6 +197,7 @@ def search(found: Findings) -> Section | None:
             figures.parallel(results, algorithm),
             f"Trials of {algorithm}: a line is a trial, read from left to right; the darker the better, the best one "
             "thick.",
+            paper=True,
         )
     title = "What did the search try, and what came of it?"
     return Section(name="Search", title=title, pictures=pictures) if pictures else None
@@ -268,8 +269,8 @@ def citation_cells(found: Sequence) -> Cells:
     return Cells(title="Works", header=("For", "Key"), rows=rows, words=frozenset({0, 1}))
 
 
-def _picture(figure: Figure | None, caption: str) -> list[Picture]:
-    return [] if figure is None else [Picture(svg=figures.to_svg(figure), caption=caption.strip())]
+def _picture(figure: Figure | None, caption: str, paper: bool = False) -> list[Picture]:
+    return [] if figure is None else [Picture(svg=figures.to_svg(figure), caption=caption.strip(), paper=paper)]
 
 
 def _ranked(found: Findings) -> tuple[str, ...]:

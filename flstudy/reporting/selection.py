@@ -49,6 +49,11 @@ def whole(results: StudyResults, trial: Trial) -> bool:
     return done and math.isfinite(value_of(results, trial))
 
 
+def comparable(results: StudyResults, trial: Trial) -> bool:
+    """Whether a trial is whole and within the study's constraints."""
+    return trial.feasible and whole(results, trial)
+
+
 def choose(results: StudyResults) -> tuple[Chosen, ...]:
     """One per algorithm that has a trial to show, best first; the first of equal trials stays."""
     higher = results.objective[1]
@@ -56,7 +61,7 @@ def choose(results: StudyResults) -> tuple[Chosen, ...]:
     def better(one: float, other: float) -> bool:
         return one > other if higher else one < other
 
-    able = {trial.trial: trial for trial in results.searched if whole(results, trial) and trial.feasible}
+    able = {trial.trial: trial for trial in results.searched if comparable(results, trial)}
     found: dict[str, Chosen] = {}
     for trial in able.values():
         one = Chosen(trial, value_of(results, trial))
@@ -65,7 +70,7 @@ def choose(results: StudyResults) -> tuple[Chosen, ...]:
     confirmed: dict[str, Chosen] = {}
     for again in results.confirmations:
         original = able.get(again.of or "")
-        if original is None or not whole(results, again) or not again.feasible:
+        if original is None or not comparable(results, again):
             continue
         one = Chosen(original, value_of(results, original), again, value_of(results, again))
         if original.algorithm not in confirmed or better(one.fresh, confirmed[original.algorithm].fresh):

@@ -15,7 +15,7 @@ import numpy as np
 
 from flstudy.reporting.domains import Domain, domains, keys_of, scalar
 from flstudy.reporting.load import StudyResults, Trial
-from flstudy.reporting.selection import value_of, whole
+from flstudy.reporting.selection import comparable, value_of
 
 LEAST_TRIALS = 8  # for importances
 WORST = 0.25  # quantile on the bad side that stands for a badly tuned trial
@@ -28,7 +28,7 @@ class Sensitivity:
 
     algorithm: str
     counts: Mapping[str, int]  # trials by status
-    complete: int  # trials that did all rounds
+    complete: int  # trials that did all rounds, within the constraints
     best: float
     median: float
     worst: float  # a quarter of the trials are worse
@@ -52,7 +52,7 @@ def sensitivities(results: StudyResults) -> tuple[Sensitivity, ...]:
     found = []
     for algorithm in dict.fromkeys(trial.algorithm for trial in results.searched):
         trials = tuple(trial for trial in results.searched if trial.algorithm == algorithm)
-        values = np.array([value_of(results, trial) for trial in trials if whole(results, trial)])
+        values = np.array([value_of(results, trial) for trial in trials if comparable(results, trial)])
         sign = 1.0 if higher else -1.0
         quantiles = sign * np.quantile(sign * values, [1.0, 0.5, WORST]) if values.size else np.full(3, np.nan)
         shares, note = _importances(results, trials, known)
@@ -75,8 +75,8 @@ def _importances(
     results: StudyResults, trials: tuple[Trial, ...], known: Mapping[str, Domain]
 ) -> tuple[dict[str, float], str | None]:
     """Importance by key, and why there are none. Diverged trials count as the worst: they tell where not to go."""
-    told = [trial for trial in trials if whole(results, trial) or trial.status == "diverged"]
-    ended = sum(whole(results, trial) for trial in trials)
+    told = [trial for trial in trials if comparable(results, trial) or trial.status == "diverged"]
+    ended = sum(comparable(results, trial) for trial in trials)
     algorithm = trials[0].algorithm
     if ended < LEAST_TRIALS:
         return {}, f"{algorithm}: importances need {LEAST_TRIALS} trials that did all rounds, and it has {ended}."
@@ -86,7 +86,7 @@ def _importances(
     import optuna
 
     higher = results.objective[1]
-    finite = [value_of(results, trial) for trial in told if whole(results, trial)]
+    finite = [value_of(results, trial) for trial in told if comparable(results, trial)]
     worst = min(finite) - 1.0 if higher else max(finite) + 1.0  # only ranks count
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -101,7 +101,7 @@ def _importances(
                     optuna.trial.create_trial(
                         params={key: scalar(trial.overrides[key]) for key in own},
                         distributions={key: known[key].distribution() for key in own},
-                        value=value_of(results, trial) if whole(results, trial) else worst,
+                        value=value_of(results, trial) if comparable(results, trial) else worst,
                     )
                 )
             # Its authors want five trials among the best; the default of a tenth has that from fifty trials on.

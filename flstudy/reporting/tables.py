@@ -175,7 +175,9 @@ def shown(value: float, metric: str) -> str:
     """A value of a metric; in percent, without the sign, where it is a share."""
     if not np.isfinite(value):
         return NOTHING
-    return f"{100 * value:.1f}" if percent(metric) else f"{value:.4g}"
+    if percent(metric):
+        return f"{100 * value:.1f}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def signed(value: float, metric: str) -> str:

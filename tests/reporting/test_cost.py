@@ -51,7 +51,7 @@ def test_by_algorithm(searched):
     assert math.isnan(flash.joules)
     cells = cost_cells(tuple(found.values()))
     assert "Energy" not in cells.header
-    assert cells.rows[2][:4] == ("Flash", "14", "2", "136")
+    assert cells.rows[0][:4] == ("Flash", "14", "2", "136")
 
 
 def test_energy_is_a_column_where_it_was_measured(tmp_path, write_study, trial):

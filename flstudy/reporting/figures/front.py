@@ -30,7 +30,7 @@ def _panel(axes: Axes, front: Front, one: int, other: int, places: dict[str, int
     scales = [100 if percent(metric) else 1 for metric, _ in front.objectives]
     values = np.array([trial.values for trial in front.trials]) * scales
     on = np.array(front.on_front)
-    for algorithm in dict.fromkeys(trial.algorithm for trial in front.trials):
+    for algorithm in sorted({trial.algorithm for trial in front.trials}, key=lambda name: places.get(name, 0)):
         place = places.get(algorithm, 0)
         own = np.array([trial.algorithm == algorithm for trial in front.trials])
         look: dict[str, Any] = {"color": colour(place), "marker": MARKERS[place % len(MARKERS)], "linewidths": 0}

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flstudy.reporting.figures.style import DASHES, MARKERS, colour, new_figure, order, plain
 from flstudy.reporting.load import StudyResults
-from flstudy.reporting.selection import selection_metric, value_of, whole
+from flstudy.reporting.selection import comparable, selection_metric, value_of
 from flstudy.reporting.tables import percent
 
 
@@ -25,7 +25,7 @@ def history(results: StudyResults, ranked: tuple[str, ...] = ()) -> Figure | Non
         points = [
             (number, scale * value_of(results, trial))
             for number, trial in enumerate(own, start=1)
-            if whole(results, trial) and trial.feasible
+            if comparable(results, trial)
         ]
         if not points:
             continue

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from flstudy.reporting.domains import Domain, domains, keys_of
 from flstudy.reporting.figures.style import GREY, new_figure
 from flstudy.reporting.load import StudyResults
-from flstudy.reporting.selection import selection_metric, value_of, whole
+from flstudy.reporting.selection import comparable, selection_metric, value_of
 from flstudy.reporting.tables import percent
 
 MAP = colormaps["cividis_r"]  # dark is good; told apart with any colour vision, and in grey
@@ -19,7 +19,7 @@ def parallel(results: StudyResults, algorithm: str) -> Figure | None:
     """The trials of one algorithm that did all rounds; the better the darker. None for fewer than two of them, or
     where nothing was searched."""
     higher, metric = results.objective[1], selection_metric(results)
-    trials = tuple(trial for trial in results.searched if trial.algorithm == algorithm and whole(results, trial))
+    trials = tuple(trial for trial in results.searched if trial.algorithm == algorithm and comparable(results, trial))
     known = domains(results)
     keys = [key for key in keys_of(trials, known) if all(key in trial.overrides for trial in trials)]
     if len(trials) < 2 or not keys:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from flstudy.reporting.domains import Domain, domains, keys_of
 from flstudy.reporting.figures.style import MARKERS, colour, new_figure, order, plain
 from flstudy.reporting.load import StudyResults
-from flstudy.reporting.selection import selection_metric, value_of, whole
+from flstudy.reporting.selection import comparable, selection_metric, value_of
 from flstudy.reporting.tables import percent
 
 COLUMNS = 3
@@ -18,7 +18,7 @@ APART = 0.5  # of the room between two options of a choice, in which the algorit
 
 def slices(results: StudyResults, ranked: tuple[str, ...] = ()) -> Figure | None:
     """A panel per searched key with the trials that did all rounds; the axis of a log domain is logarithmic."""
-    trials = tuple(trial for trial in results.searched if whole(results, trial))
+    trials = tuple(trial for trial in results.searched if comparable(results, trial))
     known = domains(results)
     keys = keys_of(trials, known)
     if not keys:
@@ -33,11 +33,10 @@ def slices(results: StudyResults, ranked: tuple[str, ...] = ()) -> Figure | None
     told: dict[str, Artist] = {}
     for key in keys:
         axes = next(panels)
-        for algorithm, place in places.items():
+        having = [name for name in places if any(t.algorithm == name and key in t.overrides for t in trials)]
+        for index, algorithm in enumerate(having):
             own = [trial for trial in trials if trial.algorithm == algorithm and key in trial.overrides]
-            if not own:
-                continue
-            shift = APART * ((place + 0.5) / len(places) - 0.5)
+            shift, place = APART * ((index + 0.5) / len(having) - 0.5), places[algorithm]
             told[algorithm] = axes.scatter(
                 [_at(known[key], trial.overrides[key], shift) for trial in own],
                 [scale * value_of(results, trial) for trial in own],
