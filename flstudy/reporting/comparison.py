@@ -45,6 +45,7 @@ class Comparison:
 
     metric: str
     higher: bool
+    fresh: bool  # whether all trials were trained again on seeds that chose none of the search
     values: Mapping[str, Mapping[int, float]]  # algorithm -> seed -> last value; best mean first
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
@@ -96,7 +97,8 @@ def compare_chosen(results: StudyResults, ranking: Ranking, metric: str | None =
             f"With fewer than {LEAST_SEEDS} seeds in common it cannot be told whether two algorithms differ: "
             "give more seeds, or study.confirm.seeds."
         )
-    if any(row.confirmation is None for row in ranking.rows) and len(values) > 1:
+    fresh = all(row.confirmation is not None for row in ranking.rows)
+    if not fresh and len(values) > 1:
         notes.append(
             "Compared on the seeds of the search, which chose these trials: an algorithm with more trials had more "
             "chances to look good. Confirm on new seeds (study.confirm.seeds) before you call it better."
@@ -105,6 +107,7 @@ def compare_chosen(results: StudyResults, ranking: Ranking, metric: str | None =
     return Comparison(
         metric=wanted,
         higher=higher,
+        fresh=fresh,
         values={name: values[name] for name in ordered},
         pairs=pairs,
         notes=tuple(notes),

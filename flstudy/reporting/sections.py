@@ -37,12 +37,14 @@ def study_facts(found: Findings) -> dict[str, str]:
     config, study = results.config, results.config.get("study") or {}
     population = config.get("population") or {}
     metric, higher = results.objective
+    again = [row.confirmation for row in found.ranking.rows if row.confirmation is not None]
     facts = {
         "Task": short(config.get("task")),
         "Data": ", ".join(filter(None, (short(population.get(part)) for part in ("dataset", "partition", "drift")))),
         "Devices": ", ".join(f"{population[key]} {key}" for key in ("clients", "participants") if population.get(key)),
         "Rounds": str(results.rounds),
         "Seeds": ", ".join(map(str, results.seeds)),
+        "New seeds": ", ".join(map(str, results.seeds_of(again[0]))) if again else "",
         "Objective": f"{'highest' if higher else 'lowest'} {metric}",
         "Search": ", ".join(filter(None, (short(study.get("sampler")), short(study.get("scheduler"))))),
     }
@@ -95,9 +97,10 @@ def verdicts(comparison: Comparison) -> list[str]:
     """What can be said of the leader and of each other algorithm."""
     leader = next(iter(comparison.values), None)
     own = [pair for pair in comparison.pairs if pair.first == leader]
+    caution = "" if comparison.fresh else ", on the seeds that chose their trials: confirm it on new ones"
     said = []
     for verdict, sentence in (
-        ("different", f"On {comparison.metric}, {leader} is better than {{}} beyond what chance explains."),
+        ("different", f"On {comparison.metric}, {leader} is better than {{}} beyond what chance explains{caution}."),
         ("not shown", f"On {comparison.metric}, no difference between {leader} and {{}} could be shown."),
         ("cannot tell", f"Too few seeds to tell {leader} from {{}} on {comparison.metric}."),
     ):

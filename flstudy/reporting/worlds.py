@@ -109,9 +109,11 @@ def notes_of(worlds: Worlds) -> list[str]:
         said.append(f"Friedman's test over the studies: χ² = {statistic:.2f}, p {sign}: {verdict}.")
     said.append("Rank 1 is best; a win is a study in which nobody was better; equal algorithms share their ranks.")
     said += worlds.notes
+    where: dict[str, list[str]] = {}  # note -> studies
     for name, comparison in zip(worlds.names, worlds.comparisons, strict=True):
-        said += [f"{name}: {note}" for note in comparison.notes]
-    return said
+        for note in comparison.notes:
+            where.setdefault(note, []).append(name)
+    return said + [f"{', '.join(names)}: {note}" for note, names in where.items()]
 
 
 def _tables(found: Sequence[Findings], worlds: Worlds) -> list[tuple[str, Cells]]:
@@ -136,7 +138,7 @@ def _sections(found: Sequence[Findings], worlds: Worlds, notes: list[str], svgs:
         )
     ]
     for one, comparison in zip(found, worlds.comparisons, strict=True):
-        pairs = comparison_cells(comparison)
+        pairs, own = comparison_cells(comparison), one.results.folder / "report" / "report.html"
         ranked = [result_cells(one.ranking, one.results.name)] if one.ranking.rows else []
         made.append(
             Section(
@@ -144,7 +146,7 @@ def _sections(found: Sequence[Findings], worlds: Worlds, notes: list[str], svgs:
                 title=f"What came out in study {one.results.name}?",
                 points=verdicts(comparison),
                 tables=[*ranked, *([pairs] if pairs else [])],
-                notes=[f"Its own report: {from_here(one.results.folder / 'report' / 'report.html')}"],
+                notes=[f"Its own report: {from_here(own)}"] if own.is_file() else [],
             )
         )
     return made

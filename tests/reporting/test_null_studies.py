@@ -15,7 +15,7 @@ from flstudy.reporting.comparison import compare
 from flstudy.reporting.load import StudyResults, Trial
 from flstudy.reporting.selection import choose
 
-STUDIES, SEEDS, NEW = 1000, 3, 5
+STUDIES, SEEDS, NEW = 600, 3, 5
 LEVEL = 0.05
 CONFIG = {"rounds": 1, "seeds": list(range(SEEDS)), "study": {"objective": {"metric": "valid/accuracy", "mode": "max"}}}
 

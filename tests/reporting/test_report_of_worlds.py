@@ -38,6 +38,8 @@ def test_a_common_report(worlds):
         "summary", "calm", "sudden", "slow-ly", "how-it-was-made", "citations",
     ]  # fmt: skip
     assert len(reader.all("svg")) == 1
+    assert written.notes[-1].startswith("calm, sudden, slow_ly: Compared on the seeds of the search")
+    assert "on the seeds that chose their trials: confirm it on new ones" in "".join(reader.words)
     assert written.figure_path.is_file()
     assert "demsar2006" in written.citations_path.read_text()
     assert r"slow\_ly" in written.latex_path.read_text()

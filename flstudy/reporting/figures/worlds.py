@@ -10,7 +10,8 @@ from flstudy.reporting.tables import percent
 
 def worlds_figure(worlds: Worlds) -> Figure | None:
     """Mean and standard deviation over seeds of each algorithm in each study, side by side."""
-    names = list(dict.fromkeys(name for comparison in worlds.comparisons for name in comparison.values))
+    ranked = [standing.algorithm for standing in worlds.standings]
+    names = list(dict.fromkeys([*ranked, *(name for comparison in worlds.comparisons for name in comparison.values)]))
     if not names:
         return None
     scale = 100 if percent(worlds.metric) else 1
