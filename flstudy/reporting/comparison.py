@@ -8,6 +8,7 @@ Friedman's test for whether any of them differ.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ import numpy as np
 
 from flstudy.reporting.load import StudyResults, Trial
 from flstudy.reporting.ranking import Floats, Ranking
+from flstudy.reporting.selection import comparable
 
 LEVEL = 0.05
 LEAST_SEEDS = 3
@@ -102,6 +104,14 @@ def compare_chosen(results: StudyResults, ranking: Ranking, metric: str | None =
         notes.append(
             "Compared on the seeds of the search, which chose these trials: an algorithm with more trials had more "
             "chances to look good. Confirm on new seeds (study.confirm.seeds) before you call it better."
+        )
+    again = Counter(trial.algorithm for trial in results.confirmations if comparable(results, trial))
+    confirmed = {name: again[name] for name in values if again[name]}
+    if fresh and len(set(confirmed.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in confirmed.items())
+        notes.append(
+            f"Different numbers of trials were confirmed ({told}): the best of several on the new seeds is a little "
+            "too good itself."
         )
     ordered = sorted(values, key=lambda name: -_mean(values[name]) if higher else _mean(values[name]))
     return Comparison(
