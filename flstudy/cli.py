@@ -13,7 +13,7 @@ COMMANDS = {
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
     "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]",
-    "report": "table and curves of a study:       flstudy report STUDY",
+    "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
@@ -145,13 +145,21 @@ def resumed(arguments: list[str]) -> Path | None:
 
 def report(command: str, arguments: list[str]) -> int:
     """``flstudy report``."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: flstudy report STUDY\n\nSTUDY is a study's folder, or its name under studies/.")
-        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
+    if not rest or any(argument.startswith("-") for argument in rest):
+        print(
+            "usage: flstudy report STUDY [STUDY ...] [--json]\n\n"
+            "STUDY is a study's folder, or its name under studies/; several studies get a common report."
+        )
+        return 0 if "-h" in rest or "--help" in rest else 2
     from flstudy.reporting import report as make_report
 
-    given = Path(arguments[0])
-    make_report(given if given.is_dir() else Path("studies") / given).print()
+    given = [Path(argument) for argument in rest]
+    written = make_report(*(path if path.is_dir() else Path("studies") / path for path in given))
+    if as_json:
+        print(json.dumps({**written.values, "page": str(written.page_path)}, indent=2))
+    else:
+        written.print()
     return 0
 
 

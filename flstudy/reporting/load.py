@@ -84,9 +84,33 @@ class StudyResults:
         objective = (self.config.get("study") or {}).get("objective") or {}
         return str(objective.get("metric", "valid/accuracy")), objective.get("mode", "max") != "min"
 
+    @property
+    def objectives(self) -> list[tuple[str, bool]]:
+        """(metric, whether higher is better) of all objectives, in the order of a trial's values."""
+        more = (self.config.get("study") or {}).get("objectives") or []
+        return [
+            self.objective,
+            *((str(one.get("metric", "valid/accuracy")), one.get("mode", "max") != "min") for one in more),
+        ]
+
+    @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials of the search."""
+        return tuple(trial for trial in self.trials if trial.stage != "confirm")
+
+    @property
+    def confirmations(self) -> tuple[Trial, ...]:
+        """Trials of the search that were trained again on seeds that it had not seen."""
+        return tuple(trial for trial in self.trials if trial.stage == "confirm")
+
+    def seeds_of(self, trial: Trial) -> list[int]:
+        """The seeds of a trial: a confirmation has its own."""
+        own = trial.overrides.get("seeds")
+        return [int(seed) for seed in own] if isinstance(own, list) else self.seeds
+
     def counts(self) -> Counter[str]:
-        """Trials by status."""
-        return Counter(trial.status for trial in self.trials)
+        """Trials of the search by status."""
+        return Counter(trial.status for trial in self.searched)
 
     def records(self, trial: Trial) -> pa.Table:
         if trial.trial not in self._tables:
@@ -96,6 +120,14 @@ class StudyResults:
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(rounds [T], values [S, T]) of one metric of a trial."""
         return curve(self.records(trial), metric)
+
+    def last(self, trial: Trial, metric: str) -> dict[int, float]:
+        """The last recorded value of a metric by seed."""
+        _, values = self.curve(trial, metric)
+        table = self.records(trial)
+        _, first = np.unique(table["replica"].to_numpy(), return_index=True)
+        seeds = table["seed"].to_numpy()[first].tolist()
+        return dict(zip(seeds, values[:, -1].tolist(), strict=True))
 
 
 def load_study(folder: str | os.PathLike[str]) -> StudyResults:
