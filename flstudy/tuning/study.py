@@ -28,9 +28,8 @@ def run_study(
     events = [event._asdict() for event in config.events()]
     (result.path / "events.json").write_text(json.dumps(events, indent=2) + "\n")
     written = report(result.path)
-    result.run.log_artifact(written.summary_path, "report")
-    if written.figure_path is not None:
-        result.run.log_artifact(written.figure_path, "report")
+    for path in sorted(written.summary_path.parent.iterdir()):
+        result.run.log_artifact(path, "report")
     if as_json:
         print(json.dumps(told(result), indent=2, default=str))
     else:
