@@ -100,13 +100,11 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
     assert f"experiments restore --experiment-id {store.experiment_id}" in refused(uri)
 
 
-def test_a_database_without_its_driver_is_refused_with_what_to_install():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(ConfigError, match=r"which needs 'no_such_driver': run pip install 'flstudy\[serve\]'"):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("flstudy.tracking.store._client", missing)
-                open_store(f"mysql://flstudy:secret@127.0.0.1:{port}/mlflow")
+def test_a_database_without_its_driver_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("flstudy.tracking.store._client", missing)
+    told = r"which needs 'no_such_driver': run pip install 'flstudy\[serve\]'"
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConfigError, match=told):
+        open_store(f"mysql://flstudy:secret@127.0.0.1:{listener.getsockname()[1]}/mlflow")
 
 
 def missing(uri: str) -> None:
