@@ -91,6 +91,11 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
         experiment_id = _experiment(uri, scheme, experiment)
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:  # the database's driver, which MLflow does not bring along
+        raise ConfigError(
+            f"store must be one whose driver is installed, got {_shown(uri)!r}, which needs {error.name!r}: "
+            f"run pip install 'flstudy[serve]', or use an MLflow server in front of it (http://HOST:PORT)"
+        ) from error
     except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(
@@ -137,6 +142,7 @@ def quiet() -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run of a server
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
