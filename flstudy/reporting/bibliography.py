@@ -75,6 +75,18 @@ ENTRIES: dict[str, str] = {
   journal = {IEEE Transactions on Evolutionary Computation}, volume = {6}, number = {2}, pages = {182--197},
   year    = {2002}
 }""",
+    "li2018hyperband": """@article{li2018hyperband,
+  author    = {Li, Lisha and Jamieson, Kevin and DeSalvo, Giulia and Rostamizadeh, Afshin and Talwalkar, Ameet},
+  title     = {Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization},
+  journal   = {Journal of Machine Learning Research}, volume = {18}, number = {185}, pages = {1--52}, year = {2018}
+}""",
+    "jaderberg2017": """@misc{jaderberg2017,
+  author    = {Jaderberg, Max and Dalibard, Valentin and Osindero, Simon and Czarnecki, Wojciech M. and
+               Donahue, Jeff and Razavi, Ali and Vinyals, Oriol and Green, Tim and Dunning, Iain and
+               Simonyan, Karen and Fernando, Chrisantha and Kavukcuoglu, Koray},
+  title     = {Population Based Training of Neural Networks},
+  howpublished = {arXiv:1711.09846}, year = {2017}
+}""",
     "li2020asha": """@inproceedings{li2020asha,
   author    = {Li, Liam and Jamieson, Kevin and Rostamizadeh, Afshin and Gonina, Ekaterina and Ben-tzur, Jonathan and
                Hardt, Moritz and Recht, Benjamin and Talwalkar, Ameet},

@@ -26,6 +26,8 @@ CITED: dict[str, tuple[str, ...]] = {
     "Nsga2": ("deb2002",),
     # schedulers
     "Asha": ("li2020asha",),
+    "HyperBand": ("li2018hyperband", "li2020asha"),
+    "Pbt": ("jaderberg2017",),
     "MedianStopping": ("golovin2017",),
     # worlds
     "Digits": ("alpaydin1998",),
