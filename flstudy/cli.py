@@ -16,6 +16,7 @@ COMMANDS = {
     "report": "table and curves of a study:       flstudy report STUDY",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
+    "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
     "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|...",
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "report": report,
             "studies": studies,
             "show": show,
+            "sync": sync,
             "ui": ui,
             "bench": bench,
             "list": list_names,
@@ -190,6 +192,41 @@ def show(command: str, arguments: list[str]) -> int:
         console.print(cells.rich())
     if entry["error"]:
         console.print(entry["error"], style="red", markup=False, highlight=False)
+    return 0
+
+
+def sync(command: str, arguments: list[str]) -> int:
+    """``flstudy sync``."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(
+        prog="flstudy sync",
+        description="Tell MLflow what it has missed of studies, from their folders: runs, parameters, rounds, reports. "
+        "Doing it twice changes nothing.",
+    )
+    parser.add_argument("studies", nargs="+", help="Study folders, or their names under studies/.")
+    parser.add_argument("--store", type=str | None, default=None, help="MLflow tracking URI; default: the study's own.")
+    options = parser.parse_args(arguments)
+    folders = [given if given.is_dir() else Path("studies") / given for given in map(Path, options.studies)]
+    from flstudy.reporting.listing import standing
+    from flstudy.tracking.store import open_store, shown
+    from flstudy.tracking.sync import sync as deliver
+
+    for folder in folders:
+        state = standing(folder)
+        if not (folder / "study.yaml").is_file() or "study_id" not in state:
+            raise ConfigError(f"there is no study {str(folder)!r} that was started: see flstudy studies")
+        if state["state"] == "running":
+            raise ConfigError(
+                f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
+            )
+        store = open_store(options.store or state.get("store"))
+        try:
+            print(f"{folder.name}: {deliver(folder, store)} ({shown(store.uri)})")
+        except ConfigError:
+            raise
+        except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
+            raise ConfigError(f"{shown(store.uri)} went away ({error}): start it and do this again") from error
     return 0
 
 

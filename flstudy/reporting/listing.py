@@ -35,7 +35,7 @@ def studies(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def _entry(results: StudyResults) -> dict[str, Any]:
     metric, higher = results.objective
     wanted = int((results.config.get("study") or {}).get("trials", len(results.trials)))
-    known = _state(results.folder)
+    known = standing(results.folder)
     ended = [trial for trial in results.trials if trial.status == "finished" and math.isfinite(trial.objective)]
     best = max(ended, key=lambda trial: trial.objective if higher else -trial.objective, default=None)
     return {
@@ -49,7 +49,7 @@ def _entry(results: StudyResults) -> dict[str, Any]:
     }
 
 
-def _state(folder: Path) -> dict[str, Any]:
+def standing(folder: Path) -> dict[str, Any]:
     """What the study says of itself; ``killed`` where it says that it runs and its process is gone."""
     try:
         known: dict[str, Any] = json.loads((folder / "state.json").read_text())

@@ -4,6 +4,7 @@ studies/<name>/study.yaml              the config
                trials.jsonl            a `TrialSummary` per line; of several lines of one trial the last one counts
                records/<trial>.parquet every metric of every round and replica
                snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
+               models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                ray/                    Ray Tune's own state
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
 from flstudy.reporting.listing import lives
-from flstudy.reporting.load import read_entries
+from flstudy.tracking.trials import read_entries
 from flstudy.tuning.trial import Status
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class StudyFolder:
 
     def snapshot(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.ckpt"
+
+    def model(self, trial: int) -> Path:
+        return self.path / "models" / f"{trial}.pt"
 
     def write_config(self, config: "Config") -> None:
         import yaml

@@ -25,9 +25,9 @@ def run_study(config: "Config", console: Console | None = None, resume: Path | N
     events = [event._asdict() for event in config.events()]
     (result.path / "events.json").write_text(json.dumps(events, indent=2) + "\n")
     written = report(result.path)
-    result.run.log_artifact(written.summary_path, "report")
-    if written.figure_path is not None:
-        result.run.log_artifact(written.figure_path, "report")
+    result.run.log_files(result.path)
+    if result.delivered and not result.run.delivered:
+        console.print(f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False)
     written.print(console)
     if result.interrupted:
         console.print(f"Go on with it: [bold]flstudy tune --resume {result.name}[/bold]", highlight=False)

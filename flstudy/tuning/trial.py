@@ -8,6 +8,7 @@ What ends a trial early is said in its status:
     failed     it raised, or never measured the objective: the traceback is kept and the study goes on
 """
 
+import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,9 @@ from flstudy.tracking.mlflow import mean
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Objective
-    from flstudy.federation import Record
+    from flstudy.federation import Coordinator, Record
+
+log = logging.getLogger(__name__)
 
 Status = Literal["finished", "pruned", "diverged", "failed", "interrupted"]
 
@@ -53,7 +56,7 @@ class Tracker(Protocol):
     def log(self, record: "Record") -> None: ...
     def finish(
         self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
-    ) -> None: ...
+    ) -> Any: ...
 
 
 def worst(objective: "Objective") -> float:
@@ -78,6 +81,7 @@ def run_trial(
     tracker: Tracker | None = None,
     records_path: str | Path | None = None,
     snapshot: str | Path | None = None,
+    model: str | Path | None = None,
 ) -> Outcome:
     """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
 
@@ -85,13 +89,15 @@ def run_trial(
     'status': ..., 'error': ...}`` after every round that measured the objective, and once more at the end, so the
     objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
     as Parquet, ``snapshot`` the file where the trial's state is kept while it runs, and from which it goes on if there
-    is one.
+    is one. ``model`` is where a trial that finishes leaves its trained model, that of its first seed.
     """
     trial = _Trial(config, report, tracker)
     try:
         trial.config = config.with_overrides(overrides)
         trial.open()
-        trial.train(records_path, None if snapshot is None else Path(snapshot))
+        coordinator = trial.train(records_path, None if snapshot is None else Path(snapshot))
+        if trial.status == "finished" and model is not None:
+            trial.keep(coordinator, Path(model))
     except KeyboardInterrupt:
         trial.close("KILLED", None)
         raise
@@ -122,9 +128,9 @@ class _Trial:
             made = self.config
             self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
 
-    def train(self, records_path: str | Path | None, snapshot: Path | None = None) -> None:
+    def train(self, records_path: str | Path | None, snapshot: Path | None = None) -> "Coordinator":
         if records_path is None:
-            self.config.run(lambda record: self.on_round(record, None))
+            coordinator = self.config.run(lambda record: self.on_round(record, None))
         else:
             from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
 
@@ -136,7 +142,7 @@ class _Trial:
                     resume = str(snapshot) if snapshot.is_file() else None
                     self.untold = records_path if resume else None
                     kept = {"callbacks": [Snapshots(writer, snapshot, self.config.study.snapshot_s)], "resume": resume}
-                self.config.run(lambda record: self.on_round(record, writer), **kept)
+                coordinator = self.config.run(lambda record: self.on_round(record, writer), **kept)
         if self.status == "finished" and self.value is None:
             near = get_close_matches(self.objective.metric, self.metrics, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(self.metrics)) or 'none'}"
@@ -144,6 +150,18 @@ class _Trial:
                 f"study.objective.metric must be a metric that evaluations measure, "
                 f"got {self.objective.metric!r}: {hint}"
             )
+        return coordinator
+
+    @staticmethod
+    def keep(coordinator: "Coordinator | None", path: Path) -> None:
+        """The trained model; a disk that is full then fails no trial that has all its rounds."""
+        from flstudy.tracking.models import save_model
+
+        try:
+            if coordinator is not None:  # stand-ins train none
+                save_model(coordinator, path)
+        except Exception as error:
+            log.warning("the trained model was not kept: %s", error)
 
     def on_round(self, record: "Record", writer: Any) -> None:
         from flstudy.config import StopRun

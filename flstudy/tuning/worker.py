@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
+from flstudy.tracking.figures import STUDY_ID, TRIAL, trial_tags
+from flstudy.tracking.mlflow import TrialRun
 from flstudy.tracking.store import Store
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.trial import Outcome, algorithm_of, run_trial
@@ -39,7 +40,7 @@ class Assignment:
         """The trial's run in MLflow, the same one whenever the trial is started again."""
         key = {STUDY_ID: self.study_id, TRIAL: str(number)}
         algorithm = algorithm_of(self.config, overrides)
-        tags = {STUDY: self.study, **self.environment, **self.config.tags(), "algorithm": algorithm}
+        tags = trial_tags(self.study, algorithm, self.config.tags(), self.environment)
         return TrialRun(self.store, name=f"{number} {algorithm}", key=key, parent=self.parent, tags=tags)
 
 
@@ -102,7 +103,7 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
         numbers = {"objective": told["objective"], "round": told["round"]}
         rest = {"status": told["status"], "error": told["error"], "metrics": json.dumps(told["metrics"])}
         try:
-            tune.report({**numbers, **rest, "run_id": tracker.run_id})
+            tune.report({**numbers, **rest, "run_id": tracker.run_id, "synced": tracker.delivered})
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
             return False
@@ -116,6 +117,7 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
             tracker=tracker,
             records_path=assignment.folder.records(number),
             snapshot=assignment.folder.snapshot(number),
+            model=assignment.folder.model(number),
         )
     finally:
         _idle.set()
