@@ -36,7 +36,7 @@ def studies(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def _entry(results: StudyResults) -> dict[str, Any]:
     study = results.config.get("study") or {}
     wanted = study.get("trials")  # none where the budget alone decides
-    known = _state(results.folder)
+    known = standing(results.folder)
     best = next(iter(choose(results)), None)
     return {
         "study": results.name,
@@ -49,7 +49,7 @@ def _entry(results: StudyResults) -> dict[str, Any]:
     }
 
 
-def _state(folder: Path) -> dict[str, Any]:
+def standing(folder: Path) -> dict[str, Any]:
     """What the study says of itself; ``killed`` where it says that it runs and its process is gone."""
     try:
         known: dict[str, Any] = json.loads((folder / "state.json").read_text())

@@ -22,6 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.tracking.records import curve, read_records
+from flstudy.tracking.trials import read_entries
 
 T = TypeVar("T")
 
@@ -174,32 +175,6 @@ def _trial(entry: Mapping[str, Any]) -> Trial:
         run_id=entry.get("run_id"),
         error=entry.get("error"),
     )
-
-
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """The trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
-
-    A last line without an end was cut off by a kill and counts for nothing.
-
-    Raises:
-        ValueError: for any other line that is no JSON object with a trial's number.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    found: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
-        try:
-            entry = json.loads(line)
-            found[int(entry["trial"])] = entry
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}, must be a trial, got {line.strip()[:60]!r}: {error}") from error
-    return [found[number] for number in sorted(found)]
 
 
 def _read(path: Path, parse: Any, kind: type[T]) -> T:

@@ -6,6 +6,7 @@ studies/<name>/study.yaml              the config
                snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
                snapshots/<trial>.hung  where the threads of a trial stood when a round took too long
                optuna.journal          the search's history, for Optuna's dashboard
+               models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                ray/                    Ray Tune's own state
 """
 
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
 from flstudy.reporting.listing import lives
-from flstudy.reporting.load import read_entries
+from flstudy.tracking.trials import read_entries
 from flstudy.tuning.trial import Status
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class StudyFolder:
 
     def hung(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.hung"
+
+    def model(self, trial: int) -> Path:
+        return self.path / "models" / f"{trial}.pt"
 
     def write_config(self, config: "Config") -> None:
         import yaml

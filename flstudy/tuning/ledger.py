@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flstudy.tracking.mlflow import told_error
+from flstudy.tracking.mlflow import StudyRun
+from flstudy.tracking.sync import sync
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.goals import values, violations, worst
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.trial import algorithm_of
-from flstudy.tuning.worker import Assignment
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -117,7 +117,7 @@ class Ledger:
         trial = self.started(proposed)
         trial.objective, trial.rounds = result["objective"], result["round"]
         trial.metrics, trial.error = json.loads(result["metrics"]), result["error"]
-        trial.run_id = result["run_id"] or trial.run_id
+        trial.run_id, trial.synced = result["run_id"] or trial.run_id, result["synced"]
         self._progress.update(trial)
         return trial
 
@@ -141,35 +141,49 @@ class Ledger:
         self._folder.snapshot(trial.trial).unlink(missing_ok=True)
         self._progress.update(trial)
         self._folder.write_trial(trial)
+        self._keep_best(trial.algorithm)
 
-    def close(self, assignment: Assignment) -> None:
-        """Say of the trials that could not say it themselves how they ended, here and in MLflow."""
+    def _keep_best(self, algorithm: str) -> None:
+        """Of an algorithm's models only the best trial's stays; confirmed trials come before those of the search."""
+        objective = self._config.study.objective
+        sign = 1 if objective.mode == "max" else -1
+        kept = [
+            trial for trial in self.trials if trial.algorithm == algorithm and self._folder.model(trial.trial).exists()
+        ]
+        ranked = sorted(
+            kept,
+            key=lambda trial: (trial.counts, trial.stage == "confirm", sign * (trial.objective or 0.0)),
+            reverse=True,
+        )
+        for trial in ranked[0 if ranked and not ranked[0].counts else 1 :]:
+            self._folder.model(trial.trial).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Say in the folder of the trials that could not say it themselves how they ended."""
         for trial in self.trials:
             if trial.status == "running":
                 trial.status = "interrupted"
-        self._folder.write_trials(self.trials)
-        try:
-            for trial in self.trials:
-                self._close_run(assignment, trial)
-        except Exception as error:  # the folder has it all: a store that went away must not lose the study
-            log.warning("MLflow did not take the ends of some trials: %s", error)
+            if trial.status in ("pruned", "interrupted"):
+                trial.synced = False  # perhaps: such a worker has no last word here
         self._folder.write_trials(self.trials)
 
-    def _close_run(self, assignment: Assignment, trial: TrialSummary) -> None:
-        if trial.run_id is not None and trial.status in ("finished", "diverged"):
-            return  # its worker has done it
-        store, tracker = assignment.store, assignment.tracker(trial.trial, trial.overrides, trial.of)
-        status = {"failed": "FAILED", "interrupted": "KILLED"}.get(trial.status, "FINISHED")
-        tags = {trial.status: "true", "rounds": str(trial.rounds)}
-        run = store.find(tracker.key)
-        if run is None:  # the worker died before it could open one
-            tracker.start(params=trial.overrides, tags={}, seeds=())
-            tracker.finish(status, tags=tags, error=trial.error)
-            trial.run_id = tracker.run_id
-            return
-        trial.run_id = run.info.run_id
-        if trial.status == "interrupted":
-            tags["pruned"] = "false"  # its worker took it for the scheduler's stop
-        elif run.info.status != "RUNNING":
-            return  # its worker has done it
-        store.end(trial.run_id, status, {**tags, **told_error(trial.error)})
+    def deliver(self, run: StudyRun) -> bool:
+        """Tell MLflow what it has missed of the study, if anything; returns whether it has all of it now."""
+        runs = {trial.trial: trial.run_id for trial in self.trials if trial.synced and trial.run_id is not None}
+        try:
+            if run.delivered and len(runs) == len(self.trials):
+                self._log_models(run, runs)
+                return True
+            runs = sync(self._folder.path, run.store).run_ids
+        except Exception as error:  # the folder has it all: a store that went away must not lose the study
+            log.warning("MLflow has not got all of the study: %s", error)
+            return False
+        for trial in self.trials:
+            trial.synced, trial.run_id = True, runs[trial.trial]
+        return True
+
+    def _log_models(self, run: StudyRun, runs: dict[int, str]) -> None:
+        if any(self._folder.model(number).exists() for number in runs):
+            from flstudy.tracking.models import log_models  # the engine, which stand-ins do without
+
+            log_models(self._folder.path, run.store, runs)

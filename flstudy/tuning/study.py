@@ -28,11 +28,14 @@ def run_study(
     events = [event._asdict() for event in config.events()]
     (result.path / "events.json").write_text(json.dumps(events, indent=2) + "\n")
     written = report(result.path)
-    for path in sorted(written.summary_path.parent.iterdir()):
-        result.run.log_artifact(path, "report")
+    result.run.log_files(result.path)
     if as_json:
         print(json.dumps(told(result), indent=2, default=str))
     else:
+        if result.delivered and not result.run.delivered:
+            console.print(
+                f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
+            )
         written.print(console)
         if result.interrupted:
             console.print(f"Go on with it: [bold]flstudy tune --resume {result.name}[/bold]", highlight=False)
@@ -47,6 +50,7 @@ def told(result: StudyResult) -> dict[str, Any]:
         "run_id": result.run.run_id,
         "interrupted": result.interrupted,
         "stopped": result.hopeless,
+        "delivered": result.delivered,
         "best": {name: asdict(trial) for name, trial in result.best.items()},
         "trials": [asdict(trial) for trial in result.trials],
     }

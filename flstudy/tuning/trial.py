@@ -8,6 +8,7 @@ What ends a trial early is said in its status:
     failed     it raised, or never measured the objective: the traceback is kept and the study goes on
 """
 
+import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,9 @@ from flstudy.tuning.hang import HangWatch
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-    from flstudy.federation import Record
+    from flstudy.federation import Coordinator, Record
+
+log = logging.getLogger(__name__)
 
 Status = Literal["finished", "pruned", "diverged", "failed", "interrupted"]
 
@@ -52,7 +55,7 @@ class Tracker(Protocol):
     def log(self, record: "Record") -> None: ...
     def finish(
         self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
-    ) -> None: ...
+    ) -> Any: ...
 
 
 def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
@@ -71,6 +74,7 @@ def run_trial(
     records_path: str | Path | None = None,
     snapshot: str | Path | None = None,
     resume: str | Path | None = None,
+    model: str | Path | None = None,
     watch: HangWatch | None = None,
 ) -> Outcome:
     """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
@@ -80,7 +84,8 @@ def run_trial(
     objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
     as Parquet, ``snapshot`` the file where the trial's state is kept while it runs, and from which it goes on if there
     is one; ``resume`` is another such file to go on from. With snapshots every report has a function ``save`` that
-    writes the trial's state to a path. ``watch`` gets a sign of life after every round.
+    writes the trial's state to a path. ``model`` is where a trial that finishes leaves its trained model, that of its
+    first seed. ``watch`` gets a sign of life after every round.
     """
     watch = watch or HangWatch(None, Path())
     trial = _Trial(config, report, tracker, watch.beat)
@@ -88,7 +93,9 @@ def run_trial(
         trial.config = config.with_overrides(overrides)
         trial.open()
         with watch:
-            trial.train(records_path, None if snapshot is None else Path(snapshot), resume)
+            coordinator = trial.train(records_path, None if snapshot is None else Path(snapshot), resume)
+        if trial.status == "finished" and model is not None:
+            trial.keep(coordinator, Path(model))
     except KeyboardInterrupt:
         trial.close("KILLED", None)
         raise
@@ -127,10 +134,10 @@ class _Trial:
 
     def train(
         self, records_path: str | Path | None, snapshot: Path | None = None, resume: str | Path | None = None
-    ) -> None:
+    ) -> "Coordinator":
         self.whole = WholeRun(self.config.drift_rounds(), self.config.rounds)
         if records_path is None:
-            self.config.run(lambda record: self.on_round(record, None))
+            coordinator = self.config.run(lambda record: self.on_round(record, None))
             self.on_end(None)
         else:
             from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
@@ -145,7 +152,7 @@ class _Trial:
                     snapshots = Snapshots(writer, snapshot, self.config.study.snapshot_s)
                     self.save = snapshots.save
                     kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
-                self.config.run(lambda record: self.on_round(record, writer), **kept)
+                coordinator = self.config.run(lambda record: self.on_round(record, writer), **kept)
                 self.on_end(writer)
         if self.status == "finished" and self.value is None:
             near = get_close_matches(self.objective.metric, self.metrics, 1)
@@ -154,6 +161,18 @@ class _Trial:
                 f"study.objective.metric must be a metric that evaluations measure, "
                 f"got {self.objective.metric!r}: {hint}"
             )
+        return coordinator
+
+    @staticmethod
+    def keep(coordinator: "Coordinator | None", path: Path) -> None:
+        """The trained model; a disk that is full then fails no trial that has all its rounds."""
+        from flstudy.tracking.models import save_model
+
+        try:
+            if coordinator is not None:  # stand-ins train none
+                save_model(coordinator, path)
+        except Exception as error:
+            log.warning("the trained model was not kept: %s", error)
 
     def on_round(self, record: "Record", writer: Any) -> None:
         from flstudy.config import StopRun

@@ -44,6 +44,8 @@ class StudyResult:
     interrupted: bool = False
     hopeless: str | None = None
     """Why it stopped by itself: too many trials failed."""
+    delivered: bool = True
+    """Whether MLflow has all of it; `flstudy sync` tells it the rest."""
 
     @property
     def best(self) -> dict[str, TrialSummary]:
@@ -96,7 +98,7 @@ def tune(
                 )
         study_id = folder.state().get("study_id") or uuid.uuid4().hex
         folder.write_config(config)
-        folder.write_state("running", study_id=study_id, store=store.uri)
+        folder.write_state("running", study_id=study_id, store=store.uri, environment=environment())
         run = StudyRun(store, name=folder.name, study_id=study_id, config=config, resumed=resume is not None)
         assignment = Assignment(
             config=config,
@@ -124,13 +126,16 @@ def tune(
             folder.write_state("interrupted" if stopped else "failed")
             raise
     assert folder is not None
-    ledger.close(assignment)  # when no worker can have the last word any more
+    ledger.close()  # when no worker can have the last word any more
     mode = config.study.objective.mode
     result = StudyResult(folder.name, folder.path, ledger.trials, mode, run, interrupt.is_set(), ledger.hopeless)
     if result.hopeless:
         progress.say(f"the study stopped: {result.hopeless}")
     _conclude(result, folder)
-    folder.write_state("interrupted" if result.interrupted else "finished")
+    folder.write_state("interrupted" if result.interrupted else "finished", conclusion=run.told)
+    result.delivered = ledger.deliver(run)
+    if not result.delivered:
+        console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     return result
 
 
@@ -215,7 +220,7 @@ def _stop_on_interrupt(progress: Progress) -> Iterator[threading.Event]:
 def _conclude(result: StudyResult, folder: StudyFolder) -> None:
     """The study's best trials as tags, figures and files of its run."""
     run, best = result.run, result.best
-    run.log_artifact(folder.trials)
+    run.log_files(folder.path)
     if best:
         first = next(iter(best.values()))
         run.set_tags({"best.trial": first.trial, "best.algorithm": first.algorithm, "best.run_id": first.run_id})

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import Pbt
-from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
+from flstudy.tracking.figures import STUDY_ID, TRIAL, trial_name, trial_tags
+from flstudy.tracking.mlflow import TrialRun
 from flstudy.tracking.store import Store
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.hang import HangWatch
@@ -46,10 +47,8 @@ class Assignment:
         """The trial's run in MLflow, the same one whenever the trial is started again; ``of``: what it confirms."""
         key = {STUDY_ID: self.study_id, TRIAL: str(number)}
         algorithm = algorithm_of(self.config, overrides)
-        tags = {STUDY: self.study, **self.environment, **self.config.tags(), "algorithm": algorithm}
-        tags |= {"stage": "search"} if of is None else {"stage": "confirm", "confirms": str(of)}
-        name = f"{number} {algorithm}" + ("" if of is None else f" confirms {of}")
-        return TrialRun(self.store, name=name, key=key, parent=self.parent, tags=tags)
+        tags = trial_tags(self.study, algorithm, self.config.tags(), self.environment, of)
+        return TrialRun(self.store, name=trial_name(number, algorithm, of), key=key, parent=self.parent, tags=tags)
 
 
 def thread_settings(threads: int) -> dict[str, str]:
@@ -112,7 +111,8 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any], of: int
         rest = {"status": told["status"], "error": told["error"], "metrics": json.dumps(told["metrics"])}
         try:
             with _checkpoint(told, population and told["status"] == "running") as checkpoint:
-                tune.report({**numbers, **rest, "run_id": tracker.run_id}, checkpoint=checkpoint)
+                state = {"run_id": tracker.run_id, "synced": tracker.delivered}
+                tune.report({**numbers, **rest, **state}, checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
             return False
@@ -131,6 +131,7 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any], of: int
                 records_path=assignment.folder.records(number),
                 snapshot=assignment.folder.snapshot(number),
                 resume=None if folder is None else Path(folder) / STATE,
+                model=assignment.folder.model(number),
                 watch=HangWatch(timeout, assignment.folder.hung(number)),
             )
     finally:

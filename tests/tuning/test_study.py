@@ -17,8 +17,8 @@ from rich.console import Console
 from stand_in import StandIn, study
 
 from flstudy.config import Asha, ConfigError, Confirm, Failures, HyperBand, Resources
-from flstudy.reporting.load import read_entries
 from flstudy.tracking.records import read_records
+from flstudy.tracking.trials import read_entries
 from flstudy.tracking.ui import running
 from flstudy.tuning.tuner import tune
 
