@@ -64,7 +64,7 @@ class Play:
         proposed = self.proposals[place]
         bonus = 0.1 if proposed["overrides"]["algorithm"] == "Flash" else 0.0
         level = bonus - abs(math.log10(proposed["overrides"]["algorithm.lr"]) + 1)
-        told = {"status": status, "objective": level, "round": rounds, "error": None, "run_id": None}
+        told = {"status": status, "objective": level, "round": rounds, "error": None, "run_id": None, "synced": True}
         told["metrics"] = json.dumps({name.replace("__", "/"): value for name, value in metrics.items()})
         self.ledger.reported(proposed, told)
         self.search.on_trial_complete(str(place), told)
