@@ -56,7 +56,7 @@ def study_tags(config: "Config") -> dict[str, str]:
 def study_params(config: "Config") -> dict[str, Any]:
     """A study's settings and its search space."""
     study = config.study
-    params = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
+    params: dict[str, Any] = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
     params |= {"study.objective": study.objective.metric, "study.mode": study.objective.mode}
     return params | {f"study.search.{key}": domain for key, domain in study.search.items()}
 

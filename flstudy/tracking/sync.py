@@ -119,7 +119,8 @@ class _Study:
 
     def _runs(self) -> "dict[int, Run]":
         """By trial; of several runs of one trial the newest."""
-        wanted, token, found = f"tags.`{STUDY_ID}` = '{self.study_id}'", None, {}
+        wanted, token = f"tags.`{STUDY_ID}` = '{self.study_id}'", None
+        found: dict[int, Run] = {}
         while True:
             page = self.store.client.search_runs([self.store.experiment_id], wanted, max_results=1000, page_token=token)
             for run in page:
@@ -214,7 +215,7 @@ class _Study:
             return None
 
     def _open(self, entry: Mapping[str, Any], parent: "Run", config: "Config | None") -> "Run":
-        world = {name: parent.data.tags[name] for name in ("dataset", "drift", "task") if name in parent.data.tags}
+        world = {name: value for name, value in parent.data.tags.items() if name in ("dataset", "drift", "task")}
         world |= config.tags() if config is not None else {}
         tags = trial_tags(self.folder.name, entry["algorithm"], world, self._environment(parent))
         tags |= {"flstudy.kind": "trial", "diverged": "false", PARENT: parent.info.run_id}
