@@ -95,7 +95,7 @@ def measure(folder: Path, seconds: float, writers: int = WRITERS, rate: float = 
     ]
     for process in processes:
         process.start()
-    found = dict(told.get(timeout=seconds + 180) for _ in processes)
+    found = dict(told.get(timeout=seconds + 600) for _ in processes)
     for process in processes:
         process.join(30)
     counts = []

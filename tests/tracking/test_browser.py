@@ -1,0 +1,115 @@
+"""MLflow's pages in a real browser: a study with its trials, a trial's curve, the report.
+
+Needs the Python package playwright and Debian's chromium; skipped where one of them is missing. Screenshots of each
+page are left in pytest's temporary folder.
+"""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from flstudy.federation import Record
+from flstudy.tracking.figures import STUDY_ID, TRIAL
+from flstudy.tracking.mlflow import StudyRun, TrialRun
+from flstudy.tracking.store import open_store
+from flstudy.tracking.ui import running
+from tests.servers import free_port
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium"),
+]
+expect = playwright.expect
+WAIT_MS = 60_000  # the first page compiles a lot of JavaScript
+
+
+class Small:
+    """As much of a config as a study's run asks for."""
+
+    rounds, seeds = 20, [0, 44]
+    study = SimpleNamespace(
+        trials=2, objective=SimpleNamespace(metric="valid/accuracy", mode="max"), search={"algorithm.lr": {}}
+    )
+
+    def tags(self):
+        return {"algorithm": "Flash", "dataset": "Digits", "drift": "none", "task": "Mlp"}
+
+    def plain(self):
+        return {"rounds": self.rounds, "seeds": self.seeds}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The address of a server on a store with one study of two trials, and the runs' ids."""
+    folder = tmp_path_factory.mktemp("browser")
+    uri = f"sqlite:///{folder}/store/mlflow.db"
+    store = open_store(uri)
+    parent = StudyRun(store, name="moving-digits", study_id="5" * 32, config=Small())
+    trials = []
+    for number in range(2):
+        key = {STUDY_ID: "5" * 32, TRIAL: str(number)}
+        run = TrialRun(store, name=f"{number} Flash", key=key, parent=parent.run_id)
+        run.start(params={"algorithm.lr": 0.1 * (number + 1)}, tags={"algorithm": "Flash"}, seeds=Small.seeds)
+        for r in range(1, 21):
+            run.log(Record(r, {"train/loss": [1 / r, 2 / r], "valid/accuracy": [1 - 1 / r, 1 - 0.9 / r]}))
+        assert run.finish(tags={"rounds": "20"})
+        trials.append(run.run_id)
+    (folder / "report").mkdir()
+    (folder / "report" / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
+    parent.log_files(folder)
+    parent.finish()
+    with running(uri, free_port()) as (address, _):
+        yield SimpleNamespace(
+            address=address, experiment=store.experiment_id, parent=parent.run_id, trials=trials, folder=folder
+        )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        # As root, in a container, chromium's sandbox cannot be set up; the pages are our own.
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser, pages, tmp_path, request):
+    made = browser.new_page(viewport={"width": 1600, "height": 1000})
+    made.set_default_timeout(WAIT_MS)
+    yield made
+    made.screenshot(path=tmp_path / f"{request.node.name}.png")
+    made.close()
+
+
+def test_the_table_shows_a_study_and_its_trials_below_it(page, pages):
+    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs")
+    study = page.get_by_role("link", name="moving-digits")
+    expect(study).to_be_visible(timeout=WAIT_MS)
+    trials = [page.get_by_role("link", name=f"{number} Flash", exact=True) for number in range(2)]
+    for trial in trials:
+        expect(trial).to_have_count(0)
+    page.locator(".ag-row").filter(has=study).get_by_role("button").first.click()
+    for trial in trials:
+        expect(trial).to_be_visible(timeout=WAIT_MS)
+    trials[0].click()
+    expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
+    page.go_back()
+    expect(study).to_be_visible(timeout=WAIT_MS)
+
+
+def test_a_trial_has_curves(page, pages):
+    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.trials[0]}/model-metrics")
+    expect(page.get_by_text("0 Flash (seed0/valid/accuracy)").first).to_be_visible(timeout=WAIT_MS)
+    curve = page.locator(".js-plotly-plot").first
+    expect(curve.locator("path.js-line").first).to_be_visible(timeout=WAIT_MS)
+    expect(curve.locator("path.point")).to_have_count(Small.rounds)  # the line itself leaves out points on its way
+
+
+def test_the_report_opens(page, pages):
+    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.parent}/artifacts/report/report.html")
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_role("heading", name="Study moving-digits")).to_be_visible(timeout=WAIT_MS)
