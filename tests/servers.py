@@ -32,7 +32,8 @@ class Server:
 
     def kill(self) -> None:
         """Gone at once, with its workers: what was under way gets no answer."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._stack.close()
 

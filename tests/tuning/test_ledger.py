@@ -17,11 +17,11 @@ def kept(tmp_path, mode: str, ends: list[tuple[str, str, float]]) -> list[int]:
     config = StandIn(study=study(name="small", folder=str(tmp_path), objective=metric))
     folder = StudyFolder.create(config)
     console = Console(file=io.StringIO())
-    progress = Progress(console, name="small", trials=len(ends), rounds=6, metric=metric.metric, mode=mode)
+    progress = Progress(console, name="small", config=config)
     ledger = Ledger(config, folder, progress)
     folder.model(0).parent.mkdir()
     for number, (algorithm, status, objective) in enumerate(ends):
-        proposed = {"number": number, "overrides": {"algorithm": algorithm}}
+        proposed = {"number": number, "overrides": {"algorithm": algorithm}, "stage": "search", "of": None}
         told = {"objective": objective, "round": 6, "metrics": "{}", "error": None, "run_id": "r", "synced": True}
         ledger.started(proposed)
         folder.model(number).write_bytes(b"weights")
