@@ -83,7 +83,7 @@ def workers(driver: int) -> list[int]:
             name = Path(f"/proc/{pid}/cmdline").read_text()
         except OSError:
             continue
-        if name.startswith("ray::") and "IDLE" not in name and driver in below(pid):
+        if name.startswith("ray::") and "Trainable" in name and driver in below(pid):  # not Ray's own agents
             found.append(pid)
     return found
 
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--every_s", type=float, default=20.0)
     parser.add_argument("--driver_kills", type=int, default=2)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(prefix="chaos-") as place:
         path, folder = written(Path(place), options.trials, options.rounds), Path(place) / "studies" / "chaos"
         start = time.perf_counter()
         killed = shoot(path, folder, trials=options.trials, every_s=options.every_s, driver_kills=options.driver_kills)
