@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flstudy.config.names import nearest
-from flstudy.config.precheck import PACKAGE, ROOTS, classes, names, pairs, precheck
+from flstudy.config.precheck import ROOTS, pairs, precheck
 from flstudy.config.sections import ConfigError
 
 COMMANDS = {
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
     "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]",
-    "report": "table and curves of a study:       flstudy report STUDY",
+    "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
+    "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
     "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|...",
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "report": report,
             "studies": studies,
             "show": show,
+            "sync": sync,
             "ui": ui,
             "bench": bench,
             "list": list_names,
@@ -72,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
     resume = resumed(arguments) if command == "tune" else None
+    as_json = command == "tune" and "--json" in arguments
+    if as_json:
+        arguments.remove("--json")
     path = str(resume / "study.yaml") if resume is not None else None
     path = path or (arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for place, option in enumerate(arguments):
@@ -108,10 +113,14 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.study import run_study
 
-    return run_study(config, resume=resume)
+    return run_study(config, resume=resume, as_json=as_json)
 
 
-CHANGEABLE = ("study.trials", "study.concurrent", "study.resources.cpu", "study.resources.gpu")
+CHANGEABLE = (
+    *("study.trials", "study.budget.rounds", "study.budget.hours", "study.confirm.top", "study.confirm.seeds"),
+    *("study.failures.retries", "study.failures.round_timeout_s", "study.failures.most", "study.concurrent"),
+    *("study.resources.cpu", "study.resources.gpu", "study.register"),
+)
 
 
 def resumed(arguments: list[str]) -> Path | None:
@@ -138,13 +147,21 @@ def resumed(arguments: list[str]) -> Path | None:
 
 def report(command: str, arguments: list[str]) -> int:
     """``flstudy report``."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: flstudy report STUDY\n\nSTUDY is a study's folder, or its name under studies/.")
-        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
+    if not rest or any(argument.startswith("-") for argument in rest):
+        print(
+            "usage: flstudy report STUDY [STUDY ...] [--json]\n\n"
+            "STUDY is a study's folder, or its name under studies/; several studies get a common report."
+        )
+        return 0 if "-h" in rest or "--help" in rest else 2
     from flstudy.reporting import report as make_report
 
-    given = Path(arguments[0])
-    make_report(given if given.is_dir() else Path("studies") / given).print()
+    given = [Path(argument) for argument in rest]
+    written = make_report(*(path if path.is_dir() else Path("studies") / path for path in given))
+    if as_json:
+        print(json.dumps({**written.values, "page": str(written.page_path)}, indent=2))
+    else:
+        written.print()
     return 0
 
 
@@ -193,6 +210,41 @@ def show(command: str, arguments: list[str]) -> int:
     return 0
 
 
+def sync(command: str, arguments: list[str]) -> int:
+    """``flstudy sync``."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(
+        prog="flstudy sync",
+        description="Tell MLflow what it has missed of studies, from their folders: runs, parameters, rounds, reports. "
+        "Doing it twice changes nothing.",
+    )
+    parser.add_argument("studies", nargs="+", help="Study folders, or their names under studies/.")
+    parser.add_argument("--store", type=str | None, default=None, help="MLflow tracking URI; default: the study's own.")
+    options = parser.parse_args(arguments)
+    folders = [given if given.is_dir() else Path("studies") / given for given in map(Path, options.studies)]
+    from flstudy.reporting.listing import standing
+    from flstudy.tracking.store import open_store, shown
+    from flstudy.tracking.sync import sync as deliver
+
+    for folder in folders:
+        state = standing(folder)
+        if not (folder / "study.yaml").is_file() or "study_id" not in state:
+            raise ConfigError(f"there is no study {str(folder)!r} that was started: see flstudy studies")
+        if state["state"] == "running":
+            raise ConfigError(
+                f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
+            )
+        store = open_store(options.store or state.get("store"))
+        try:
+            print(f"{folder.name}: {deliver(folder, store)} ({shown(store.uri)})")
+        except ConfigError:
+            raise
+        except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
+            raise ConfigError(f"{shown(store.uri)} went away ({error}): start it and do this again") from error
+    return 0
+
+
 def ui(command: str, arguments: list[str]) -> int:
     """``flstudy ui``."""
     from jsonargparse import ArgumentParser
@@ -216,40 +268,16 @@ def bench(command: str, arguments: list[str]) -> int:
 
 def list_names(command: str, arguments: list[str]) -> int:
     """``flstudy list``."""
+    from flstudy.config import catalogue
+
     kinds = [*KINDS, "configs"]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: flstudy list {'|'.join(kinds)}")
         return 0 if arguments else 2
     if arguments[0] not in kinds:
         raise ConfigError(f"flstudy list knows no {arguments[0]!r}{nearest(arguments[0], kinds)}")
-    if arguments[0] == "configs":
-        rows = {str(path): heading(path) for path in configs()}
-    else:
-        rows = {name: classes()[name].summary for name in names(KINDS[arguments[0]])}
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for name, summary in rows.items():
-        table.add_row(name, summary)
-    Console().print(table)
+    catalogue.show(KINDS.get(arguments[0]))
     return 0
-
-
-def configs() -> list[Path]:
-    """Study configs here, or those beside the package."""
-    for folder in (Path("tune_configs"), PACKAGE.parent / "tune_configs"):
-        if folder.is_dir():
-            return sorted(folder.rglob("*.yaml"))
-    return []
-
-
-def heading(path: Path) -> str:
-    """The first comment of a YAML file."""
-    lines = path.read_text().splitlines()
-    return lines[0].lstrip("# ") if lines and lines[0].startswith("#") else ""
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None, prog: str = "flstudy bench") -
     )
     add("--threads", type=int, default=cores(), help="torch threads of every process; default: all cores")
     add("--repeats", type=int, default=5, help="passes over all executors; figures are medians over them")
-    add("--seconds", type=float, default=0.5, help="length of one executor's turn in a pass, at least one round")
+    add("--seconds", type=float, default=0.4, help="length of one executor's turn in a pass, at least one round")
     add("--seeds", type=int, help="seeds at once, instead of the workload's number")
     add("--accelerator", default="auto", metavar="NAME", help=f"one of {', '.join(ACCELERATORS)}")
     add("--precision", default="32-true", metavar="NAME", help=f"one of {', '.join(PRECISIONS)} (Lightning's names)")

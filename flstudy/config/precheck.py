@@ -27,7 +27,8 @@ ROOTS = {  # config key -> base class of what it may name
     "study.sampler": "Sampler",
     "study.scheduler": "Scheduler",
 }
-SECTIONS = {"run": "Run", "study": "Study", "study.objective": "Objective", "study.resources": "Resources"}
+SECTIONS = {"run": "Run", "study": "Study"}
+SECTIONS |= {f"study.{name.lower()}": name for name in ("Objective", "Resources", "Budget", "Confirm", "Failures")}
 HIDDEN = ("Algorithm", "FedOpt", "Dataset", "Partition", "Drift", "Task", "InMemory")
 
 

@@ -97,15 +97,25 @@ class Scheduler:
 
 @dataclass(kw_only=True)
 class Asha(Scheduler):
-    """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung. With several
-    brackets it is asynchronous HyperBand."""
+    """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung."""
 
     grace_rounds: int = 10
     """Rounds that every trial gets."""
     reduction_factor: float = 3.0
     """One in so many goes on at each rung."""
-    brackets: int = 1
-    """Number of brackets with different grace."""
+
+
+@dataclass(kw_only=True)
+class HyperBand(Scheduler):
+    """Asynchronous HyperBand (Li et al. 2018, 2020): successive halving in several brackets with different grace, for
+    when nobody knows how early a trial shows its worth."""
+
+    grace_rounds: int = 5
+    """Rounds that every trial of the most impatient bracket gets."""
+    reduction_factor: float = 3.0
+    """One in so many goes on at each rung."""
+    brackets: int = 3
+    """Number of brackets; trials are dealt out to them at random, fewer to the patient ones."""
 
 
 @dataclass(kw_only=True)
@@ -119,6 +129,27 @@ class MedianStopping(Scheduler):
     """Rounds between decisions."""
     startup_trials: int = 4
     """Trials that must have come as far before one is stopped."""
+
+
+@dataclass(kw_only=True)
+class Pbt(Scheduler):
+    """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm; at
+    every interval the worst go on from the state of one of the best, with perturbed values. What it finds is a schedule
+    of values, not a setting: `trials.jsonl` keeps each trial's."""
+
+    keys: list[str] = field(default_factory=lambda: ["algorithm.server_lr"])
+    """Searched keys that are perturbed; the others stay as they were drawn."""
+    every: int = 10
+    """Rounds between perturbations."""
+    quantile: float = 0.25
+    """Share of the population that is replaced, and from which its replacements come."""
+    resample: float = 0.25
+    """Probability to draw a value anew instead of multiplying it by 0.8 or 1.2."""
+
+    @property
+    def grace_rounds(self) -> int:  # type: ignore[override]
+        """Rounds before the first perturbation."""
+        return self.every
 
 
 @dataclass(kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flstudy.reporting.load import StudyResults, Trial, load_study
+from flstudy.reporting.selection import choose, selection_metric
 from flstudy.reporting.tables import NOTHING, Cells
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -33,23 +34,22 @@ def studies(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _entry(results: StudyResults) -> dict[str, Any]:
-    metric, higher = results.objective
-    wanted = int((results.config.get("study") or {}).get("trials", len(results.trials)))
-    known = _state(results.folder)
-    ended = [trial for trial in results.trials if trial.status == "finished" and math.isfinite(trial.objective)]
-    best = max(ended, key=lambda trial: trial.objective if higher else -trial.objective, default=None)
+    study = results.config.get("study") or {}
+    wanted = study.get("trials")  # none where the budget alone decides
+    known = standing(results.folder)
+    best = next(iter(choose(results)), None)
     return {
         "study": results.name,
         "state": known.get("state", "unknown"),
         "started": known.get("started"),
-        "trials": wanted,
+        "trials": len(results.searched) if wanted is None else int(wanted),
         "counts": dict(results.counts()),
-        "metric": metric,
-        "best": None if best is None else {"trial": best.trial, "algorithm": best.algorithm, "value": best.objective},
+        "metric": selection_metric(results),
+        "best": best and {"trial": best.trial.trial, "algorithm": best.trial.algorithm, "value": best.judged},
     }
 
 
-def _state(folder: Path) -> dict[str, Any]:
+def standing(folder: Path) -> dict[str, Any]:
     """What the study says of itself; ``killed`` where it says that it runs and its process is gone."""
     try:
         known: dict[str, Any] = json.loads((folder / "state.json").read_text())
@@ -99,10 +99,8 @@ def find_trial(results: StudyResults, name: str) -> Trial:
         ValueError: where the study has none of that name.
     """
     if name == "best":
-        higher = results.objective[1]
-        ended = [trial for trial in results.trials if trial.status == "finished" and math.isfinite(trial.objective)]
-        if ended:
-            return max(ended, key=lambda trial: trial.objective if higher else -trial.objective)
+        for best in choose(results):
+            return best.trial
     for trial in results.trials:
         if trial.trial == name:
             return trial

@@ -22,6 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.tracking.records import curve, read_records
+from flstudy.tracking.trials import read_entries
 
 T = TypeVar("T")
 
@@ -84,9 +85,33 @@ class StudyResults:
         objective = (self.config.get("study") or {}).get("objective") or {}
         return str(objective.get("metric", "valid/accuracy")), objective.get("mode", "max") != "min"
 
+    @property
+    def objectives(self) -> list[tuple[str, bool]]:
+        """(metric, whether higher is better) of all objectives, in the order of a trial's values."""
+        more = (self.config.get("study") or {}).get("objectives") or []
+        return [
+            self.objective,
+            *((str(one.get("metric", "valid/accuracy")), one.get("mode", "max") != "min") for one in more),
+        ]
+
+    @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials of the search."""
+        return tuple(trial for trial in self.trials if trial.stage != "confirm")
+
+    @property
+    def confirmations(self) -> tuple[Trial, ...]:
+        """Trials of the search that were trained again on seeds that it had not seen."""
+        return tuple(trial for trial in self.trials if trial.stage == "confirm")
+
+    def seeds_of(self, trial: Trial) -> list[int]:
+        """The seeds of a trial: a confirmation has its own."""
+        own = trial.overrides.get("seeds")
+        return [int(seed) for seed in own] if isinstance(own, list) else self.seeds
+
     def counts(self) -> Counter[str]:
-        """Trials by status."""
-        return Counter(trial.status for trial in self.trials)
+        """Trials of the search by status."""
+        return Counter(trial.status for trial in self.searched)
 
     def records(self, trial: Trial) -> pa.Table:
         if trial.trial not in self._tables:
@@ -96,6 +121,14 @@ class StudyResults:
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(rounds [T], values [S, T]) of one metric of a trial."""
         return curve(self.records(trial), metric)
+
+    def last(self, trial: Trial, metric: str) -> dict[int, float]:
+        """The last recorded value of a metric by seed."""
+        _, values = self.curve(trial, metric)
+        table = self.records(trial)
+        _, first = np.unique(table["replica"].to_numpy(), return_index=True)
+        seeds = table["seed"].to_numpy()[first].tolist()
+        return dict(zip(seeds, values[:, -1].tolist(), strict=True))
 
 
 def load_study(folder: str | os.PathLike[str]) -> StudyResults:
@@ -142,32 +175,6 @@ def _trial(entry: Mapping[str, Any]) -> Trial:
         run_id=entry.get("run_id"),
         error=entry.get("error"),
     )
-
-
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """The trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
-
-    A last line without an end was cut off by a kill and counts for nothing.
-
-    Raises:
-        ValueError: for any other line that is no JSON object with a trial's number.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    found: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
-        try:
-            entry = json.loads(line)
-            found[int(entry["trial"])] = entry
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}, must be a trial, got {line.strip()[:60]!r}: {error}") from error
-    return [found[number] for number in sorted(found)]
 
 
 def _read(path: Path, parse: Any, kind: type[T]) -> T:

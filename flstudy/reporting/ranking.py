@@ -1,8 +1,4 @@
-"""Which trial speaks for each algorithm, and what a drift did to it.
-
-A trial is chosen by the study's objective on *validation* clients' data, among the trials that did all rounds: a
-pruned trial's value is one of an earlier round. The test score of the chosen trial is reported and chooses nothing.
-"""
+"""The best trial of each algorithm: its curves, and what a drift did to it."""
 
 import math
 from collections import Counter
@@ -15,6 +11,7 @@ from numpy.typing import NDArray
 
 from flstudy.metrics.drift import accuracy_before, dip, recovery_rounds, segments
 from flstudy.reporting.load import StudyResults, Trial
+from flstudy.reporting.selection import Chosen, choose, selection_metric
 
 Floats = NDArray[np.float64]
 REASONS_SHOWN = 3
@@ -34,11 +31,19 @@ class Drift(NamedTuple):
 class Row:
     """The best trial of one algorithm."""
 
-    trial: Trial
-    selected_on: float  # the validation objective that chose it, mean over replicas
+    trial: Trial  # of the search
+    selected_on: float  # its validation objective on the seeds of the search, mean over them
+    confirmation: Trial | None = None  # the same configuration on new seeds, from which all below is then
+    fresh: float = math.nan  # the validation objective on the new seeds
+    gap: float = math.nan  # what the search's seeds promised beyond that, in the objective's direction
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T]
     drifts: tuple[Drift, ...]
+
+    @property
+    def speaker(self) -> Trial:
+        """Whose curves these are."""
+        return self.trial if self.confirmation is None else self.confirmation
 
     @property
     def final(self) -> Floats:
@@ -71,41 +76,52 @@ class Ranking:
     accuracy_metric: str  # of the curves
     notes: tuple[str, ...]  # one sentence each
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether any row was trained again on new seeds."""
+        return any(row.confirmation is not None for row in self.rows)
+
 
 def rank(results: StudyResults) -> Ranking:
-    objective, maximise = results.objective
-    metric, notes = objective, []
-    if objective.startswith("test/"):
-        metric = "valid/" + objective.removeprefix("test/")
+    """Ranks the algorithms of a study by their chosen trials (`selection.choose`)."""
+    objective, higher = results.objective
+    metric, notes = selection_metric(results), []
+    if metric != objective:
         notes.append(
             f"The study searched on {objective}; its best trials are chosen by {metric}, never by a test score."
         )
-
-    best: dict[str, tuple[float, Trial]] = {}
-    for trial in results.trials:
-        value = trial.objective if metric == objective else trial.metrics.get(metric, math.nan)
-        if trial.status != "finished" or trial.rounds < results.rounds or not math.isfinite(value):
-            continue
-        known = best.get(trial.algorithm)
-        if known is None or (value > known[0] if maximise else value < known[0]):
-            best[trial.algorithm] = (value, trial)
-    chosen = sorted(best.values(), key=lambda pair: -pair[0] if maximise else pair[0])
-
-    accuracy_metric = _accuracy_metric(results, [trial for _, trial in chosen])
+    chosen = choose(results)
+    plain = [one.trial.algorithm for one in chosen if one.confirmation is None]
+    if plain and len(plain) < len(chosen):
+        notes.append(
+            f"Not confirmed on new seeds: {', '.join(plain)}. Their values are those that chose them, so they look "
+            "better than they are beside the others."
+        )
+    accuracy_metric = _accuracy_metric(results, [one.speaker for one in chosen])
     rows = []
-    for value, trial in chosen:
+    for one in chosen:
         try:
-            rounds, accuracy = results.curve(trial, accuracy_metric)
+            rounds, accuracy = results.curve(one.speaker, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
-            notes.append(f"{trial.algorithm}: {error}.")
+            notes.append(f"{one.trial.algorithm}: {error}.")
             rounds, accuracy = np.empty(0, np.int64), np.empty((1, 0))
-        drifts = _drifts(results, rounds, accuracy)
-        rows.append(Row(trial=trial, selected_on=value, rounds=rounds, accuracy=accuracy, drifts=drifts))
+        rows.append(
+            Row(
+                trial=one.trial,
+                selected_on=one.value,
+                confirmation=one.confirmation,
+                fresh=one.fresh,
+                gap=one.value - one.fresh if higher else one.fresh - one.value,
+                rounds=rounds,
+                accuracy=accuracy,
+                drifts=_drifts(results, rounds, accuracy),
+            )
+        )
     return Ranking(
         rows=tuple(rows),
         selection_metric=metric,
         accuracy_metric=accuracy_metric,
-        notes=(*notes, *_counts(results, best)),
+        notes=(*notes, *_counts(results, chosen)),
     )
 
 
@@ -145,22 +161,35 @@ def _drifts(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) 
     return tuple(drifts)
 
 
-def _counts(results: StudyResults, best: dict[str, tuple[float, Trial]]) -> list[str]:
+def _counts(results: StudyResults, chosen: Sequence[Chosen]) -> list[str]:
     """What became of the trials that are not in the table."""
-    notes = [f"{_plural(len(results.trials), 'trial')}: {_tally(results.counts())}."] if results.trials else []
-    for algorithm in dict.fromkeys(trial.algorithm for trial in results.trials):
-        if algorithm not in best:
-            own = Counter(trial.status for trial in results.trials if trial.algorithm == algorithm)
-            notes.append(
-                f"No trial of {algorithm} did all {results.rounds} rounds with a finite result ({_tally(own)})."
-            )
+    notes = [f"{plural(len(results.searched), 'trial')}: {_tally(results.counts())}."] if results.searched else []
+    again = results.confirmations
+    if again:
+        seeds = max(len(results.seeds_of(trial)) for trial in again)
+        tally = _tally(Counter(trial.status for trial in again))
+        notes.append(f"{plural(len(again), 'confirmation')} on {plural(seeds, 'new seed')}: {tally}.")
+    shown = {one.trial.algorithm for one in chosen}
+    for algorithm in dict.fromkeys(trial.algorithm for trial in results.searched):
+        if algorithm not in shown:
+            own = [trial for trial in results.searched if trial.algorithm == algorithm]
+            outside = sum(trial.status == "finished" and not trial.feasible for trial in own)
+            tally = _tally(Counter(trial.status for trial in own))
+            tally += f"; {outside} outside study.constraints" if outside else ""
+            within = " within the constraints" if outside else ""
+            wanted = f"all {results.rounds} rounds with a finite result{within}"
+            notes.append(f"No trial of {algorithm} did {wanted} ({tally}).")
     failed = [trial for trial in results.trials if trial.status == "failed"]
     for trial in failed[:REASONS_SHOWN]:
-        reason = (trial.error or "no reason recorded").strip().splitlines()[-1][:150]
-        notes.append(f"Trial {trial.trial} ({trial.algorithm}) failed: {reason}")
+        notes.append(f"Trial {trial.trial} ({trial.algorithm}) failed: {reason(trial)}")
     if len(failed) > REASONS_SHOWN:
         notes.append(f"{len(failed) - REASONS_SHOWN} more failed; their reasons are in trials.jsonl.")
     return notes
+
+
+def reason(trial: Trial) -> str:
+    """The last line of what a failed trial raised."""
+    return ((trial.error or "").strip() or "no reason recorded").splitlines()[-1][:150]
 
 
 def _tally(counts: Counter[str]) -> str:
@@ -169,5 +198,6 @@ def _tally(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in known)
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
     return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -23,6 +23,7 @@ class Cells:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: frozenset[int]
+    best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of what is set in bold on paper
 
     def rich(self) -> Table:
         table = Table(
@@ -57,22 +58,29 @@ class Cells:
 
 
 def result_cells(ranking: Ranking, study: str) -> Cells:
-    """Best trial per algorithm, best first; drift columns only where something drifted."""
+    """Best trial per algorithm, best first; drift columns only where something drifted, those of new seeds only where
+    best trials were trained again."""
     drifted = any(row.drifts for row in ranking.rows)
     kind = _kind(ranking.accuracy_metric)
-    percent = ranking.selection_metric in ("valid/accuracy", "valid/personal_accuracy")
-    selected = "Chosen\non %" if percent else "Chosen\non"  # the footnote names the metric
+    unit = " %" if percent(ranking.selection_metric) else ""
+    selected = f"Chosen\non{unit}"  # the footnote names the metric
+    fresh_header = (f"New\nseeds{unit}", "Gap") if ranking.confirmed else ()
     drift_header = ("Before\ndrift %", "Dip %", "Rounds to\nrecovery") if drifted else ()
+    means = [_mean(row.final) for row in ranking.rows]
+    leader = int(np.nanargmax(means)) if np.isfinite(means).any() else None
     rows = []
     for place, row in enumerate(ranking.rows, start=1):
         drift = (spread(row.before, 100), spread(row.dip, 100), recovery(row.recovery)) if drifted else ()
-        value = f"{100 * row.selected_on:.1f}" if percent else f"{row.selected_on:.4g}"
-        rows.append((str(place), row.trial.algorithm, row.trial.trial, value, *drift, spread(row.final, 100)))
+        metric = ranking.selection_metric
+        value = shown(row.selected_on, metric)
+        fresh = (shown(row.fresh, metric), signed(row.gap, metric)) if ranking.confirmed else ()
+        rows.append((str(place), row.trial.algorithm, row.trial.trial, value, *fresh, *drift, spread(row.final, 100)))
     return Cells(
         title=f"Study {study}: best trial per algorithm, {kind} accuracy",
-        header=("#", "Algorithm", "Trial", selected, *drift_header, f"Final\n{kind} %"),
+        header=("#", "Algorithm", "Trial", selected, *fresh_header, *drift_header, f"Final\n{kind} %"),
         rows=tuple(rows),
         words=frozenset({1, 2}),
+        best=frozenset({(leader, len(rows[0]) - 1)}) if rows and leader is not None else frozenset(),
     )
 
 
@@ -109,8 +117,15 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
     """How to read the numbers, then what became of the other trials."""
     notes = []
     if ranking.rows:
-        over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed: no spread"
+        fresh = max((row.accuracy.shape[0] for row in ranking.rows if row.confirmation), default=0)
+        count = f"{fresh} new" if fresh else str(seeds)
+        over = f"Mean ± standard deviation over {count} seeds" if max(fresh, seeds) > 1 else "One seed: no spread"
         notes.append(f"{over}. Chosen and ranked by {ranking.selection_metric} of trials that did all rounds.")
+        if fresh:
+            notes.append(
+                "Gap (winner's curse): what the seeds of the search promised beyond what the new seeds, which chose no "
+                "trial of the search, have shown. All figures to its right are of the new seeds."
+            )
     most = max((len(row.drifts) for row in ranking.rows), default=0)
     if most:
         first, last = ("first ", "last ") if most > 1 else ("", "")
@@ -149,3 +164,29 @@ def _short(value: Any) -> str:
 
 def _kind(metric: str) -> str:
     return "test" if metric.startswith("test/") else "validation"
+
+
+def percent(metric: str) -> bool:
+    """Whether a metric is a share that is shown in percent."""
+    return metric.endswith(("accuracy", "/dip"))
+
+
+def shown(value: float, metric: str) -> str:
+    """A value of a metric; in percent, without the sign, where it is a share."""
+    if not np.isfinite(value):
+        return NOTHING
+    if percent(metric):
+        return f"{100 * value:.1f}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference of two values, always with its sign."""
+    if not np.isfinite(value):
+        return NOTHING
+    return f"{100 * value:+.1f}" if percent(metric) else f"{value:+.3g}"
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")

@@ -203,6 +203,17 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
     return rounds.astype(np.int64), values
 
 
+def metric_names(table: pa.Table) -> list[str]:
+    """What was recorded, by name."""
+    return sorted(_metric_codes(table)[1])
+
+
+def seeds_of(table: pa.Table) -> list[int]:
+    """The seed of each replica."""
+    replicas, first = np.unique(table["replica"].to_numpy(), return_index=True)
+    return [int(seed) for seed in table["seed"].to_numpy()[first[np.argsort(replicas)]]]
+
+
 def _read_parts(path: Path) -> pa.Table:
     tables: list[pa.Table] = []
     limit: int | None = None  # rounds from here on were replaced by newer parts

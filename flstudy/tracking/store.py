@@ -50,11 +50,16 @@ class Store:
         found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
         return found[0] if found else None
 
-    def get_or_create(self, key: dict[str, str], name: str, tags: dict[str, str]) -> str:
-        """Id of the run with the tags ``key``: a second start of the same trial goes on in the same run."""
+    def get_or_create(self, key: dict[str, str], name: str, tags: dict[str, str], started: float | None = None) -> str:
+        """Id of the run with the tags ``key``: a second start of the same trial goes on in the same run.
+
+        ``started``: seconds since 1970; None is now.
+        """
         run = self.find(key)
         if run is None:
-            return self.client.create_run(self.experiment_id, run_name=name, tags={**key, **tags}).info.run_id
+            start_time = None if started is None else int(1000 * started)
+            made = self.client.create_run(self.experiment_id, start_time, {**key, **tags}, name)
+            return made.info.run_id
         if run.info.status != "RUNNING":
             self.client.update_run(run.info.run_id, status="RUNNING")
         return run.info.run_id
@@ -68,12 +73,6 @@ class Store:
 
         metrics = [Metric(name, value, stamp, step) for name, value, stamp, step in figures]
         self.client.log_batch(run_id, metrics=metrics)
-
-    def end(self, run_id: str, status: str, tags: dict[str, str]) -> None:
-        """Close a run whose worker cannot do so itself any more."""
-        for name, value in tags.items():
-            self.client.set_tag(run_id, name, value)
-        self.client.set_terminated(run_id, status)
 
 
 def default_uri(folder: str | Path = FOLDER) -> str:
@@ -91,10 +90,15 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
         experiment_id = _experiment(uri, scheme, experiment)
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:  # the database's driver, which MLflow does not bring along
+        raise ConfigError(
+            f"store must be one whose driver is installed, got {shown(uri)!r}, which needs {error.name!r}: "
+            f"run pip install 'flstudy[serve]', or use an MLflow server in front of it (http://HOST:PORT)"
+        ) from error
     except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"store must be a writable MLflow store, got {_shown(uri)!r}, which answers {reason!r}: "
+            f"store must be a writable MLflow store, got {shown(uri)!r}, which answers {reason!r}: "
             f"check the address and what runs there"
         ) from error
     return Store(uri, experiment_id, experiment)
@@ -134,9 +138,11 @@ def sqlite_file(uri: str) -> Path | None:
 def quiet() -> None:
     """Keep MLflow from telemetry, from minutes of silent retries and from chatter; what the user has set, stays."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    # A request whose answer was lost may have been carried out: we ask again only where that does no harm.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run of a server
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
@@ -179,7 +185,7 @@ def _check_server(uri: str, scheme: str) -> None:
         socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"store must be a server that answers, got {_shown(uri)!r} ({error}): "
+            f"store must be a server that answers, got {shown(uri)!r} ({error}): "
             f"start it, or leave store out to use {FOLDER}/mlflow.db"
         ) from error
 
@@ -197,7 +203,7 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise ConfigError(
-            f"store must not hold experiment {name!r} as deleted, got one in {_shown(uri)!r}: "
+            f"store must not hold experiment {name!r} as deleted, got one in {shown(uri)!r}: "
             f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
     if found is not None:
@@ -225,12 +231,12 @@ def _migrate(uri: str) -> None:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
-            f"store must be of the installed MLflow's schema, got {_shown(uri)!r} and could not migrate it "
+            f"store must be of the installed MLflow's schema, got {shown(uri)!r} and could not migrate it "
             f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
         )
 
 
-def _shown(uri: str) -> str:
+def shown(uri: str) -> str:
     """The URI without a password."""
     parts = urlsplit(uri)
     return uri.replace(f":{parts.password}@", ":***@") if parts.password else uri

@@ -18,7 +18,7 @@ from flstudy.tracking.store import absolute, default_uri, open_store
 
 HOST = "127.0.0.1"
 PORT = 5000
-_START_S = 60.0
+_START_S = 120.0  # on a busy machine MLflow takes a minute to import
 
 
 def serve(store: str | None = None, port: int = PORT, *, say: Callable[[str], None] = print) -> None:

@@ -14,6 +14,8 @@ from flstudy.tuning.worker import thread_settings
 if TYPE_CHECKING:
     from flstudy.config import Resources
 
+_OF_STORES = ("MLFLOW_", "AWS_", "PG")  # variables that begin so say where and as whom MLflow, S3, PostgreSQL are used
+
 
 @contextlib.contextmanager
 def cluster(resources: "Resources") -> Iterator[None]:
@@ -38,10 +40,12 @@ def cluster(resources: "Resources") -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if os.environ.get("RAY_ADDRESS"):
-                ray.init(runtime_env={"env_vars": workers}, **quiet)
+                # A cluster was started before, so its workers do not inherit what this process knows.
+                workers |= {name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)}
+                _join(runtime_env={"env_vars": workers}, **quiet)
             else:
                 os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
-                ray.init(include_dashboard=False, num_cpus=_cores(), **quiet)
+                ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **quiet)
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     try:
         _check(resources, ray.cluster_resources())
@@ -50,6 +54,21 @@ def cluster(resources: "Resources") -> Iterator[None]:
     finally:
         if mine:
             ray.shutdown()
+
+
+def _join(**options: Any) -> None:
+    """Connect to the cluster at RAY_ADDRESS, whose own errors fill pages and come after a minute."""
+    import ray
+
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ConfigError(
+            f"RAY_ADDRESS must name a Ray cluster with a node on this machine, got {os.environ['RAY_ADDRESS']!r} "
+            f"({reason}): run 'ray start --address=...' here first, with the cluster's RAY_AUTH_MODE and "
+            f"RAY_AUTH_TOKEN set if it has them, or unset RAY_ADDRESS"
+        ) from error
 
 
 @contextlib.contextmanager

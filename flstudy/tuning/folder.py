@@ -4,6 +4,9 @@ studies/<name>/study.yaml              the config
                trials.jsonl            a `TrialSummary` per line; of several lines of one trial the last one counts
                records/<trial>.parquet every metric of every round and replica
                snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
+               snapshots/<trial>.hung  where the threads of a trial stood when a round took too long
+               optuna.journal          the search's history, for Optuna's dashboard
+               models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                ray/                    Ray Tune's own state
 """
 
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
 from flstudy.reporting.listing import lives
-from flstudy.reporting.load import read_entries
+from flstudy.tracking.trials import read_entries
 from flstudy.tuning.trial import Status
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class TrialSummary:
     started: float | None = None  # seconds since 1970, of the first start
     ended_at: float | None = None
     attempts: int = 0  # starts
+    lineage: list[dict[str, Any]] = field(default_factory=list)  # earlier overrides of a population's trial
     synced: bool = True  # MLflow has all of it
     metrics: dict[str, float] = field(default_factory=dict)  # last value of each, mean over replicas
     run_id: str | None = None  # in MLflow
@@ -103,6 +107,12 @@ class StudyFolder:
     def snapshot(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.ckpt"
 
+    def hung(self, trial: int) -> Path:
+        return self.path / "snapshots" / f"{trial}.hung"
+
+    def model(self, trial: int) -> Path:
+        return self.path / "models" / f"{trial}.pt"
+
     def write_config(self, config: "Config") -> None:
         import yaml
 
@@ -128,10 +138,26 @@ class StudyFolder:
 
     def write_state(self, state: Literal["running", "finished", "interrupted", "failed"], **more: Any) -> None:
         """Say how the study stands; one that says it runs while its process does not was killed."""
-        known = {"started": time.time(), **self.state(), **more, "pid": os.getpid(), "host": platform.node()}
-        ended = None if state == "running" else time.time()
+        now = time.time()
+        known = {"started": now, **self.state(), "spent_s": self.spent_s(), **more}
+        known |= {"pid": os.getpid(), "host": platform.node(), "since": now}
+        ended = None if state == "running" else now
         content = {**known, "state": state, "ended": ended}
         _replace(self.path / "state.json", json.dumps(content, indent=1, default=str))
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "optuna.journal"
+
+    def spent_s(self) -> float:
+        """Seconds that the study has been at work; for one that was killed, as far as its last trial's line."""
+        state = self.state()
+        known: float = state.get("spent_s", 0.0)
+        if state.get("state") != "running":
+            return known
+        mine = state["pid"] == os.getpid() and state["host"] == platform.node()
+        until = time.time() if mine else self.trials.stat().st_mtime if self.trials.exists() else 0.0
+        return known + max(0.0, until - state["since"])
 
     @classmethod
     def resume(cls, path: Path) -> "StudyFolder":

@@ -7,19 +7,29 @@ them warns; that conditional keys are drawn independently is in our own docstrin
 
 import random
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import CmaEs, ConfigError, GaussianProcess, GridSearch, Nsga2, RandomSearch, Sampler, Tpe
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
     from flstudy.config import Config
     from flstudy.tuning.space import Space
 
+CONSTRAINTS = "constraints"
+"""User attribute of a trial: by how much it exceeds each bound."""
 
-def make_sampler(settings: Sampler, after: int = 0) -> "BaseSampler":
-    """The sampler of these settings, for a study that goes on ``after`` so many trials.
+
+def _constraints(trial: "FrozenTrial") -> Sequence[float]:
+    return list(trial.user_attrs.get(CONSTRAINTS, ()))
+
+
+def make_sampler(settings: Sampler, after: int = 0, *, constrained: bool = False) -> "BaseSampler":
+    """The sampler of these settings, for a study that goes on ``after`` so many trials; one that is ``constrained``
+    keeps away from where bounds were exceeded, as far as its method can.
 
     Raises:
         ConfigError: for one that is not of this package, or whose own package is missing.
@@ -29,6 +39,7 @@ def make_sampler(settings: Sampler, after: int = 0) -> "BaseSampler":
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     samplers = optuna.samplers
     seed = settings.seed + 1_000_003 * after  # a resumed study must not draw its first trials again
+    bounds = _constraints if constrained else None
     if isinstance(settings, Tpe):
         return samplers.TPESampler(
             n_startup_trials=settings.startup_trials,
@@ -37,7 +48,7 @@ def make_sampler(settings: Sampler, after: int = 0) -> "BaseSampler":
             multivariate=settings.multivariate,
             group=settings.multivariate,  # a joint density needs the trials apart that share the same keys
             constant_liar=True,  # trials run side by side: do not propose where one is running already
-            constraints_func=None,
+            constraints_func=bounds,
         )
     if isinstance(settings, RandomSearch | GridSearch):  # a grid's points are enqueued
         return samplers.RandomSampler(seed=seed)
@@ -62,9 +73,10 @@ def make_sampler(settings: Sampler, after: int = 0) -> "BaseSampler":
             independent_sampler=independent,
             n_startup_trials=settings.startup_trials,
             deterministic_objective=False,
+            constraints_func=bounds,
         )
     if isinstance(settings, Nsga2):
-        return samplers.NSGAIISampler(population_size=settings.population, seed=seed)
+        return samplers.NSGAIISampler(population_size=settings.population, seed=seed, constraints_func=bounds)
     raise ConfigError(
         f"study.sampler must be one of flstudy's, got {type(settings).__name__}: see flstudy list samplers"
     )
@@ -91,7 +103,7 @@ def check_sampler(space: "Space", config: "Config") -> None:
         raise ConfigError(f"{where}.sigma must be > 0, got {settings.sigma:g}")  # type: ignore[attr-defined]
     if isinstance(settings, GridSearch):
         count = len(space.grid(config, settings.points))
-        if count > config.study.trials:
+        if config.study.trials is not None and count > config.study.trials:
             raise ConfigError(
                 f"study.trials must be >= {count}, the points of the grid, got {config.study.trials}: raise it, lower "
                 f"{where}.points (now {settings.points}), or sample with RandomSearch"

@@ -1,127 +1,254 @@
-"""Optuna's samplers behind Ray Tune's searcher interface, for conditional spaces.
+"""What is tried next: Optuna's samplers behind Ray Tune's searcher interface.
 
 Ray's own OptunaSearch shares one study name between all studies of a process and tells a failed trial as a complete
-one. Here the sampler lives in the driver, in memory: Optuna's SQLite storage is not for parallel writers.
+one. Here the samplers live in the driver; their history goes to a journal file, which Optuna's dashboard opens.
+
+With ``allocation: equal`` every algorithm is an arm with an Optuna study of its own, and the arms take turns; with
+``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 """
 
+import itertools
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
+from flstudy.tuning.arms import Arm, Asked, Proposal, Spending, fresh_seeds
+from flstudy.tuning.domain import Domain
 from flstudy.tuning.folder import TrialSummary
-from flstudy.tuning.samplers import first_points, make_sampler
-from flstudy.tuning.space import Domain, Space
+from flstudy.tuning.goals import goals, values, violations
+from flstudy.tuning.samplers import CONSTRAINTS, first_points, make_sampler
+from flstudy.tuning.space import Space
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
 
+@dataclass(eq=False)
 class Search(Searcher):
-    """Proposes ``{'number': n, 'overrides': {...}}`` for each trial and learns from its last report."""
+    """Proposes trials and learns from their last reports.
 
-    def __init__(
-        self,
-        space: Space,
-        config: "Config",
-        *,
-        name: str,
-        room: Callable[[], int],
-        past: Sequence[TrialSummary] = (),
-    ) -> None:
-        """
-        Args:
-            space: what is searched.
-            config: the study's.
-            name: of the study.
-            room: trials that can run side by side now; no more are proposed, so that each proposal knows as many
-                results as it can.
-            past: trials of a resumed study, by number: those that ended are known to the sampler, the others are
-                proposed again, first and under their numbers.
-        """
-        super().__init__(metric="objective", mode=config.study.objective.mode)
-        self._space, self._config, self._trials = space, config, config.study.trials
-        self._room, self._open = room, 0
+    Args:
+        space: what is searched.
+        config: the study's.
+        name: of the study.
+        room: trials that can run side by side now; no more are proposed, so that each proposal knows as many results
+            as it can.
+        past: trials of a resumed study: those that ended are known to the samplers, the others are proposed again,
+            first and under their numbers.
+        spending: the list of trials; None knows no budget and confirms nothing.
+        journal: file for Optuna's dashboard, written anew; None keeps the history in memory.
+    """
+
+    space: Space
+    config: "Config"
+    name: str
+    room: Callable[[], int]
+    past: Sequence[TrialSummary] = ()
+    spending: Spending | None = None
+    journal: Path | None = None
+    _asked: dict[str, Asked] = field(default_factory=dict)
+    _lost: dict[int, Asked] = field(default_factory=dict)  # by number: their workers died
+    _again: list[Asked] = field(default_factory=list)
+    _confirmed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__(metric="objective", mode=self.config.study.objective.mode)
         self._made: dict[str, Config] = {}  # configs by the class names chosen
-        self._asked: dict[str, optuna.Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        mode = config.study.objective.mode
-        self.study = optuna.create_study(
-            storage=None,
-            study_name=name,
-            sampler=make_sampler(config.study.sampler, after=len(past)),
-            pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
-            direction="maximize" if mode == "max" else "minimize",
-        )
-        points, only = first_points(space, config)
-        if only:
-            self._trials = len(points)
-        self._ended = sum(trial.ended for trial in past)
-        known = {trial.trial: trial for trial in past}
-        for number in range(max(known, default=-1) + 1):  # Optuna numbers trials as they come
-            self._remember(known.get(number))
-        for point in points[len(self.study.trials) : self._trials]:
-            self.study.enqueue_trial(point)
+        self.arms = self._make_arms()
+        self._numbers = itertools.count(max((trial.trial for trial in self.past), default=-1) + 1)
+        for trial in self.past:
+            self._remember(trial)
+        for arm in self.arms:
+            for point in arm.points[arm.started :]:
+                arm.study.enqueue_trial(point)
+
+    # ---- proposing ---------------------------------------------------------------------------------------------------
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if self._ended + len(self._asked) >= self._trials:
-            return Searcher.FINISHED  # type: ignore[return-value]  # a text, against Ray's own annotation
-        if self._open >= self._room():
+        """The next proposal, None for later, or Searcher.FINISHED."""
+        if len(self._asked) >= self.room():
             return None  # Ray asks again
-        self._open += 1
-        trial = self.study.ask()
-        self._asked[trial_id] = trial
-        return {"number": trial.number, "overrides": self._space.suggest(trial, self._has_key)}
+        asked = self._again.pop(0) if self._again else self._next() or self._confirmation()
+        if asked is None:
+            # Not before all are back: a trial whose worker died is proposed once more.
+            return None if self._asked or self._lost else Searcher.FINISHED  # type: ignore[return-value]  # a text
+        self._asked[trial_id] = asked
+        return dict(asked.proposal)
+
+    def _next(self) -> Asked | None:
+        """A new trial of the arm that has had least so far."""
+        if self.spending is not None and self.spending.exhausted():
+            return None
+        open_arms = [arm for arm in self.arms if arm.started < arm.trials]
+        if not open_arms:
+            return None
+        arm = min(open_arms, key=self._had)
+        arm.started += 1
+        trial = arm.study.ask()
+        number = next(self._numbers)
+        trial.set_user_attr("trial", number)
+        overrides = self.space.suggest(trial, self._has_key, arm.fixed)
+        return Asked({"number": number, "overrides": overrides, "stage": "search", "of": None}, arm, trial)
+
+    def _had(self, arm: Arm) -> float:
+        """Trials started; or rounds, those under way counted as whole trials, where only a budget ends the study."""
+        if self.config.study.trials is not None or self.spending is None or not arm.fixed:
+            return arm.started
+        under_way = sum(asked.arm is arm for asked in self._asked.values())
+        return self.spending.rounds(arm.fixed["algorithm"]) + under_way * self.config.rounds
+
+    def _confirmation(self) -> Asked | None:
+        """A winner of the search with new seeds, once no trial of the search is under way any more."""
+        settings = self.config.study.confirm
+        searching = [*self._asked.values(), *self._lost.values()]
+        if self.spending is None or not settings.seeds or any(asked.arm is not None for asked in searching):
+            return None
+        for winner in self.spending.winners():
+            if winner.trial in self._confirmed:
+                continue
+            self._confirmed.add(winner.trial)
+            overrides = {**winner.overrides, "seeds": fresh_seeds(self.config.seeds, settings.seeds)}
+            number = next(self._numbers)
+            return Asked({"number": number, "overrides": overrides, "stage": "confirm", "of": winner.trial}, None, None)
+        return None
+
+    # ---- learning ----------------------------------------------------------------------------------------------------
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        trial = self._asked[trial_id]
-        self._open -= 1
-        if error or not result or result.get("status") == "failed":
-            self.study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
+        """A trial is over; with ``error`` its worker died, and `lost` says what becomes of it."""
+        asked = self._asked.pop(trial_id)
+        if error:
+            self._lost[asked.proposal["number"]] = asked
+        elif asked.arm is not None:
+            self._tell(asked, result)
+
+    def lost(self, number: int, *, again: bool) -> None:
+        """Propose a trial whose worker died once more, or give it up."""
+        asked = self._lost.pop(number)
+        if again:
+            self._again.append(asked)
+        elif asked.arm is not None:
+            self._tell(asked, None)
+
+    def _tell(self, asked: Asked, result: Mapping[str, Any] | None) -> None:
+        assert asked.arm is not None
+        assert asked.trial is not None
+        study, trial = asked.arm.study, asked.trial
+        if not result or result.get("status") == "failed":
+            study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
         elif result["status"] == "running":
             # A scheduler stopped it. Its value is not that of a whole run: TPE ranks such trials behind the finished
             # ones, by the rounds they reached and then by their value there.
-            trial.report(result["objective"], step=result["round"])
-            self.study.tell(trial, state=TrialState.PRUNED)
+            if len(goals(self.config.study)) == 1:
+                trial.report(result["objective"], step=result["round"])
+            study.tell(trial, state=TrialState.PRUNED)
         else:
-            self.study.tell(trial, result["objective"])
+            metrics, broken = json.loads(result.get("metrics", "{}")), result["status"] == "diverged"
+            trial.set_user_attr(CONSTRAINTS, violations(self.config.study, metrics))
+            study.tell(trial, values(self.config.study, result["objective"], metrics, broken=broken))
 
-    def _remember(self, past: TrialSummary | None) -> None:
-        """A trial of a resumed study, under its number; None for one that was proposed and never started."""
-        if past is None:
-            self.study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+    # ---- beginning ---------------------------------------------------------------------------------------------------
+
+    def _make_arms(self) -> list[Arm]:
+        study, search = self.config.study, self.space.domains
+        points, only = first_points(self.space, self.config)
+        names: list[Any] = [None]
+        if study.allocation == "equal" and "algorithm" in search:
+            names = list(search["algorithm"].extremes())
+        storage = None
+        if self.journal is not None:
+            self.journal.unlink(missing_ok=True)  # a resumed study tells all of it again
+            storage = JournalStorage(JournalFileBackend(str(self.journal)))
+        arms = []
+        for place, name in enumerate(names):
+            fixed = {} if name is None else {"algorithm": name}
+            own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
+            own = [{key: value for key, value in point.items() if key not in fixed} for point in own]
+            trials = float("inf")
+            if study.trials is not None:
+                trials = study.trials // len(names) + (place < study.trials % len(names))
+            ended = [trial for trial in self.past if trial.ended and self._belongs(trial, fixed)]
+            optuna_study = optuna.create_study(
+                storage=storage,
+                study_name=self.name if name is None else f"{self.name} {_short(name)}",
+                sampler=make_sampler(study.sampler, after=len(ended), constrained=bool(study.constraints)),
+                pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
+                directions=["maximize" if goal.mode == "max" else "minimize" for goal in goals(study)],
+            )
+            optuna_study.set_user_attr("objectives", [goal.metric for goal in goals(study)])
+            arms.append(Arm(fixed, optuna_study, own, len(own) if only else trials))
+        return arms
+
+    def _remember(self, past: TrialSummary) -> None:
+        """A trial of a resumed study: told to its arm, or proposed again."""
+        if past.stage == "confirm":
+            assert past.of is not None
+            self._confirmed.add(past.of)
+            if not past.ended:
+                self._again.append(Asked(_proposal(past), None, None))
             return
-        point = {key: Domain.parameter(value) for key, value in past.overrides.items()}
+        arm = next(arm for arm in self.arms if self._belongs(past, arm.fixed))
+        arm.started += 1
+        point = {key: Domain.parameter(value) for key, value in past.overrides.items() if key not in arm.fixed}
         if not past.ended:
-            self.study.enqueue_trial(point)
+            arm.study.enqueue_trial(point)
+            trial = arm.study.ask()
+            trial.set_user_attr("trial", past.trial)
+            self.space.suggest(trial, self._has_key, arm.fixed)
+            self._again.append(Asked(_proposal(past), arm, trial))
             return
         states = {"pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         state = states.get(past.status, TrialState.COMPLETE)
-        self.study.add_trial(
+        single = len(goals(self.config.study)) == 1
+        told = past.values or [past.objective or 0.0]
+        limits = violations(self.config.study, past.metrics)
+        arm.study.add_trial(
             optuna.trial.create_trial(
                 state=state,
                 params=point,
-                distributions={key: self._space.domains[key].distribution() for key in point},
-                value=past.objective if state is TrialState.COMPLETE else None,
-                intermediate_values={past.rounds: past.objective or 0.0} if state is TrialState.PRUNED else None,
+                distributions={key: self.space.domains[key].distribution() for key in point},
+                values=told if state is TrialState.COMPLETE else None,
+                intermediate_values={past.rounds: told[0]} if state is TrialState.PRUNED and single else None,
+                user_attrs={"trial": past.trial, CONSTRAINTS: limits},
+                system_attrs={"constraints": limits} if limits else None,
             )
         )
 
-    def save(self, checkpoint_path: str) -> None:
-        Path(checkpoint_path).write_bytes(pickle.dumps((self.study, self._asked)))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """From this study's own folder only: unpickling runs what is in the file."""
-        self.study, self._asked = pickle.loads(Path(checkpoint_path).read_bytes())
+    @staticmethod
+    def _belongs(trial: TrialSummary, fixed: Mapping[str, Any]) -> bool:
+        return trial.stage == "search" and all(trial.overrides.get(key) == value for key, value in fixed.items())
 
     def _has_key(self, chosen: Mapping[str, Any], key: str) -> bool:
         # Composing a config costs milliseconds, and there are only as many as combinations of class names.
         text = json.dumps(chosen, sort_keys=True, default=str)
         if text not in self._made:
-            self._made[text] = self._config.with_overrides(chosen) if chosen else self._config
+            self._made[text] = self.config.with_overrides(chosen) if chosen else self.config
         return self._made[text].has_key(key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray keeps a copy for its own restore
+
+    def save(self, checkpoint_path: str) -> None:
+        """For Ray's own restore, which flstudy does not use: a resumed study is told from its list of trials."""
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path: str) -> None:
+        """As for `save`."""
+        raise NotImplementedError("a study is resumed by flstudy tune --resume")
+
+
+def _proposal(trial: TrialSummary) -> Proposal:
+    return {"number": trial.trial, "overrides": dict(trial.overrides), "stage": trial.stage, "of": trial.of}
+
+
+def _short(name: Any) -> str:
+    return str(name.get("class_path") if isinstance(name, Mapping) else name).rpartition(".")[2]

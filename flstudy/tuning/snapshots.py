@@ -24,14 +24,24 @@ class Snapshots(Checkpoint):
     def __init__(self, writer: "RecordWriter", path: Path, every_s: float) -> None:
         self.writer, self.path, self.every_s = writer, path, every_s
         self._last = time.monotonic()
+        self._trainer: L.Trainer | None = None
+
+    def save(self, path: Path) -> None:
+        """Write the state after the latest round somewhere else."""
+        assert self._trainer is not None
+        self.writer.flush()
+        self._trainer.save_checkpoint(path)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Whose state it is."""
+        self._trainer = trainer
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """After a round and its evaluation."""
         rounds = trainer.current_epoch + 1
         if trainer.should_stop or rounds == trainer.max_epochs or time.monotonic() - self._last < self.every_s:
             return
-        self.writer.flush()
         hidden = self.path.with_suffix(".tmp")
-        trainer.save_checkpoint(hidden)
+        self.save(hidden)
         os.replace(hidden, self.path)
         self._last = time.monotonic()

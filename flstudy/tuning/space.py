@@ -1,28 +1,18 @@
 """The search space of a study: which config keys vary and over which values.
 
-Domains, with the bounds of Ray Tune's functions of the same names:
-
-    loguniform: [low, high]      floats, uniform in the logarithm, 0 < low < high
-    uniform:    [low, high]      floats
-    quniform:   [low, high, q]   low, low + q, low + 2q, ... up to and including high
-    randint:    [low, high]      integers low .. high - 1 (the upper bound is excluded)
-    lograndint: [low, high]      the same, uniform in the logarithm, low >= 1
-    choice:     [a, b, ...]      any values: numbers, names, class names, lists
-
 The space is conditional without saying so. Keys that other keys start with (``algorithm`` for ``algorithm.tau``) are
 chosen first; of the others, a trial gets those that its choice has. So ``algorithm.lr`` is one parameter shared by all
 algorithms, and ``algorithm.tau`` is not suggested with FedAvg.
 """
 
 import itertools
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
 from flstudy.config import ConfigError
+from flstudy.tuning.domain import Domain
 
 if TYPE_CHECKING:
     import optuna
@@ -31,107 +21,6 @@ if TYPE_CHECKING:
 
 HasKey = Callable[[Mapping[str, Any], str], bool]
 """(what the trial has chosen so far, key) -> whether the config so chosen has the key."""
-
-_BOUNDS = {"loguniform": 2, "uniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}
-_KINDS = sorted([*_BOUNDS, "choice"])
-_INTEGER = ("randint", "lograndint")
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The values of one key: ``bounds`` as written in the config, or ``options`` of a choice."""
-
-    kind: str
-    bounds: tuple[float, ...] = ()
-    options: tuple[Any, ...] = ()
-
-    @classmethod
-    def parse(cls, key: str, written: Any) -> Self:
-        """A domain from ``{loguniform: [1.0e-5, 0.1]}``; ConfigError says what is wrong with it."""
-        where = f"study.search.{key}"
-        if not isinstance(written, Mapping) or len(written) != 1:
-            raise ConfigError(
-                f"{where} must be one of the distributions {', '.join(_KINDS)}, got {written!r}: "
-                f"write for example {{loguniform: [1.0e-5, 0.1]}}, or set the key in the config to keep it fixed"
-            )
-        kind, bounds = next(iter(written.items()))
-        if kind not in _KINDS:
-            near = get_close_matches(str(kind), _KINDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "choose one of these"
-            raise ConfigError(f"{where}: the distribution must be one of {', '.join(_KINDS)}, got {kind!r}: {hint}")
-        if kind == "choice":
-            return cls(kind, options=_options(where, bounds))
-        return cls(kind, bounds=_bounds(where, kind, bounds))
-
-    def contains(self, value: Any) -> bool:
-        if self.kind == "choice":
-            return any(type(option) is type(value) and option == value for option in self.options)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return False
-        low, high = self.extremes()
-        if not low <= value <= high:
-            return False
-        if self.kind == "quniform":
-            steps = (value - self.bounds[0]) / self.bounds[2]
-            return math.isclose(steps, round(steps), abs_tol=1e-6)
-        return self.kind not in _INTEGER or float(value).is_integer()
-
-    def extremes(self) -> Sequence[Any]:
-        """The smallest and the largest value that can be suggested, or all options of a choice."""
-        if self.kind == "choice":
-            return self.options
-        low, high = self.bounds[:2]
-        if self.kind in _INTEGER:
-            return int(low), int(high) - 1
-        if self.kind == "quniform":  # what Optuna would do with a warning: end on the grid
-            q = self.bounds[2]
-            return low, round(low + math.floor((high - low) / q + 1e-9) * q, 12)  # 3 * 0.3 is 0.9 here
-        return low, high
-
-    def values(self, points: int) -> list[Any]:
-        """All options, all steps of a quniform, or ``points`` values of a range at equal distances, ends included."""
-        low, high = self.extremes()[0], self.extremes()[-1]
-        if self.kind == "choice":
-            return list(self.options)
-        if self.kind == "quniform":
-            steps = round((high - low) / self.bounds[2])
-            return [round(low + step * self.bounds[2], 12) for step in range(steps + 1)]
-        shares = [step / (points - 1) for step in range(points)] if points > 1 else [0.5]
-        log = self.kind.startswith("log")
-        found = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
-        if self.kind in _INTEGER:
-            return sorted({round(value) for value in found})
-        return [min(max(value, low), high) for value in found]
-
-    def suggest(self, trial: "optuna.Trial", key: str) -> Any:
-        if self.kind == "choice":
-            # Optuna's categories are scalars; a list or a mapping goes by its text.
-            texts = {self.parameter(option): option for option in self.options}
-            return texts[trial.suggest_categorical(key, list(texts))]
-        low, high = self.extremes()
-        if self.kind in _INTEGER:
-            return trial.suggest_int(key, low, high, log=self.kind == "lograndint")
-        if self.kind == "quniform":
-            return round(trial.suggest_float(key, low, high, step=self.bounds[2]), 12)
-        return trial.suggest_float(key, low, high, log=self.kind == "loguniform")
-
-    def distribution(self) -> "optuna.distributions.BaseDistribution":
-        """What `suggest` asks Optuna for."""
-        from optuna import distributions
-
-        if self.kind == "choice":
-            return distributions.CategoricalDistribution([self.parameter(option) for option in self.options])
-        low, high = self.extremes()
-        if self.kind in _INTEGER:
-            return distributions.IntDistribution(low, high, log=self.kind == "lograndint")
-        if self.kind == "quniform":
-            return distributions.FloatDistribution(low, high, step=self.bounds[2])
-        return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
-
-    @staticmethod
-    def parameter(value: Any) -> Any:
-        """A value as Optuna keeps it."""
-        return value if isinstance(value, bool | int | float | str | None) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -152,11 +41,11 @@ class Space:
         keys |= {"algorithm"} & set(self.domains)  # also where nothing else of the algorithm is searched
         return sorted(keys, key=lambda key: (key != "algorithm", key.count("."), key))
 
-    def suggest(self, trial: "optuna.Trial", has_key: HasKey) -> dict[str, Any]:
-        """Overrides of one trial, asked of Optuna key by key."""
-        chosen: dict[str, Any] = {}
+    def suggest(self, trial: "optuna.Trial", has_key: HasKey, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Overrides of one trial, asked of Optuna key by key but for those that are ``fixed``."""
+        chosen: dict[str, Any] = dict(fixed or {})
         for key in self.selectors:
-            if has_key(chosen, key):
+            if key not in chosen and has_key(chosen, key):
                 chosen[key] = self.domains[key].suggest(trial, key)
         overrides = dict(chosen)
         for key, domain in self.domains.items():
@@ -240,59 +129,3 @@ def _override(config: "Config", overrides: Mapping[str, Any], key: str) -> "Conf
         return config.with_overrides(overrides)
     except ConfigError as error:
         raise ConfigError(f"study.search.{key} must hold only values that the config takes: {error}") from error
-
-
-def _options(where: str, written: Any) -> tuple[Any, ...]:
-    if not isinstance(written, list | tuple):
-        raise ConfigError(f"{where}: choice must be a list of values, got {written!r}: write {{choice: [a, b]}}")
-    if not written:
-        raise ConfigError(f"{where}: choice must have at least one value, got []: add values or remove the key")
-    for i, value in enumerate(written):
-        if value in written[:i] and any(type(v) is type(value) and v == value for v in written[:i]):
-            raise ConfigError(f"{where}: choice must have distinct values, got {value!r} twice: remove one")
-    return tuple(written)
-
-
-def _bounds(where: str, kind: str, written: Any) -> tuple[float, ...]:
-    """The checked numbers of a numeric distribution."""
-    names = ["low", "high", "q"][: _BOUNDS[kind]]
-    shape = f"[{', '.join(names)}]"
-    if not isinstance(written, list | tuple) or len(written) != len(names):
-        raise ConfigError(f"{where}: {kind} must be {shape}, got {written!r}: give {len(names)} numbers")
-    numbers = []
-    for name, value in zip(names, written, strict=True):
-        number = _number(value)
-        if number is None or (kind in _INTEGER and not number.is_integer()):
-            wanted = "an integer" if kind in _INTEGER else "a finite number"
-            raise ConfigError(f"{where}: {kind} {name} must be {wanted}, got {value!r}: write {kind}: {shape}")
-        numbers.append(number)
-    low, high = numbers[:2]
-    if low > high:
-        raise ConfigError(f"{where}: {kind} must have low < high, got [{low:g}, {high:g}]: swap the two bounds")
-    if low == high:
-        raise ConfigError(
-            f"{where}: {kind} must have low < high, got [{low:g}, {high:g}]: "
-            f"widen it, or set the key in the config to keep it fixed"
-        )
-    if kind == "loguniform" and low <= 0:
-        raise ConfigError(
-            f"{where}: loguniform low must be > 0, got {low:g}: give a small positive bound such as 1.0e-6, or uniform"
-        )
-    if kind == "lograndint" and low < 1:
-        raise ConfigError(f"{where}: lograndint low must be >= 1, got {low:g}: raise it to 1, or use randint")
-    if kind == "quniform" and not 0 < numbers[2] <= high - low:
-        raise ConfigError(
-            f"{where}: quniform q must lie in (0, {high - low:g}], got {numbers[2]:g}: give a smaller step"
-        )
-    return tuple(numbers)
-
-
-def _number(value: Any) -> float | None:
-    """A finite float, also of the text '1e-3', which YAML 1.1 does not read as a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -8,6 +8,7 @@ What ends a trial early is said in its status:
     failed     it raised, or never measured the objective: the traceback is kept and the study goes on
 """
 
+import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from flstudy.config import ConfigError
+from flstudy.metrics.whole import WholeRun
 from flstudy.tracking.mlflow import mean
+from flstudy.tuning.goals import worst
+from flstudy.tuning.hang import HangWatch
 
 if TYPE_CHECKING:
-    from flstudy.config import Config, Objective
-    from flstudy.federation import Record
+    from flstudy.config import Config
+    from flstudy.federation import Coordinator, Record
+
+log = logging.getLogger(__name__)
 
 Status = Literal["finished", "pruned", "diverged", "failed", "interrupted"]
-
-WORST = 1e9
-"""Stands for the objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE
-only ranks, so its size does not matter."""
 
 
 class Outcome(NamedTuple):
@@ -53,14 +55,7 @@ class Tracker(Protocol):
     def log(self, record: "Record") -> None: ...
     def finish(
         self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
-    ) -> None: ...
-
-
-def worst(objective: "Objective") -> float:
-    """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
-    if objective.mode == "min":
-        return WORST
-    return 0.0 if objective.metric.endswith("accuracy") else -WORST
+    ) -> Any: ...
 
 
 def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
@@ -78,6 +73,9 @@ def run_trial(
     tracker: Tracker | None = None,
     records_path: str | Path | None = None,
     snapshot: str | Path | None = None,
+    resume: str | Path | None = None,
+    model: str | Path | None = None,
+    watch: HangWatch | None = None,
 ) -> Outcome:
     """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
 
@@ -85,13 +83,19 @@ def run_trial(
     'status': ..., 'error': ...}`` after every round that measured the objective, and once more at the end, so the
     objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
     as Parquet, ``snapshot`` the file where the trial's state is kept while it runs, and from which it goes on if there
-    is one.
+    is one; ``resume`` is another such file to go on from. With snapshots every report has a function ``save`` that
+    writes the trial's state to a path. ``model`` is where a trial that finishes leaves its trained model, that of its
+    first seed. ``watch`` gets a sign of life after every round.
     """
-    trial = _Trial(config, report, tracker)
+    watch = watch or HangWatch(None, Path())
+    trial = _Trial(config, report, tracker, watch.beat)
     try:
         trial.config = config.with_overrides(overrides)
         trial.open()
-        trial.train(records_path, None if snapshot is None else Path(snapshot))
+        with watch:
+            coordinator = trial.train(records_path, None if snapshot is None else Path(snapshot), resume)
+        if trial.status == "finished" and model is not None:
+            trial.keep(coordinator, Path(model))
     except KeyboardInterrupt:
         trial.close("KILLED", None)
         raise
@@ -104,17 +108,23 @@ class _Trial:
     """What is known of the trial while it runs."""
 
     def __init__(
-        self, config: "Config", report: Callable[[dict[str, Any]], bool | None], tracker: Tracker | None
+        self,
+        config: "Config",
+        report: Callable[[dict[str, Any]], bool | None],
+        tracker: Tracker | None,
+        beat: Callable[[], None],
     ) -> None:
         self.config = config  # the study's own, should the overrides make none
-        self.objective, self.report, self.tracker = config.study.objective, report, tracker
+        self.objective, self.report, self.tracker, self.beat = config.study.objective, report, tracker, beat
+        self.whole: WholeRun | None = None
+        self.save: Callable[[Path], None] | None = None
         self.opened = False
         self.status: Status = "finished"
         self.error: str | None = None
         self.round = 0
         self.value: float | None = None
         self.metrics: dict[str, float] = {}
-        self.untold: str | Path | None = None  # records of rounds that a kill may have kept from the tracker
+        self.untold: str | Path | None = None  # records of rounds before the snapshot, from which the trial went on
 
     def open(self) -> None:
         if self.tracker is not None and not self.opened:
@@ -122,9 +132,13 @@ class _Trial:
             made = self.config
             self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
 
-    def train(self, records_path: str | Path | None, snapshot: Path | None = None) -> None:
+    def train(
+        self, records_path: str | Path | None, snapshot: Path | None = None, resume: str | Path | None = None
+    ) -> "Coordinator":
+        self.whole = WholeRun(self.config.drift_rounds(), self.config.rounds)
         if records_path is None:
-            self.config.run(lambda record: self.on_round(record, None))
+            coordinator = self.config.run(lambda record: self.on_round(record, None))
+            self.on_end(None)
         else:
             from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
 
@@ -133,10 +147,13 @@ class _Trial:
                 if snapshot is not None:
                     from flstudy.tuning.snapshots import Snapshots  # Lightning, which stand-ins do without
 
-                    resume = str(snapshot) if snapshot.is_file() else None
-                    self.untold = records_path if resume else None
-                    kept = {"callbacks": [Snapshots(writer, snapshot, self.config.study.snapshot_s)], "resume": resume}
-                self.config.run(lambda record: self.on_round(record, writer), **kept)
+                    given = resume or (snapshot if snapshot.is_file() else None)
+                    self.untold = records_path if given else None
+                    snapshots = Snapshots(writer, snapshot, self.config.study.snapshot_s)
+                    self.save = snapshots.save
+                    kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
+                coordinator = self.config.run(lambda record: self.on_round(record, writer), **kept)
+                self.on_end(writer)
         if self.status == "finished" and self.value is None:
             near = get_close_matches(self.objective.metric, self.metrics, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(self.metrics)) or 'none'}"
@@ -144,14 +161,29 @@ class _Trial:
                 f"study.objective.metric must be a metric that evaluations measure, "
                 f"got {self.objective.metric!r}: {hint}"
             )
+        return coordinator
+
+    @staticmethod
+    def keep(coordinator: "Coordinator | None", path: Path) -> None:
+        """The trained model; a disk that is full then fails no trial that has all its rounds."""
+        from flstudy.tracking.models import save_model
+
+        try:
+            if coordinator is not None:  # stand-ins train none
+                save_model(coordinator, path)
+        except Exception as error:
+            log.warning("the trained model was not kept: %s", error)
 
     def on_round(self, record: "Record", writer: Any) -> None:
         from flstudy.config import StopRun
 
-        if self.untold is not None and self.tracker is not None:
+        self.beat()
+        if self.untold is not None:
             self.tell_again(self.untold, record.round)
         self.untold = None
         self.round = record.round
+        assert self.whole is not None
+        self.whole.add(record.round, record.metrics)
         self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
         if writer is not None:
             writer.append(record)
@@ -176,9 +208,28 @@ class _Trial:
         from flstudy.federation import Record
         from flstudy.tracking.records import read_rounds
 
-        assert self.tracker is not None
+        assert self.whole is not None
         for round, metrics in read_rounds(records, before).items():
-            self.tracker.log(Record(round, metrics))
+            self.whole.add(round, metrics)
+            if self.tracker is not None:
+                self.tracker.log(Record(round, metrics))
+
+    def on_end(self, writer: Any) -> None:
+        """The figures of the whole run, told with its last round."""
+        from flstudy.federation import Record
+
+        assert self.whole is not None
+        if self.status != "finished" or self.round < self.config.rounds:
+            return
+        record = Record(self.round, self.whole.figures())
+        self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
+        if writer is not None:
+            writer.append(record)
+        if self.tracker is not None:
+            self.tracker.log(record)
+        if self.objective.metric in record.metrics:
+            value = self.metrics[self.objective.metric]
+            self.value = value if math.isfinite(value) else worst(self.objective)
 
     def end(self) -> Outcome:
         """Close the tracker, then tell the last report: whoever hears it may rely on the run being complete."""
@@ -206,4 +257,5 @@ class _Trial:
             "metrics": dict(self.metrics),
             "status": status,
             "error": self.error,
+            **({} if self.save is None else {"save": self.save}),
         }

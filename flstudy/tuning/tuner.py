@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from flstudy.config import ConfigError
+from flstudy.config import ConfigError, Pbt
 from flstudy.tracking.mlflow import StudyRun, environment
 from flstudy.tracking.store import check_store, open_store
 from flstudy.tuning.cluster import check_resources, cluster, room, starting
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name
+from flstudy.tuning.goals import check_goals
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.samplers import check_sampler
@@ -40,40 +42,44 @@ class StudyResult:
     run: StudyRun
     """Its run in MLflow, for figures and tables made later."""
     interrupted: bool = False
+    hopeless: str | None = None
+    """Why it stopped by itself: too many trials failed."""
+    delivered: bool = True
+    """Whether MLflow has all of it; `flstudy sync` tells it the rest."""
 
     @property
     def best(self) -> dict[str, TrialSummary]:
         """The best trial of each algorithm, best algorithm first; those that failed or diverged never lead."""
         sign = 1 if self.mode == "max" else -1
-        ranked = sorted((t for t in self.trials if t.counts), key=lambda t: -sign * (t.objective or 0.0))
+        search = (t for t in self.trials if t.counts and t.stage == "search")
+        ranked = sorted(search, key=lambda t: -sign * (t.objective or 0.0))
         best: dict[str, TrialSummary] = {}
         for trial in ranked:
             best.setdefault(trial.algorithm, trial)
         return best
 
 
-def tune(config: "Config", console: Console | None = None, resume: Path | None = None) -> StudyResult:
+def tune(
+    config: "Config", console: Console | None = None, resume: Path | None = None, *, quiet: bool = False
+) -> StudyResult:
     """Run the study of ``config`` in a new folder; Ctrl-C ends it early with what it has.
 
     With ``resume``, the folder of a study that stopped or was killed, it goes on there: trials that ended are kept,
     the others are run again, from their snapshots and in their MLflow runs, and the sampler knows what it knew. Only
-    the scheduler starts with empty rungs.
+    the scheduler starts with empty rungs. ``quiet`` prints nothing.
 
     Raises ConfigError, before any trial starts, for a search space, store, folder or resources that cannot work.
     """
     console = console or Console()
     space = Space.parse(config.study.search)
     space.validate(config)
+    check_goals(config)
     check_sampler(space, config)
     check_scheduler(config)
     wanted_name(config)
     folder = StudyFolder.resume(resume) if resume is not None else None
     past = folder.read_trials() if folder is not None else []
-    if past and sum(trial.ended for trial in past) >= config.study.trials:
-        raise ConfigError(
-            f"study.trials must be > {len(past)}, the trials that the study has, got {config.study.trials}: "
-            "raise it to extend the study"
-        )
+    _check_room_for_more(config, past, folder)
     check_resources(config.study.resources)
     uri = config.store or (folder.state().get("store") if folder is not None else None)
     check_store(uri)
@@ -86,13 +92,13 @@ def tune(config: "Config", console: Console | None = None, resume: Path | None =
         del examples
         if folder is None:
             folder = StudyFolder.create(config)
-            if folder.name != wanted_name(config):
+            if folder.name != wanted_name(config) and not quiet:
                 console.print(
                     f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}", highlight=False
                 )
         study_id = folder.state().get("study_id") or uuid.uuid4().hex
         folder.write_config(config)
-        folder.write_state("running", study_id=study_id, store=store.uri)
+        folder.write_state("running", study_id=study_id, store=store.uri, environment=environment())
         run = StudyRun(store, name=folder.name, study_id=study_id, config=config, resumed=resume is not None)
         assignment = Assignment(
             config=config,
@@ -106,18 +112,13 @@ def tune(config: "Config", console: Console | None = None, resume: Path | None =
             environment=environment(),
             data=data,
         )
-        objective = config.study.objective
+        algorithms = len(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else 1
         progress = Progress(
-            console,
-            name=folder.name,
-            trials=config.study.trials,
-            rounds=config.rounds,
-            metric=objective.metric,
-            mode=objective.mode,
+            console, name=folder.name, config=config, algorithms=algorithms, spent_s=folder.spent_s(), quiet=quiet
         )
         ledger = Ledger(config, folder, progress, past)
         try:
-            with progress, _stop_on_interrupt(console) as interrupt:
+            with progress, _stop_on_interrupt(progress) as interrupt:
                 _fit(assignment, space, ledger, interrupt, past)
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt)
@@ -125,10 +126,16 @@ def tune(config: "Config", console: Console | None = None, resume: Path | None =
             folder.write_state("interrupted" if stopped else "failed")
             raise
     assert folder is not None
-    ledger.close(assignment)  # when no worker can have the last word any more
-    result = StudyResult(folder.name, folder.path, ledger.trials, objective.mode, run, interrupt.is_set())
+    ledger.close()  # when no worker can have the last word any more
+    mode = config.study.objective.mode
+    result = StudyResult(folder.name, folder.path, ledger.trials, mode, run, interrupt.is_set(), ledger.hopeless)
+    if result.hopeless:
+        progress.say(f"the study stopped: {result.hopeless}")
     _conclude(result, folder)
-    folder.write_state("interrupted" if result.interrupted else "finished")
+    folder.write_state("interrupted" if result.interrupted else "finished", conclusion=run.told)
+    result.delivered = ledger.deliver(run)
+    if not result.delivered:
+        console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     return result
 
 
@@ -142,16 +149,23 @@ def _fit(
     from flstudy.tuning.watch import Stop, Watch
 
     study, folder = assignment.config.study, assignment.folder
-    left = study.trials - sum(trial.ended for trial in past)
     resources = {"cpu": study.resources.cpu, "gpu": study.resources.gpu}
-    search = Search(space, assignment.config, name=folder.name, room=lambda: room(study.resources), past=past)
+    population = isinstance(study.scheduler, Pbt)  # its trials take turns, so all of them are there from the start
+    search = Search(
+        space,
+        assignment.config,
+        name=folder.name,
+        room=lambda: sys.maxsize if population else min(room(study.resources), study.concurrent or sys.maxsize),
+        past=past,
+        spending=ledger,
+        journal=folder.journal,
+    )
     tuner = tune.Tuner(
         tune.with_resources(trainable(assignment), resources),
         tune_config=tune.TuneConfig(
             search_alg=search,
             scheduler=make_scheduler(assignment.config),
-            num_samples=left,
-            max_concurrent_trials=study.concurrent,
+            num_samples=-1,  # the search says when it is over
             reuse_actors=True,  # importing torch anew for every trial took three times as long
         ),
         run_config=tune.RunConfig(
@@ -159,17 +173,31 @@ def _fit(
             storage_path=str(folder.path),
             verbose=0,
             stop=Stop(interrupt),
-            callbacks=[Watch(ledger, interrupt)],
-            failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
+            callbacks=[Watch(ledger, search, interrupt)],
+            failure_config=tune.FailureConfig(max_failures=study.failures.retries, fail_fast=False),
             log_to_file=False,
         ),
     )
-    with starting(min(room(study.resources), left)):
+    with starting(min(search.room(), study.trials or sys.maxsize)):
         tuner.fit()
 
 
+def _check_room_for_more(config: "Config", past: Sequence[TrialSummary], folder: StudyFolder | None) -> None:
+    """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
+    study = config.study
+    search = [trial for trial in past if trial.stage == "search"]
+    if not past or study.trials is None or sum(trial.ended for trial in search) < study.trials:
+        return
+    finished = folder is not None and folder.state().get("state") == "finished"
+    if not study.confirm.seeds or (finished and all(trial.ended for trial in past)):
+        raise ConfigError(
+            f"study.trials must be > {len(search)}, the trials that the study has, got {study.trials}: "
+            "raise it to extend the study"
+        )
+
+
 @contextlib.contextmanager
-def _stop_on_interrupt(console: Console) -> Iterator[threading.Event]:
+def _stop_on_interrupt(progress: Progress) -> Iterator[threading.Event]:
     """The first Ctrl-C lets trials end and keeps the results, a second one insists."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -180,7 +208,7 @@ def _stop_on_interrupt(console: Console) -> Iterator[threading.Event]:
     def stop(number: int, frame: Any) -> None:
         event.set()
         signal.signal(signal.SIGINT, before)
-        console.print("stopping: the results so far are kept (Ctrl-C again to drop everything)", highlight=False)
+        progress.say("stopping: the results so far are kept (Ctrl-C again to insist)")
 
     signal.signal(signal.SIGINT, stop)
     try:
@@ -192,7 +220,7 @@ def _stop_on_interrupt(console: Console) -> Iterator[threading.Event]:
 def _conclude(result: StudyResult, folder: StudyFolder) -> None:
     """The study's best trials as tags, figures and files of its run."""
     run, best = result.run, result.best
-    run.log_artifact(folder.trials)
+    run.log_files(folder.path)
     if best:
         first = next(iter(best.values()))
         run.set_tags({"best.trial": first.trial, "best.algorithm": first.algorithm, "best.run_id": first.run_id})

@@ -11,19 +11,20 @@ from typing import Any
 from ray import tune
 
 from flstudy.tuning.ledger import Ledger
+from flstudy.tuning.searcher import Search
 
 
 class Watch(tune.Callback):
     """Tells the ledger what happens to trials."""
 
-    def __init__(self, ledger: Ledger, interrupt: threading.Event) -> None:
-        self._ledger, self._interrupt = ledger, interrupt
+    def __init__(self, ledger: Ledger, search: Search, interrupt: threading.Event) -> None:
+        self._ledger, self._search, self._interrupt = ledger, search, interrupt
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
-        self._ledger.started(trial.config)
+        self._ledger.started(trial.config, anew=True)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **named: Any
@@ -34,9 +35,27 @@ class Watch(tune.Callback):
         stopped = trial.last_result.get("status", "running") == "running"
         if not (stopped and self._interrupt.is_set()):  # else the ledger calls it interrupted when it closes
             self._ledger.ended(trial.config, trial.last_result)
+        self._stop_if_hopeless()
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
+        """Its worker died; Ray starts it again."""
+        self._ledger.lost(trial.config, self._reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
-        self._ledger.ended(trial.config, trial.last_result, error=_reason(trial))
+        """Its worker died, and Ray has given up: for good, or because the worker died before it could start."""
+        reason = self._reason(trial)
+        again = self._ledger.lost(trial.config, reason) and not self._interrupt.is_set()
+        if not again:
+            self._ledger.ended(trial.config, trial.last_result, error=reason)
+        self._search.lost(trial.config["number"], again=again)
+        self._stop_if_hopeless()
+
+    def _reason(self, trial: Any) -> str:
+        return self._ledger.hung(trial.config) or _reason(trial)
+
+    def _stop_if_hopeless(self) -> None:
+        if self._ledger.hopeless is not None:
+            self._interrupt.set()
 
 
 class Stop(tune.Stopper):

@@ -1,22 +1,30 @@
 """What runs in a Ray worker: the trainable around `run_trial`, and the threads it may use."""
 
+import contextlib
 import gc
 import json
 import logging
 import os
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flstudy.tracking.mlflow import STUDY, STUDY_ID, TRIAL, TrialRun
+from flstudy.config import Pbt
+from flstudy.tracking.figures import STUDY_ID, TRIAL, trial_name, trial_tags
+from flstudy.tracking.mlflow import TrialRun
 from flstudy.tracking.store import Store
 from flstudy.tuning.folder import StudyFolder
+from flstudy.tuning.hang import HangWatch
 from flstudy.tuning.trial import Outcome, algorithm_of, run_trial
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
+STATE = "trial.ckpt"  # in a checkpoint of Ray's
 REPORT_S = 0.25  # between reports at which the scheduler decides nothing: they are for the eye only
 
 
@@ -35,12 +43,12 @@ class Assignment:
     environment: dict[str, str]  # tags
     data: dict[str, Any] = field(default_factory=dict)  # examples in Ray's object store by key
 
-    def tracker(self, number: int, overrides: dict[str, Any]) -> TrialRun:
-        """The trial's run in MLflow, the same one whenever the trial is started again."""
+    def tracker(self, number: int, overrides: dict[str, Any], of: int | None = None) -> TrialRun:
+        """The trial's run in MLflow, the same one whenever the trial is started again; ``of``: what it confirms."""
         key = {STUDY_ID: self.study_id, TRIAL: str(number)}
         algorithm = algorithm_of(self.config, overrides)
-        tags = {STUDY: self.study, **self.environment, **self.config.tags(), "algorithm": algorithm}
-        return TrialRun(self.store, name=f"{number} {algorithm}", key=key, parent=self.parent, tags=tags)
+        tags = trial_tags(self.study, algorithm, self.config.tags(), self.environment, of)
+        return TrialRun(self.store, name=trial_name(number, algorithm, of), key=key, parent=self.parent, tags=tags)
 
 
 def thread_settings(threads: int) -> dict[str, str]:
@@ -50,11 +58,11 @@ def thread_settings(threads: int) -> dict[str, str]:
 
 
 def trainable(assignment: Assignment) -> type:
-    """What Ray Tune runs with ``{'number': n, 'overrides': {...}}``."""
+    """What Ray Tune runs with a `Proposal`."""
     from ray.tune.trainable.function_trainable import wrap_function
 
     def trial(proposed: dict[str, Any]) -> None:
-        work(assignment, proposed["number"], proposed["overrides"])
+        work(assignment, proposed["number"], proposed["overrides"], proposed["of"])
 
     class Trial(wrap_function(trial)):  # type: ignore[misc]
         """Ray ends a worker that it does not need any more without waiting for its trial's thread."""
@@ -75,7 +83,7 @@ def wait_idle() -> None:
     _idle.wait(4.0)
 
 
-def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outcome:
+def work(assignment: Assignment, number: int, overrides: dict[str, Any], of: int | None = None) -> Outcome:
     """Run one trial and report to Ray Tune."""
     from ray import tune
 
@@ -88,7 +96,7 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
 
     torch.set_num_threads(assignment.threads)
     receive(assignment.study_id, assignment.data)
-    tracker = assignment.tracker(number, overrides)
+    tracker = assignment.tracker(number, overrides, of)
     stop: SystemExit | None = None
     told_at, told_round = 0.0, 0
 
@@ -102,27 +110,49 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any]) -> Outc
         numbers = {"objective": told["objective"], "round": told["round"]}
         rest = {"status": told["status"], "error": told["error"], "metrics": json.dumps(told["metrics"])}
         try:
-            tune.report({**numbers, **rest, "run_id": tracker.run_id})
+            with _checkpoint(told, population and told["status"] == "running") as checkpoint:
+                state = {"run_id": tracker.run_id, "synced": tracker.delivered}
+                tune.report({**numbers, **rest, **state}, checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
             return False
         return True
 
+    population = isinstance(assignment.config.study.scheduler, Pbt)
+    timeout = assignment.config.study.failures.round_timeout_s
+    given = tune.get_checkpoint()  # in a population, that of another trial perhaps
     try:
-        outcome = run_trial(
-            assignment.config,
-            overrides,
-            report=report,
-            tracker=tracker,
-            records_path=assignment.folder.records(number),
-            snapshot=assignment.folder.snapshot(number),
-        )
+        with given.as_directory() if given is not None else contextlib.nullcontext() as folder:
+            outcome = run_trial(
+                assignment.config,
+                overrides,
+                report=report,
+                tracker=tracker,
+                records_path=assignment.folder.records(number),
+                snapshot=assignment.folder.snapshot(number),
+                resume=None if folder is None else Path(folder) / STATE,
+                model=assignment.folder.model(number),
+                watch=HangWatch(timeout, assignment.folder.hung(number)),
+            )
     finally:
         _idle.set()
         _release()
     if stop is not None:
         raise stop  # Ray waits for the thread to end so
     return outcome
+
+
+@contextlib.contextmanager
+def _checkpoint(told: dict[str, Any], wanted: bool) -> Iterator[Any]:
+    """The trial's state as Ray passes it on, if that is wanted and the trial can give it."""
+    from ray.tune import Checkpoint
+
+    if not wanted or "save" not in told:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        told["save"](Path(folder) / STATE)
+        yield Checkpoint.from_directory(folder)
 
 
 def _release() -> None:

@@ -64,7 +64,7 @@ def test_what_a_run_reports(report: dict[str, Any]) -> None:
         assert 0 < r["useful_share"] <= 1
         assert r["steps_per_seed_round"] == 400
         assert 0 < r["peak_mib"] < r["process_mib"]
-        assert len(r["repeats"]) == 2
+        assert len(r["repeats"]) in ((1, 2) if r["executor"] == "plain" else (2,))  # a slower plain loop has one
         for block in r["repeats"]:
             assert sum(block["round_s"]) == pytest.approx(block["seconds"], rel=0.05)
     assert rows[2]["evaluation_s"] > 0
@@ -135,7 +135,7 @@ def test_names_agree() -> None:
     assert tuple(DTYPES) == PRECISIONS
     assert parse([]).workloads == tuple(WORKLOADS)
     assert parse(["--executors", "compiled", "plain"]).executors == ("plain", "compiled")
-    assert math.isclose(parse([]).seconds, 0.5)
+    assert math.isclose(parse([]).seconds, 0.4)
 
 
 @pytest.mark.end_to_end

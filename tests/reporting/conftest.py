@@ -35,7 +35,8 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
     for name, curve in (curves or {}).items():
         metrics = curve if isinstance(curve, dict) else {"test/accuracy": curve}
         columns = {metric: np.atleast_2d(values) for metric, values in metrics.items()}
-        with RecordWriter(folder / "records" / f"{name}.parquet", seeds) as writer:
+        own = next((t["overrides"]["seeds"] for t in trials if t["trial"] == name and "seeds" in t["overrides"]), seeds)
+        with RecordWriter(folder / "records" / f"{name}.parquet", own) as writer:
             for index in range(next(iter(columns.values())).shape[1]):
                 writer.append(Record(index + 1, {metric: list(c[:, index]) for metric, c in columns.items()}))
     return folder
@@ -73,3 +74,94 @@ def drifting(tmp_path):
     ]
     curves = {"0": fedavg, "2": flash}
     return make_study(tmp_path / "studies" / "quick", trials, curves=curves, events=[(5, "sudden drift")])
+
+
+def make_confirmation(name, of, algorithm, objective, seeds=(101, 102, 103, 104, 105), **more):
+    """An entry of trials.jsonl for a trial that ran again on seeds of its own."""
+    overrides = {"algorithm": algorithm, "algorithm.lr": 0.1, "seeds": list(seeds)}
+    return make_trial(name, algorithm, objective, stage="confirm", of=of, overrides=overrides, **more)
+
+
+@pytest.fixture
+def confirmation():
+    return make_confirmation
+
+
+ALGORITHMS = {"FedAvg": 0.78, "FedYogi": 0.82, "Flash": 0.86}  # what each reaches when it is tuned well
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory):
+    """A study as large as a real one: three algorithms of 12 trials each, two objectives, a drift at round 5; the two
+    best trials of each were trained again on five new seeds. Accuracy falls with the distance of lr from 0.1; FedYogi's
+    and Flash's tau matters little, FedAvg's momentum not at all. The largest lr diverge; one trial failed, one was
+    pruned, one is outside the constraints with the best value of all."""
+    rng = np.random.default_rng(7)
+    trials, curves = [], {}
+
+    def add(entry, level, count):
+        shape = np.array([0.5, 0.8, 0.95, 1.0, 0.6, 0.8, 0.95, 1.0, 1.0, 1.0])
+        accuracy = level[:, None] * shape + rng.normal(0, 0.003, (count, 10))
+        number = entry["trial"]
+        curves[number] = {
+            "valid/accuracy": accuracy.clip(0, 1),
+            "test/accuracy": (accuracy - 0.01).clip(0, 1),
+            "traffic/down_bytes": np.full((count, 10), 1000.0),
+            "traffic/up_bytes": np.full((count, 10), 500.0),
+            "time/round_s": np.full((count, 10), 0.72),
+        }
+        trials.append(entry)
+
+    number = 0
+    best: dict[str, list] = {}
+    for algorithm, reach in ALGORITHMS.items():
+        for place in range(12):
+            lr = float(10 ** (-3 + 3 * place / 11))
+            overrides = {"algorithm": algorithm, "algorithm.lr": lr}
+            if algorithm == "FedAvg":
+                overrides["algorithm.momentum"] = [0.0, 0.5, 0.9][place % 3]
+            else:
+                overrides["algorithm.tau"] = float(10 ** rng.uniform(-4, -1))
+            name = str(number)
+            number += 1
+            if place == 11:
+                trials.append(make_trial(name, algorithm, None, status="diverged", rounds=2, overrides=overrides))
+                continue
+            level = reach - 0.06 * abs(np.log10(lr) + 1) + rng.normal(0, 0.01, 3)
+            objective, bits = float(level.mean()), 1e6 * (1 + place)
+            more = {"values": [objective, bits], "metrics": {"time/total_s": 36.0, "traffic/bits": 120000.0}}
+            add(make_trial(name, algorithm, objective, overrides=overrides, **more), level, 3)
+            best.setdefault(algorithm, []).append((objective, name, overrides))
+    extra = {"algorithm": "FedAvg", "algorithm.lr": 0.09, "algorithm.momentum": 0.5}
+    outside = {"feasible": False, "values": [0.99, 1.0]}
+    trials.append(make_trial(str(number), "FedAvg", 0.99, overrides=extra, **outside))
+    trials.append(make_trial(str(number + 1), "Flash", 0.8, status="pruned", rounds=4, started=0.0, ended_at=36.0))
+    error = "Traceback\n  ...\nRuntimeError: out of <memory> & 100 %"
+    trials.append(make_trial(str(number + 2), "Flash", None, status="failed", rounds=0, error=error, attempts=2))
+    number += 3
+    for algorithm, own in best.items():
+        for _, of, overrides in sorted(own, reverse=True)[:2]:
+            level = ALGORITHMS[algorithm] - 0.02 + rng.normal(0, 0.004, 5)
+            entry = make_confirmation(str(number), of, algorithm, float(level.mean()), metrics={"time/total_s": 60.0})
+            entry["overrides"] |= overrides
+            add(entry, level, 5)
+            number += 1
+    study = {
+        "trials": 36,
+        "objective": {"metric": "valid/accuracy", "mode": "max"},
+        "objectives": [{"metric": "traffic/bits", "mode": "min"}],
+        "constraints": {"traffic/bits": {"max": 1e9}},
+        "search": {
+            "algorithm": {"choice": list(ALGORITHMS)},
+            "algorithm.lr": {"loguniform": ["1e-3", 1.0]},
+            "algorithm.tau": {"loguniform": [1e-4, 0.1]},
+            "algorithm.momentum": {"choice": [0.0, 0.5, 0.9]},
+        },
+        "sampler": {"class_path": "flstudy.config.Tpe"},
+        "scheduler": {"class_path": "flstudy.config.Asha", "init_args": {"grace_rounds": 10}},
+    }
+    population = {"dataset": {"class_path": "Digits"}, "partition": "Dirichlet", "drift": "SuddenDrift", "clients": 20}
+    folder = tmp_path_factory.mktemp("home") / "studies" / "searched"
+    return make_study(
+        folder, trials, curves=curves, events=[(5, "sudden drift")], seeds=(0, 1, 2), study=study, population=population
+    )

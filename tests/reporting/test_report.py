@@ -1,7 +1,6 @@
 """The report's text, its figure and its files."""
 
 import io
-import json
 import shlex
 
 import matplotlib.image

@@ -1,5 +1,6 @@
 """The store: what is made, what is refused, and how fast."""
 
+import socket
 import sqlite3
 import time
 from pathlib import Path
@@ -97,3 +98,14 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
     store = open_store(uri)
     store.client.delete_experiment(store.experiment_id)
     assert f"experiments restore --experiment-id {store.experiment_id}" in refused(uri)
+
+
+def test_a_database_without_its_driver_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("flstudy.tracking.store._client", missing)
+    told = r"which needs 'no_such_driver': run pip install 'flstudy\[serve\]'"
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConfigError, match=told):
+        open_store(f"mysql://flstudy:secret@127.0.0.1:{listener.getsockname()[1]}/mlflow")
+
+
+def missing(uri: str) -> None:
+    raise ModuleNotFoundError(f"No module named 'no_such_driver' for {uri}", name="no_such_driver")

@@ -16,6 +16,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "Raises": {"lr": 0.1},
     "Diverges": {"lr": 0.1},
     "Dies": {"lr": 0.1},
+    "Hangs": {"lr": 0.1},
 }
 
 
@@ -47,6 +48,9 @@ class StandIn:
     def tags(self) -> dict[str, str]:
         return {"algorithm": self.values["algorithm"], "dataset": "none", "drift": "SuddenDrift", "task": "none"}
 
+    def drift_rounds(self) -> list[int]:
+        return []
+
     def rehearse(self) -> dict[str, Any]:
         return {}
 
@@ -57,7 +61,8 @@ class StandIn:
         name = overrides.get("algorithm", self.values["algorithm"])
         if name not in ALGORITHMS:
             raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}: correct it")
-        made = replace(self, values={**self.values, **overrides})
+        overrides = dict(overrides)
+        made = replace(self, seeds=overrides.pop("seeds", self.seeds), values={**self.values, **overrides})
         for key in overrides:
             if not made.has_key(key):
                 raise ConfigError(f"unknown key {key!r}: remove it")
@@ -79,6 +84,8 @@ class StandIn:
                     import os
 
                     os._exit(7)
+                if values["algorithm"] == "Hangs" and r == 3:
+                    time.sleep(600)
                 if values["algorithm"] == "Diverges" and r == 3:
                     metrics["train/loss"][1] = math.nan
                 if r % 2 == 0:

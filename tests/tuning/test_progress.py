@@ -3,6 +3,7 @@
 import io
 
 from rich.console import Console
+from stand_in import StandIn, study
 
 from flstudy.tuning.folder import TrialSummary
 from flstudy.tuning.progress import Progress
@@ -10,7 +11,8 @@ from flstudy.tuning.progress import Progress
 
 def progress(terminal, **named):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
-    return Progress(console, name="quick", trials=4, rounds=10, metric="valid/accuracy", mode="max", **named)
+    config = StandIn(study=study(trials=4, **named), rounds=10)
+    return Progress(console, name="quick", config=config)  # type: ignore[arg-type]
 
 
 def summary(number, algorithm, status="running", rounds=0, objective=None, error=None):
@@ -45,7 +47,13 @@ def test_the_live_view_shows_best_running_and_troubled_trials():
     assert view.best["Flash"].trial == 1  # who diverges leads no more
     with view.console.capture() as shown:
         view.console.print(view._render())
-    for text in ("quick: 2/4 trials", "best valid/accuracy", "running: 2 FedAvg 3/10", "troubled: 0 Flash diverged"):
+    for text in (
+        "quick: 2/4 trials",
+        "best valid/accuracy",
+        "2 FedAvg",
+        "3/10",
+        "troubled: 1, the last: 0 Flash diverged",
+    ):
         assert text in shown.get()
 
 

@@ -44,11 +44,11 @@ def test_a_stopped_trial_s_value_does_not_pose_as_a_final_one():
     searcher.on_trial_complete("a", ending("finished", 0.8, 60))
     searcher.on_trial_complete("b", ending("running", 0.95, 10))  # better, but after ten rounds
     searcher.on_trial_complete("c", ending("diverged", 0.0, 3))
-    finished, stopped, diverged = searcher.study.trials
+    finished, stopped, diverged = searcher.arms[0].study.trials
     assert (finished.state, finished.value) == (TrialState.COMPLETE, 0.8)
     assert (stopped.state, stopped.intermediate_values) == (TrialState.PRUNED, {10: 0.95})
     assert (diverged.state, diverged.value) == (TrialState.COMPLETE, 0.0)
-    assert searcher.study.best_trial.number == finished.number
+    assert searcher.arms[0].study.best_trial.number == finished.number
 
 
 @pytest.mark.parametrize("told", [None, ending("failed", 0.0, 2)])
@@ -56,7 +56,9 @@ def test_a_failed_trial_teaches_nothing(told):
     searcher = search()
     searcher.suggest("a")
     searcher.on_trial_complete("a", told, error=told is None)
-    assert searcher.study.trials[0].state is TrialState.FAIL
+    if told is None:
+        searcher.lost(0, again=False)
+    assert searcher.arms[0].study.trials[0].state is TrialState.FAIL
 
 
 SPACE = {

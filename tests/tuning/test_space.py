@@ -5,7 +5,8 @@ import pytest
 from stand_in import StandIn, study
 
 from flstudy.config import ConfigError
-from flstudy.tuning.space import Domain, Space, nearest_key
+from flstudy.tuning.domain import Domain
+from flstudy.tuning.space import Space, nearest_key
 
 SEARCH = {
     "algorithm": {"choice": ["FedAvg", "FedYogi", "Flash"]},

@@ -16,9 +16,9 @@ from ray import cloudpickle
 from rich.console import Console
 from stand_in import StandIn, study
 
-from flstudy.config import Asha, ConfigError, Resources
-from flstudy.reporting.load import read_entries
+from flstudy.config import Asha, ConfigError, Confirm, Failures, HyperBand, Resources
 from flstudy.tracking.records import read_records
+from flstudy.tracking.trials import read_entries
 from flstudy.tracking.ui import running
 from flstudy.tuning.tuner import tune
 
@@ -37,40 +37,63 @@ def prepared(folder, **changed):
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     search = {
-        "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges", "Dies"]},
+        "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges", "Dies", "Hangs"]},
         "algorithm.lr": {"loguniform": [1e-3, 1]},
         "algorithm.tau": {"loguniform": [1e-5, 0.1]},
     }
     console = Console(file=io.StringIO())
-    result = tune(prepared(folder, trials=6, search=search), console)
+    failures = Failures(retries=1, round_timeout_s=6.0)
+    settings = {"trials": 7, "search": search, "failures": failures, "confirm": Confirm(seeds=2)}
+    result = tune(prepared(folder, **settings), console)
     return folder, result, console.file.getvalue()
 
 
 def test_every_trial_ends_and_the_study_goes_on(done):
     _, result, said = done
-    assert len(result.trials) == 6
-    first = {trial.algorithm: trial for trial in result.trials[:5]}  # one of each algorithm comes first
+    assert len(result.trials) == 7 + 2  # two algorithms have a winner to confirm
+    first = {trial.algorithm: trial for trial in result.trials[:6]}  # the algorithms take turns
     assert {name: trial.status for name, trial in first.items()} == {
         "FedAvg": "finished",
         "Flash": "finished",
         "Raises": "failed",
         "Diverges": "diverged",
         "Dies": "failed",
+        "Hangs": "failed",
     }
+    assert {name: trial.attempts for name, trial in first.items() if trial.attempts > 1} == {"Dies": 2, "Hangs": 2}
+    assert "time.sleep" not in first["Hangs"].error  # C frames are not shown, the line that called it is
+    assert 'stand_in.py", line' in first["Hangs"].error
+    assert first["Hangs"].error.endswith("no round ended within study.failures.round_timeout_s = 6 s")
     assert first["Flash"].overrides == {"algorithm": "Flash", "algorithm.lr": 0.1, "algorithm.tau": 0.001}
     assert not result.interrupted
-    assert not set(result.best) & {"Raises", "Diverges", "Dies"}
-    assert "6/6 trials, 100% of rounds" in said
+    assert not set(result.best) & {"Raises", "Diverges", "Dies", "Hangs"}
+    assert "starts again: the worker process died" in said
     assert "the third round is too much" in said
     assert "the worker process died" in said
+
+
+def test_winners_are_trained_again_on_new_seeds(done):
+    _, result, _ = done
+    best = {trial.trial: trial for trial in result.best.values()}
+    again = [trial for trial in result.trials if trial.stage == "confirm"]
+    assert {trial.of for trial in again} == set(best)
+    for trial in again:
+        assert trial.status == "finished"
+        assert trial.overrides == {**best[trial.of].overrides, "seeds": [1000, 1001]}
+        run = result.run.store.client.get_run(trial.run_id)
+        assert (run.data.tags["stage"], run.data.tags["confirms"]) == ("confirm", str(trial.of))
+        assert run.info.run_name == f"{trial.trial} {trial.algorithm} confirms {trial.of}"
+        table = read_records(result.path / "records" / f"{trial.trial}.parquet")
+        assert set(table["seed"].to_pylist()) == {1000, 1001}
 
 
 def test_the_folder_tells_the_study(done):
     folder, result, _ = done
     assert result.path == folder / "studies" / "small"
     assert yaml.safe_load((result.path / "study.yaml").read_text()) == StandIn().plain()
+    assert (result.path / "optuna.journal").stat().st_size > 0
     told = read_entries(result.path / "trials.jsonl")
-    assert [trial["trial"] for trial in told] == list(range(6))
+    assert [trial["trial"] for trial in told] == list(range(9))
     finished = next(trial for trial in told if trial["status"] == "finished")
     assert finished["rounds"] == 6
     assert finished["metrics"]["valid/accuracy"] == finished["objective"]
@@ -79,7 +102,7 @@ def test_the_folder_tells_the_study(done):
     diverged = next(trial for trial in told if trial["status"] == "diverged")
     assert diverged["metrics"]["train/loss"] is None
     for trial in told:
-        if trial["algorithm"] == "Dies":
+        if trial["algorithm"] in ("Dies", "Hangs"):
             continue  # with its process, before the first rounds were on disk
         table = read_records(result.path / "records" / f"{trial['trial']}.parquet")
         assert max(table["round"].to_pylist()) == max(trial["rounds"], 1)
@@ -107,7 +130,7 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
         assert [run["info"]["run_name"] for run in parents] == ["small"]
         assert parents[0]["info"]["status"] == "FINISHED"
         children = {trial.trial: trial.run_id for trial in result.trials}
-        assert len(set(children.values())) == 6
+        assert len(set(children.values())) == 9
         assert set(children.values()) == {run for run, own in tags.items() if "mlflow.parentRunId" in own}
         for trial in result.trials:
             run = next(run for run in runs if run["info"]["run_id"] == trial.run_id)
@@ -121,6 +144,9 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
             if trial.algorithm == "Dies":
                 assert own["error"].startswith("the worker process died")
                 continue  # before it could tell its parameters
+            if trial.algorithm == "Hangs":
+                assert own["error"].startswith("the trial hung")
+                continue
             params = {param["key"]: param["value"] for param in run["data"]["params"]}
             assert params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
             if trial.status == "failed":
@@ -141,13 +167,25 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
         assert [file["path"] for file in artifacts] == ["config.yaml"]
 
 
+def test_too_many_failures_stop_the_study_with_a_reason(done):
+    folder, _, _ = done
+    search = {"algorithm": {"choice": ["Raises"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
+    console = Console(file=io.StringIO(), width=300)
+    result = tune(prepared(folder, trials=30, search=search, failures=Failures(most=3)), console)
+    assert 3 <= sum(trial.status == "failed" for trial in result.trials) < 30
+    reason = "trials failed (study.failures.most), trial"
+    assert reason in result.hopeless
+    assert result.hopeless.endswith("with: RuntimeError: the third round is too much")
+    assert f"the study stopped: {result.hopeless}" in console.file.getvalue()
+
+
 def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     folder, _, _ = done
     search = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
     asha = Asha(grace_rounds=2, reduction_factor=2)
     config = {"rounds": 40, "round_s": 0.05}
     interrupted = prepared(folder, trials=40, search=search, scheduler=asha, config=config)
-    path = folder / "studies" / "small-2"
+    path = folder / "studies" / "small-3"
 
     def interrupt():
         until = time.monotonic() + 60
@@ -163,8 +201,8 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     result = tune(interrupted, console)
     said = console.file.getvalue()
     assert result.interrupted
-    assert result.name == "small-2"
-    assert "study 'small' exists already: this one is 'small-2'" in said
+    assert result.name == "small-3"
+    assert "study 'small' exists already: this one is 'small-3'" in said
     assert "stopping: the results so far are kept" in said
     assert len(result.trials) < 40
     assert "pruned" in {trial.status for trial in result.trials}
@@ -183,7 +221,7 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
         ({"search": {"algorithm.lr": {"uniform": [1, 0]}}}, "study.search.algorithm.lr: uniform must have low < high"),
         ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
         ({"scheduler": Asha(grace_rounds=2, reduction_factor=1)}, "study.scheduler.reduction_factor must be > 1"),
-        ({"scheduler": Asha(grace_rounds=2, brackets=0)}, "study.scheduler.brackets must be >= 1"),
+        ({"scheduler": HyperBand(grace_rounds=2, brackets=0)}, "study.scheduler.brackets must be >= 1"),
         ({"resources": Resources(cpu=10_000)}, "study.resources.cpu must lie in [0, "),
     ],
 )

@@ -7,7 +7,8 @@ from stand_in import StandIn, study
 
 from flstudy.config import Objective
 from flstudy.tracking.records import curve, read_records
-from flstudy.tuning.trial import WORST, algorithm_of, run_trial, worst
+from flstudy.tuning.goals import WORST, worst
+from flstudy.tuning.trial import algorithm_of, run_trial
 
 
 class Notes:
@@ -47,7 +48,8 @@ def test_a_trial_runs_to_its_end(tmp_path):
     assert tracker.started["params"]["algorithm.lr"] == 0.2
     assert tracker.started["tags"]["algorithm"] == "Flash"
     assert tracker.started["seeds"] == [0, 44, 56]
-    assert tracker.rounds == [1, 2, 3, 4, 5, 6]
+    assert tracker.rounds == [1, 2, 3, 4, 5, 6, 6]  # the figures of the whole run come with its last round
+    assert outcome.metrics["time/total_s"] == pytest.approx(0.06)
     assert tracker.ended == ("FINISHED", {"rounds": "6"}, None)
     rounds, values = curve(read_records(tmp_path / "0.parquet"), "valid/accuracy")
     assert rounds.tolist() == [2, 4, 6]

@@ -1,35 +1,26 @@
-"""Curves of a study as PNG: one line per algorithm's best trial, the drifts marked.
+"""Curves of a study: one line per algorithm's best trial, drifts and sessions marked."""
 
-Drawn on `Figure` objects, not with pyplot: nothing global, so it works in any thread and without a display.
-"""
-
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from flstudy.reporting.figures.style import COLOURS, DASHES, GREY, new_figure, plain
 from flstudy.reporting.load import Event
 from flstudy.reporting.ranking import Ranking
 from flstudy.reporting.tables import spread
 
-# Okabe and Ito's palette, told apart with any colour vision; its yellow is too light on white. Dash patterns tell
-# lines apart where a printer has no colours, and go on where the colours are used up.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-INCHES, DPI = (9.0, 4.8), 180
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
 LINE = 14  # points from one row of labels to the next
 ROOMY = 9  # legend entries that still fit with two lines each
 
 
-def plot_curves(ranking: Ranking, events: Sequence[Event], path: str | os.PathLike[str], title: str = "") -> Path:
-    """Accuracy by round in percent, mean over seeds with a band of one standard deviation. Returns the file."""
-    figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+def curves(ranking: Ranking, events: Sequence[Event], title: str = "") -> Figure | None:
+    """Accuracy by round in percent, mean over seeds with a band of one standard deviation."""
+    if not any(row.rounds.size for row in ranking.rows):
+        return None
+    figure = new_figure(4.8)
     axes = figure.add_subplot()
     _lines(axes, ranking)
     axes.margins(x=0.01)
@@ -39,15 +30,10 @@ def plot_curves(ranking: Ranking, events: Sequence[Event], path: str | os.PathLi
     axes.set_ylabel(f"{split} accuracy, mean over devices (%)", fontsize=12)
     axes.set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
     axes.tick_params(labelsize=11)
-    axes.grid(color="#d9d9d9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -2.0), min(high, 102.0))
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
-    return path
+    return figure
 
 
 def _lines(axes: Axes, ranking: Ranking) -> None:
@@ -94,7 +80,7 @@ def _mark(axes: Axes, events: Sequence[Event]) -> int:
     ends: list[float] = []  # per row of labels, where the last one ends, in fractions of the axes
     told = ""
     for event in events:
-        axes.axvline(event.round, color="#444444", linestyle=(0, (3, 3)), linewidth=1.1, zorder=2)
+        axes.axvline(event.round, color=GREY, linestyle=(0, (3, 3)), linewidth=1.1, zorder=2)
         if event.label != told:
             told = event.label
             text = f"{told}, round {event.round}"
@@ -111,6 +97,6 @@ def _mark(axes: Axes, events: Sequence[Event]) -> int:
                 ha="center",
                 va="bottom",
                 fontsize=10,
-                color="#444444",
+                color=GREY,
             )
     return len(ends)

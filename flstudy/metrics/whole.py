@@ -1,0 +1,55 @@
+"""What only the end of a run can tell: its drift's dip and recovery, what it has sent and how long it took."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from flstudy.metrics.drift import dip, recovery_rounds, segments
+
+SPLITS = ("valid", "test")
+NAMES = (*(f"{split}/{what}" for split in SPLITS for what in ("dip", "recovery")), "traffic/bits", "time/total_s")
+"""The metrics that `WholeRun` can give."""
+
+
+class WholeRun:
+    """Adds up the rounds of one run.
+
+    Args:
+        drifts: rounds of the world's drifts, from 1.
+        rounds: of the whole run.
+    """
+
+    def __init__(self, drifts: Sequence[int], rounds: int) -> None:
+        self.segments = segments(drifts, rounds)
+        self._curves: dict[str, dict[int, Sequence[float]]] = {split: {} for split in SPLITS}
+        self._sums: dict[str, dict[int, np.ndarray]] = {"traffic/bits": {}, "time/total_s": {}}
+
+    def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
+        """One round, a value per replica; a round added again replaces its earlier self."""
+        for split, curve in self._curves.items():
+            if (name := f"{split}/accuracy") in metrics:
+                curve[round] = metrics[name]
+        down, up = metrics.get("traffic/down_bytes"), metrics.get("traffic/up_bytes")
+        if down is not None and up is not None:
+            self._sums["traffic/bits"][round] = 8 * (np.asarray(down, float) + np.asarray(up, float))
+        if "time/round_s" in metrics:
+            self._sums["time/total_s"][round] = np.asarray(metrics["time/round_s"], float)
+
+    def figures(self) -> dict[str, list[float]]:
+        """By name, a value per replica.
+
+        ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end.
+        ``valid/recovery`` and ``test/recovery``: rounds to recovery after the last drift (`recovery_rounds`), NaN
+        where it never came. Both are missing where nothing drifts. ``traffic/bits``: down and up, all devices.
+        ``time/total_s``: seconds of rounds, evaluations not included.
+        """
+        found = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
+        for split, curve in self._curves.items():
+            rounds = np.asarray(sorted(curve), dtype=np.int64)
+            if not self.segments or not rounds.size or rounds[-1] < self.segments[-1][0]:
+                continue
+            accuracy = np.asarray([curve[round] for round in rounds.tolist()]).T
+            first, (last, until) = self.segments[0][0], self.segments[-1]
+            found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
+            found[f"{split}/recovery"] = recovery_rounds(rounds, accuracy, last, until).tolist()
+        return found

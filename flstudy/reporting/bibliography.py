@@ -1,0 +1,145 @@
+"""BibTeX entries by key."""
+
+ENTRIES: dict[str, str] = {
+    "mcmahan2017": """@inproceedings{mcmahan2017,
+  author    = {McMahan, H. Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and
+               Ag{\\"u}era y Arcas, Blaise},
+  title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  booktitle = {Artificial Intelligence and Statistics (AISTATS)},
+  series    = {PMLR}, volume = {54}, pages = {1273--1282}, year = {2017}
+}""",
+    "hsu2019": """@misc{hsu2019,
+  author = {Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew},
+  title  = {Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification},
+  note   = {arXiv:1909.06335}, year = {2019}
+}""",
+    "reddi2021": """@inproceedings{reddi2021,
+  author    = {Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, Keith and
+               Kone{\\v{c}}n{\\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan},
+  title     = {Adaptive Federated Optimization},
+  booktitle = {International Conference on Learning Representations (ICLR)}, year = {2021}
+}""",
+    "li2020fedprox": """@inproceedings{li2020fedprox,
+  author    = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+               Smith, Virginia},
+  title     = {Federated Optimization in Heterogeneous Networks},
+  booktitle = {Machine Learning and Systems (MLSys)}, volume = {2}, pages = {429--450}, year = {2020}
+}""",
+    "karimireddy2020": """@inproceedings{karimireddy2020,
+  author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J. and
+               Stich, Sebastian U. and Suresh, Ananda Theertha},
+  title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  series    = {PMLR}, volume = {119}, pages = {5132--5143}, year = {2020}
+}""",
+    "panchal2023": """@inproceedings{panchal2023,
+  author    = {Panchal, Kunjal and Choudhary, Sunav and Mitra, Subrata and Mukherjee, Koyel and Sarkhel, Somdeb and
+               Mitra, Saayan and Guan, Hui},
+  title     = {{Flash}: Concept Drift Adaptation in Federated Learning},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  series    = {PMLR}, volume = {202}, pages = {26931--26962}, year = {2023}
+}""",
+    "li2022niid": """@inproceedings{li2022niid,
+  author    = {Li, Qinbin and Diao, Yiqun and Chen, Quan and He, Bingsheng},
+  title     = {Federated Learning on Non-{IID} Data Silos: An Experimental Study},
+  booktitle = {International Conference on Data Engineering (ICDE)}, pages = {965--978}, year = {2022}
+}""",
+    "alpaydin1998": """@misc{alpaydin1998,
+  author = {Alpaydin, Ethem and Kaynak, Cenk},
+  title  = {Optical Recognition of Handwritten Digits},
+  note   = {UCI Machine Learning Repository, doi:10.24432/C50P49}, year = {1998}
+}""",
+    "bergstra2011": """@inproceedings{bergstra2011,
+  author    = {Bergstra, James and Bardenet, R{\\'e}mi and Bengio, Yoshua and K{\\'e}gl, Bal{\\'a}zs},
+  title     = {Algorithms for Hyper-Parameter Optimization},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {24}, pages = {2546--2554}, year = {2011}
+}""",
+    "bergstra2012": """@article{bergstra2012,
+  author  = {Bergstra, James and Bengio, Yoshua},
+  title   = {Random Search for Hyper-Parameter Optimization},
+  journal = {Journal of Machine Learning Research}, volume = {13}, pages = {281--305}, year = {2012}
+}""",
+    "hansen2001": """@article{hansen2001,
+  author  = {Hansen, Nikolaus and Ostermeier, Andreas},
+  title   = {Completely Derandomized Self-Adaptation in Evolution Strategies},
+  journal = {Evolutionary Computation}, volume = {9}, number = {2}, pages = {159--195}, year = {2001}
+}""",
+    "snoek2012": """@inproceedings{snoek2012,
+  author    = {Snoek, Jasper and Larochelle, Hugo and Adams, Ryan P.},
+  title     = {Practical {B}ayesian Optimization of Machine Learning Algorithms},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {25}, pages = {2951--2959}, year = {2012}
+}""",
+    "deb2002": """@article{deb2002,
+  author  = {Deb, Kalyanmoy and Pratap, Amrit and Agarwal, Sameer and Meyarivan, T.},
+  title   = {A Fast and Elitist Multiobjective Genetic Algorithm: {NSGA-II}},
+  journal = {IEEE Transactions on Evolutionary Computation}, volume = {6}, number = {2}, pages = {182--197},
+  year    = {2002}
+}""",
+    "li2018hyperband": """@article{li2018hyperband,
+  author    = {Li, Lisha and Jamieson, Kevin and DeSalvo, Giulia and Rostamizadeh, Afshin and Talwalkar, Ameet},
+  title     = {Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization},
+  journal   = {Journal of Machine Learning Research}, volume = {18}, number = {185}, pages = {1--52}, year = {2018}
+}""",
+    "jaderberg2017": """@misc{jaderberg2017,
+  author    = {Jaderberg, Max and Dalibard, Valentin and Osindero, Simon and Czarnecki, Wojciech M. and
+               Donahue, Jeff and Razavi, Ali and Vinyals, Oriol and Green, Tim and Dunning, Iain and
+               Simonyan, Karen and Fernando, Chrisantha and Kavukcuoglu, Koray},
+  title     = {Population Based Training of Neural Networks},
+  howpublished = {arXiv:1711.09846}, year = {2017}
+}""",
+    "li2020asha": """@inproceedings{li2020asha,
+  author    = {Li, Liam and Jamieson, Kevin and Rostamizadeh, Afshin and Gonina, Ekaterina and Ben-tzur, Jonathan and
+               Hardt, Moritz and Recht, Benjamin and Talwalkar, Ameet},
+  title     = {A System for Massively Parallel Hyperparameter Tuning},
+  booktitle = {Machine Learning and Systems (MLSys)}, volume = {2}, pages = {230--246}, year = {2020}
+}""",
+    "golovin2017": """@inproceedings{golovin2017,
+  author    = {Golovin, Daniel and Solnik, Benjamin and Moitra, Subhodeep and Kochanski, Greg and Karro, John and
+               Sculley, D.},
+  title     = {{Google Vizier}: A Service for Black-Box Optimization},
+  booktitle = {Knowledge Discovery and Data Mining (KDD)}, pages = {1487--1495}, year = {2017}
+}""",
+    "watanabe2023": """@inproceedings{watanabe2023,
+  author    = {Watanabe, Shuhei and Bansal, Archit and Hutter, Frank},
+  title     = {{PED-ANOVA}: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces},
+  booktitle = {International Joint Conference on Artificial Intelligence (IJCAI)}, pages = {4389--4396}, year = {2023}
+}""",
+    "holm1979": """@article{holm1979,
+  author  = {Holm, Sture},
+  title   = {A Simple Sequentially Rejective Multiple Test Procedure},
+  journal = {Scandinavian Journal of Statistics}, volume = {6}, number = {2}, pages = {65--70}, year = {1979}
+}""",
+    "demsar2006": """@article{demsar2006,
+  author  = {Dem{\\v{s}}ar, Janez},
+  title   = {Statistical Comparisons of Classifiers over Multiple Data Sets},
+  journal = {Journal of Machine Learning Research}, volume = {7}, pages = {1--30}, year = {2006}
+}""",
+    "akiba2019": """@inproceedings{akiba2019,
+  author    = {Akiba, Takuya and Sano, Shotaro and Yanase, Toshihiko and Ohta, Takeru and Koyama, Masanori},
+  title     = {Optuna: A Next-Generation Hyperparameter Optimization Framework},
+  booktitle = {Knowledge Discovery and Data Mining (KDD)}, pages = {2623--2631}, year = {2019}
+}""",
+    "liaw2018": """@misc{liaw2018,
+  author = {Liaw, Richard and Liang, Eric and Nishihara, Robert and Moritz, Philipp and Gonzalez, Joseph E. and
+            Stoica, Ion},
+  title  = {Tune: A Research Platform for Distributed Model Selection and Training},
+  note   = {arXiv:1807.05118}, year = {2018}
+}""",
+    "zaharia2018": """@article{zaharia2018,
+  author  = {Zaharia, Matei and Chen, Andrew and Davidson, Aaron and Ghodsi, Ali and Hong, Sue Ann and Konwinski, Andy
+             and Murching, Siddharth and Nykodym, Tomas and Ogilvie, Paul and Parkhe, Mani and Xie, Fen and
+             Zumar, Corey},
+  title   = {Accelerating the Machine Learning Lifecycle with {MLflow}},
+  journal = {IEEE Data Engineering Bulletin}, volume = {41}, number = {4}, pages = {39--45}, year = {2018}
+}""",
+    "falcon2019": """@misc{falcon2019,
+  author = {Falcon, William and {The PyTorch Lightning team}},
+  title  = {{PyTorch Lightning}},
+  note   = {doi:10.5281/zenodo.3828935}, year = {2019}
+}""",
+    "paszke2019": """@inproceedings{paszke2019,
+  author    = {Paszke, Adam and Gross, Sam and Massa, Francisco and Lerer, Adam and Bradbury, James and others},
+  title     = {{PyTorch}: An Imperative Style, High-Performance Deep Learning Library},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {32}, pages = {8024--8035}, year = {2019}
+}""",
+}

@@ -1,0 +1,111 @@
+"""Whom to cite for what a study used."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flstudy.reporting.bibliography import ENTRIES
+from flstudy.reporting.load import StudyResults
+
+CITED: dict[str, tuple[str, ...]] = {
+    # algorithms
+    "FedAvg": ("mcmahan2017",),
+    "FedAvgM": ("hsu2019",),
+    "FedAdaGrad": ("reddi2021",),
+    "FedAdam": ("reddi2021",),
+    "FedYogi": ("reddi2021",),
+    "FedProx": ("li2020fedprox",),
+    "Scaffold": ("karimireddy2020",),
+    "Flash": ("panchal2023",),
+    # samplers
+    "Tpe": ("bergstra2011",),
+    "RandomSearch": ("bergstra2012",),
+    "GridSearch": (),  # nobody's in particular
+    "CmaEs": ("hansen2001",),
+    "GaussianProcess": ("snoek2012",),
+    "Nsga2": ("deb2002",),
+    # schedulers
+    "Asha": ("li2020asha",),
+    "HyperBand": ("li2018hyperband", "li2020asha"),
+    "Pbt": ("jaderberg2017",),
+    "MedianStopping": ("golovin2017",),
+    # worlds
+    "Digits": ("alpaydin1998",),
+    "Synthetic": ("li2020fedprox",),
+    "Dirichlet": ("hsu2019", "li2022niid"),
+    "Shards": ("mcmahan2017",),
+    "Iid": (),
+    "SuddenDrift": ("panchal2023",),
+    "IncrementalDrift": ("panchal2023",),
+    "RecurrentDrift": ("panchal2023",),
+}
+"""Keys of `bibliography.ENTRIES` by what a config can name; an empty one says that there is nobody to cite."""
+
+TOOLS: dict[str, str] = {
+    "Optuna": "akiba2019",
+    "Ray Tune": "liaw2018",
+    "MLflow": "zaharia2018",
+    "PyTorch Lightning": "falcon2019",
+    "PyTorch": "paszke2019",
+}
+STATISTICS: dict[str, str] = {"Holm's adjustment": "holm1979"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Citation:
+    """One work and what it is cited for."""
+
+    key: str
+    used: tuple[str, ...]
+
+    @property
+    def bibtex(self) -> str:
+        return ENTRIES[self.key]
+
+
+def citations(
+    studies: Sequence[StudyResults], *, importances: bool = False, ranks: bool = False
+) -> tuple[Citation, ...]:
+    """The works behind what studies used, in the order: algorithms, worlds, search, statistics, tools.
+
+    Args:
+        studies: what was used.
+        importances: whether the report shows importances of hyper-parameters.
+        ranks: whether it ranks over several studies.
+    """
+    used: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for results in studies for name in names_used(results)):
+        for key in CITED.get(name, ()):
+            used.setdefault(key, []).append(name)
+    statistics = STATISTICS | ({"PED-ANOVA": "watanabe2023"} if importances else {})
+    statistics |= {"ranks over studies": "demsar2006"} if ranks else {}
+    for name, key in (statistics | TOOLS).items():
+        used.setdefault(key, []).append(name)
+    return tuple(Citation(key=key, used=tuple(names)) for key, names in used.items())
+
+
+def names_used(results: StudyResults) -> list[str]:
+    """Short class names: algorithms of the trials, then the world's and the search's."""
+    config, study = results.config, results.config.get("study") or {}
+    population = config.get("population") or {}
+    algorithms = [trial.algorithm for trial in results.trials] or [short(config.get("algorithm"))]
+    world = [short(population.get(part)) for part in ("dataset", "partition", "drift")]
+    chosen = [
+        str(value).rpartition(".")[2]
+        for trial in results.trials
+        for key, value in trial.overrides.items()
+        if key in ("population.dataset", "population.partition", "population.drift")
+    ]
+    search = [short(study.get("sampler") or "Tpe"), short(study.get("scheduler"))]
+    return [name for name in dict.fromkeys([*algorithms, *world, *chosen, *search]) if name]
+
+
+def short(written: Any) -> str:
+    """The class name of ``Flash``, ``flstudy.algorithms.Flash`` or ``{class_path: ...}``; empty for nothing."""
+    path = written.get("class_path", "") if isinstance(written, Mapping) else written or ""
+    return str(path).rpartition(".")[2]
+
+
+def bibtex(found: Sequence[Citation]) -> str:
+    """A .bib file."""
+    return "\n\n".join(f"% {', '.join(citation.used)}\n{citation.bibtex}" for citation in found) + "\n"

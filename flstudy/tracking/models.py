@@ -1,0 +1,190 @@
+"""Trained models: kept beside a study's records, and logged to MLflow as models that anybody can load.
+
+    model = mlflow.pyfunc.load_model("runs:/<run id>/model")
+    probabilities = model.predict(x)              # x [B, *shape] -> [B, classes], [B, T, classes] for sequences
+
+MLflow finds the weights, the config that rebuilds the task, and this module by name: nothing is unpickled. A trial has
+a model for each seed; the one of its first seed is kept.
+"""
+
+import importlib.metadata
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from flstudy.config.config import Config, load
+from flstudy.tracking.calls import line, log_tags
+from flstudy.tracking.store import Store
+from flstudy.tracking.trials import read_entries
+
+if TYPE_CHECKING:
+    from flstudy.federation import Coordinator
+
+log = logging.getLogger(__name__)
+
+NAME = "model"  # of the model within its run
+LOGGED, REGISTERED = "flstudy.model", "flstudy.registered"  # tags of a run
+_CONFIG, _WEIGHTS = "config.yaml", "weights.pt"
+_LIBRARIES = ("flstudy", "torch", "lightning", "jsonargparse", "PyYAML")  # what rebuilding a task imports
+
+
+def save_model(coordinator: "Coordinator", path: Path) -> None:
+    """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing."""
+    inputs = coordinator.population.stack.x
+    content = {
+        "version": 1,
+        "seed": coordinator.seeds[0],
+        "shape": list(inputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "state": {name: tensor.detach().cpu() for name, tensor in coordinator.task.state_dict().items()},
+    }
+    path.parent.mkdir(exist_ok=True)
+    hidden = path.with_suffix(".tmp")
+    torch.save(content, hidden)
+    os.replace(hidden, path)
+
+
+class Served:
+    """A trained task as MLflow calls it.
+
+    Attributes:
+        shape: of one input.
+        dtype: of inputs, numpy's name.
+    """
+
+    def __init__(self, config: Config, saved: Mapping[str, Any]) -> None:
+        self.task = config.build()[0].task
+        self.shape, self.dtype = tuple(saved["shape"]), str(saved["dtype"])
+        real = next((part.dtype for part in saved["state"].values() if part.is_floating_point()), torch.float32)
+        self.task.to(real).eval().load_state_dict(saved["state"])
+        self._real = real
+
+    def predict(self, inputs: NDArray[Any], params: Mapping[str, Any] | None = None) -> NDArray[np.float32]:
+        """Probabilities [B, classes] of inputs [B, *shape]; [B, T, classes] of sequences.
+
+        Raises:
+            ValueError: for inputs of another shape.
+        """
+        given = np.asarray(inputs)
+        if given.shape[1:] != self.shape:
+            raise ValueError(f"inputs must be [B, {', '.join(map(str, self.shape))}], got {list(given.shape)}")
+        x = torch.from_numpy(given.astype(self.dtype))  # a copy: MLflow's may be read-only
+        with torch.no_grad():
+            logits = self.task(x.to(self._real) if x.is_floating_point() else x)
+        return logits.softmax(-1).to(torch.float32).numpy()
+
+
+def _load_pyfunc(data_path: str) -> Served:
+    """What MLflow looks for in a ``loader_module``."""
+    folder = Path(data_path)
+    saved = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
+    return Served(load(folder / _CONFIG), saved)
+
+
+def log_model(store: Store, run_id: str, config: Config, weights: Path, tags: Mapping[str, str]) -> str:
+    """Log a model that `save_model` wrote as the run's ``model``; returns MLflow's id of it.
+
+    Args:
+        store: MLflow.
+        run_id: of the trial.
+        config: of the trial.
+        weights: the file.
+        tags: of the model.
+    """
+    from mlflow import pyfunc
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    client = store.client
+    with tempfile.TemporaryDirectory() as temporary:
+        data, made = Path(temporary) / "data", Path(temporary) / "model"
+        data.mkdir()
+        plain = {name: value for name, value in config.plain().items() if name not in ("study", "run", "store")}
+        (data / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False))
+        (data / _WEIGHTS).write_bytes(weights.read_bytes())
+        served = _load_pyfunc(str(data))
+        example = np.zeros((1, *served.shape), served.dtype)
+        answer = served.predict(example)
+        signature = ModelSignature(
+            inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
+            outputs=Schema([TensorSpec(answer.dtype, (-1, *answer.shape[1:]))]),
+        )
+        logged = client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id, tags=dict(tags))
+        pyfunc.save_model(
+            path=str(made),
+            loader_module=__name__,
+            data_path=str(data),
+            mlflow_model=Model(artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id),
+            signature=signature,
+            input_example=example,
+            # Named, because MLflow would otherwise try the model in a process of its own to find out.
+            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _LIBRARIES],
+        )
+        client.log_model_artifacts(logged.model_id, str(made))
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        client.finalize_logged_model(logged.model_id, "READY")
+    return logged.model_id
+
+
+def register(store: Store, name: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+    """Register a logged model as the next version of ``name``; returns the version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store.client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    source = f"models:/{model_id}"
+    if not store.uri.startswith("http"):  # MLflow would look the model up in its global store, which may be another one
+        source = store.client.get_logged_model(model_id).artifact_location
+    made = store.client.create_model_version(name, source, run_id, dict(tags), model_id=model_id)
+    return str(made.version)
+
+
+def log_models(folder: Path, store: Store, run_ids: Mapping[int, str]) -> int:
+    """Log the models that a study's folder keeps, the best of each algorithm, each to its trial's run, and register
+    that of the best trial where the study has a name for it; what was done before is left alone.
+
+    Args:
+        folder: of the study.
+        store: MLflow.
+        run_ids: by trial.
+
+    Returns:
+        How many were logged or registered.
+    """
+    done = 0
+    wanted = (yaml.safe_load((folder / "study.yaml").read_text()).get("study") or {}).get("register")
+    told = (json.loads((folder / "state.json").read_text()).get("conclusion") or {}).get("tags", {})
+    for entry in read_entries(folder / "trials.jsonl"):
+        number, weights = entry["trial"], folder / "models" / f"{entry['trial']}.pt"
+        run_id = run_ids.get(number)
+        if run_id is None or not weights.is_file():
+            continue
+        try:
+            known = store.client.get_run(run_id).data.tags
+            tags = {"study": folder.name, "trial": str(number), "algorithm": entry["algorithm"]}
+            model_id = known.get(LOGGED)
+            if model_id is None:
+                config = load(folder / "study.yaml", entry["overrides"], command="tune")
+                model_id = log_model(store, run_id, config, weights, tags)
+                log_tags(store, run_id, {LOGGED: model_id})
+                done += 1
+            if wanted and told.get("best.trial") == str(number) and REGISTERED not in known:
+                version = register(store, wanted, model_id, run_id, tags)
+                log_tags(store, run_id, {REGISTERED: f"{wanted} {version}"})
+                done += 1
+        except Exception as error:  # the weights are in the folder
+            log.warning("the model of trial %s is not in MLflow: %s", number, line(error))
+    return done

@@ -1,0 +1,133 @@
+"""What a study is after: one objective or several, and the constraints on what counts."""
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from flstudy.config import CmaEs, ConfigError, Objective
+from flstudy.metrics.whole import NAMES
+
+if TYPE_CHECKING:
+    from flstudy.config import Config, Study
+
+WORST = 1e9
+"""Stands for the objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE
+only ranks, so its size does not matter."""
+
+
+def goals(study: "Study") -> list[Objective]:
+    """All objectives, the one by which trials are ranked first."""
+    return [study.objective, *study.objectives]
+
+
+def worst(objective: Objective) -> float:
+    """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
+    if objective.mode == "min":
+        return WORST
+    return 0.0 if objective.metric.endswith("accuracy") else -WORST
+
+
+def values(study: "Study", objective: float, metrics: Mapping[str, float | None], *, broken: bool) -> list[float]:
+    """Of all objectives; the worst where a trial has none, such as a recovery that never came.
+
+    Args:
+        study: the section.
+        objective: the first one's value.
+        metrics: last value of each.
+        broken: whether the trial failed or diverged.
+    """
+    found = [objective]
+    for goal in study.objectives:
+        value = None if broken else metrics.get(goal.metric)
+        found.append(worst(goal) if value is None or not math.isfinite(value) else value)
+    return found
+
+
+def violations(study: "Study", metrics: Mapping[str, float | None]) -> list[float]:
+    """By how much each bound is exceeded, in the metric's unit; <= 0 within it. What was never measured is outside."""
+    found = []
+    for metric, bounds in study.constraints.items():
+        value = metrics.get(metric)
+        known = value is not None and math.isfinite(value)
+        for kind, bound in bounds.items():
+            excess = (value or 0.0) - bound if kind == "max" else bound - (value or 0.0)
+            found.append(excess if known else WORST)
+    return found
+
+
+def check_goals(config: "Config") -> None:
+    """Raise ConfigError for objectives, constraints, budgets and confirmations that cannot work."""
+    study = config.study
+    for place, goal in enumerate(goals(study)):
+        if goal.metric in [other.metric for other in goals(study)[:place]]:
+            raise ConfigError(f"study.objectives must name different metrics, got {goal.metric!r} twice: remove one")
+    if study.objectives and study.scheduler is not None:
+        raise ConfigError(
+            f"study.scheduler must be null with several objectives, got {type(study.scheduler).__name__}: it would "
+            "stop trials by the first one alone; leave it out, or put a bound on the others with study.constraints"
+        )
+    if study.objective.metric in NAMES and study.scheduler is not None:
+        raise ConfigError(
+            f"study.scheduler must be null for the objective {study.objective.metric!r}, which only a whole run tells, "
+            f"got {type(study.scheduler).__name__}: leave it out"
+        )
+    if isinstance(study.sampler, CmaEs) and (study.objectives or study.constraints):
+        raise ConfigError(
+            "study.sampler must be Tpe, GaussianProcess, Nsga2 or RandomSearch for several objectives or constraints, "
+            "got CmaEs, which knows neither: choose one of these"
+        )
+    for metric, bounds in study.constraints.items():
+        _check_bounds(metric, bounds)
+    _check_budget(config)
+    known = {len(domain.get("choice", ())) for key, domain in study.search.items() if key == "algorithm"}
+    algorithms = known.pop() if known else 1
+    if study.allocation == "equal" and study.trials is not None and study.trials < algorithms:
+        raise ConfigError(
+            f"study.trials must be >= {algorithms}, the number of algorithms, got {study.trials}: raise it, name fewer "
+            "algorithms, or set study.allocation: free"
+        )
+
+
+def _check_bounds(metric: str, bounds: object) -> None:
+    where = f"study.constraints.{metric}"
+    if not isinstance(bounds, Mapping) or not bounds:
+        raise ConfigError(f"{where} must be bounds such as {{max: 1.0e9}}, got {bounds!r}: give min, max or both")
+    for kind, bound in bounds.items():
+        if kind not in ("min", "max"):
+            near = get_close_matches(str(kind), ["min", "max"], 1)
+            raise ConfigError(
+                f"{where} must have the bounds min or max, got {kind!r}: write {near[0] if near else 'max'}"
+            )
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+            raise ConfigError(f"{where}.{kind} must be a finite number, got {bound!r}")
+    if bounds.get("min", -math.inf) > bounds.get("max", math.inf):
+        raise ConfigError(f"{where} must have min <= max, got {bounds['min']:g} > {bounds['max']:g}: swap them")
+
+
+def _check_budget(config: "Config") -> None:
+    study = config.study
+    limits = {"study.budget.rounds": study.budget.rounds, "study.budget.hours": study.budget.hours}
+    for key, value in limits.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"{key} must be > 0, got {value:g}: null is no limit")
+    if study.trials is None and not any(limits.values()):
+        raise ConfigError(
+            "study.trials may be null only with study.budget.rounds or study.budget.hours: give one of the three"
+        )
+    if study.budget.rounds is not None and study.budget.rounds < config.rounds:
+        raise ConfigError(
+            f"study.budget.rounds must be >= {config.rounds}, the rounds of one trial, got {study.budget.rounds}: "
+            "raise it"
+        )
+    for key, value, least in (
+        ("study.confirm.top", study.confirm.top, 1),
+        ("study.confirm.seeds", study.confirm.seeds, 0),
+        ("study.failures.retries", study.failures.retries, 0),
+        ("study.failures.most", study.failures.most, 1),
+    ):
+        if value is not None and value < least:
+            raise ConfigError(f"{key} must be >= {least}, got {value}")
+    timeout = study.failures.round_timeout_s
+    if timeout is not None and not timeout > 0:
+        raise ConfigError(f"study.failures.round_timeout_s must be > 0, got {timeout:g}: null waits for ever")

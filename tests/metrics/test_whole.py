@@ -1,0 +1,42 @@
+"""What the end of a run tells, against the drift metrics and plain sums."""
+
+import math
+
+from flstudy.metrics.whole import NAMES, WholeRun
+
+
+def told(drifts, rounds=10, levels=None):
+    levels = levels or [0.9] * 4 + [0.5] + [0.88] * 5
+    run = WholeRun(drifts, rounds)
+    for round, level in enumerate(levels, start=1):
+        traffic = {"traffic/down_bytes": [10.0, 10.0], "traffic/up_bytes": [5.0, 6.0], "time/round_s": [0.5, 0.5]}
+        run.add(round, {"valid/accuracy": [level, level - 0.1], **traffic})
+    return run
+
+
+def test_a_run_without_drift_has_sums_only():
+    found = told([]).figures()
+    assert found == {"traffic/bits": [10 * 8 * 15.0, 10 * 8 * 16.0], "time/total_s": [5.0, 5.0]}
+    assert WholeRun([], 5).figures() == {}
+
+
+def test_dip_and_recovery_are_those_of_the_curve():
+    found = told([5], rounds=14, levels=[0.9] * 4 + [0.5] + [0.88] * 9).figures()
+    assert found["valid/dip"] == [0.5, 0.4]
+    assert found["valid/recovery"] == [3.0, 3.0]  # the mean of rounds 6 to 8 is at the level, that of 5 to 7 is not
+    assert "test/dip" not in found
+    assert set(found) < set(NAMES)
+
+
+def test_a_round_told_again_replaces_itself():
+    run = told([5])
+    run.add(5, {"valid/accuracy": [0.7, 0.7], "time/round_s": [1.5, 0.5]})
+    assert run.figures()["valid/dip"] == [0.7, 0.7]
+    assert run.figures()["time/total_s"] == [6.0, 5.0]
+
+
+def test_no_evaluation_after_the_last_drift_means_no_figure():
+    assert "valid/dip" not in told([5, 12], rounds=20).figures()
+    climbing = told([5], levels=[0.9] * 4 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).figures()
+    assert climbing["valid/dip"] == [0.1, 0.0]
+    assert math.isnan(climbing["valid/recovery"][0])

@@ -1,0 +1,58 @@
+"""Everything that a study can name has somebody to cite, or says that it has not."""
+
+import re
+
+import pytest
+
+from flstudy.config.precheck import names
+from flstudy.reporting import load_study
+from flstudy.reporting.bibliography import ENTRIES
+from flstudy.reporting.citations import CITED, STATISTICS, TOOLS, bibtex, citations
+
+KINDS = (
+    "algorithm",
+    "study.sampler",
+    "study.scheduler",
+    "population.dataset",
+    "population.partition",
+    "population.drift",
+)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in names(kind)])
+def test_whatever_a_config_can_name_is_in_the_table(kind, name):
+    assert name in CITED, f"say in reporting/citations.py whom to cite for {kind} {name}, or () for nobody"
+
+
+def test_every_key_has_an_entry_and_every_entry_a_use():
+    used = {key for keys in CITED.values() for key in keys} | set(TOOLS.values()) | set(STATISTICS.values())
+    assert used | {"watanabe2023", "demsar2006"} == set(ENTRIES)
+
+
+@pytest.mark.parametrize("key", ENTRIES)
+def test_entries_are_well_formed(key):
+    entry = ENTRIES[key]
+    assert re.match(rf"@(inproceedings|article|misc)\{{{key},\n", entry)
+    assert entry.count("{") == entry.count("}")
+    for name in ("author", "title", "year"):
+        assert re.search(rf"\b{name}\s+= \{{", entry), name
+    assert entry.isascii()  # for the BibTeX of old
+    assert re.search(r"year\s+= \{(\d+)\}", entry)[1] == re.search(r"\d{4}", key)[0]
+
+
+def test_a_study_cites_what_it_used(searched):
+    found = {one.key: one.used for one in citations([load_study(searched)], importances=True)}
+    assert found["reddi2021"] == ("FedYogi",)
+    assert found["panchal2023"] == ("Flash", "SuddenDrift")
+    assert {"mcmahan2017", "alpaydin1998", "hsu2019", "bergstra2011", "li2020asha", "watanabe2023"} <= set(found)
+    assert set(TOOLS.values()) <= set(found)
+    assert not {"karimireddy2020", "deb2002", "demsar2006"} & set(found)
+    text = bibtex(citations([load_study(searched)]))
+    assert text.count("@") == len(re.findall(r"^@\w+\{", text, re.M))
+    assert "% Flash, SuddenDrift\n@inproceedings{panchal2023," in text
+
+
+def test_a_class_of_ones_own_is_nobodys(tmp_path, write_study, trial):
+    folder = write_study(tmp_path / "s", [trial("0", "MyOwn")], study={"sampler": {"class_path": "a.b.Mine"}})
+    found = {one.key for one in citations([load_study(folder)])}
+    assert found == set(TOOLS.values()) | set(STATISTICS.values())

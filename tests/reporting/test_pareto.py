@@ -1,0 +1,62 @@
+"""The trials that none beats in everything."""
+
+import numpy as np
+import pytest
+
+from flstudy.reporting import load_study
+from flstudy.reporting.finding_tables import front_cells
+from flstudy.reporting.pareto import front, undominated
+
+STUDY = {
+    "objective": {"metric": "valid/accuracy", "mode": "max"},
+    "objectives": [{"metric": "traffic/bits", "mode": "min"}],
+}
+
+
+def test_undominated_against_every_pair():
+    values = np.random.default_rng(2).integers(0, 6, (60, 3)).astype(float)
+    expected = [
+        not any(all(other >= own) and any(other > own) for j, other in enumerate(values) if j != i)
+        for i, own in enumerate(values)
+    ]
+    assert undominated(values).tolist() == expected
+    assert 0 < sum(expected) < 60
+    assert undominated(np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0]])).tolist() == [True, True, False]  # equal ones
+
+
+def test_the_front_of_a_study(tmp_path, write_study, trial, confirmation):
+    def with_values(name, accuracy, bits, **more):
+        return trial(name, "A", accuracy, values=[accuracy, bits], **more)
+
+    trials = [
+        with_values("0", 0.9, 100.0),
+        with_values("1", 0.8, 50.0),
+        with_values("2", 0.7, 60.0),  # beaten by 1
+        with_values("3", 0.99, 1.0, feasible=False),
+        with_values("4", 0.99, 1.0, status="pruned", rounds=3),
+        with_values("5", 0.95, 100.0),  # beats 0
+        with_values("6", 0.5, None),
+        confirmation("7", "0", "A", 0.99, values=[0.99, 0.5]),
+    ]
+    found = front(load_study(write_study(tmp_path / "s", trials, study=STUDY)))
+    assert [one.trial for one in found.trials] == ["0", "1", "2", "5"]
+    assert [one.trial for one in found.best] == ["5", "1"]
+    cells = front_cells(found)
+    assert cells.header[2:4] == ("valid/accuracy %\n(more is better)", "traffic/bits\n(less is better)")
+    assert cells.rows[0] == ("5", "A", "95.0", "100", "lr 0.1")
+
+
+def test_one_objective_or_no_trial_has_no_front(tmp_path, write_study, trial):
+    assert front(load_study(write_study(tmp_path / "one", [trial("0", values=[0.5])]))) is None
+    assert front(load_study(write_study(tmp_path / "none", [], study=STUDY))) is None
+
+
+def test_the_front_of_a_larger_study_holds_its_best(searched):
+    found = front(load_study(searched))
+    accuracies = [one.values[0] for one in found.trials]
+    assert found.best[0].values[0] == max(accuracies)
+    assert found.best[-1].values[1] == min(one.values[1] for one in found.trials)
+    assert max(accuracies) < 0.99  # the one outside the constraints is not there
+    values = [one.values for one in found.best]
+    assert values == sorted(values, reverse=True)
+    assert [bits for _, bits in values] == pytest.approx(sorted((bits for _, bits in values), reverse=True))

@@ -1,0 +1,125 @@
+"""The best models of a study in MLflow: they predict what the trained task predicts, wherever they are loaded."""
+
+import json
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from flstudy.config.config import load
+from flstudy.population import Digits
+from flstudy.tracking.models import save_model
+from flstudy.tracking.store import open_store
+from flstudy.tracking.sync import sync
+from flstudy.tuning.trial import run_trial
+
+CONFIG = {
+    "task": {"class_path": "Mlp", "init_args": {"hidden": 8}},
+    "population": {"dataset": "Digits", "clients": 6, "participants": 3, "batch_size": 10},
+    "algorithm": "FedAvg",
+    "rounds": 2,
+    "seeds": [0, 44],
+    "compile": False,
+    "study": {"search": {"algorithm.lr": {"loguniform": [1e-3, 1]}}, "register": "digits"},
+}
+OVERRIDES = {"algorithm.lr": 0.2, "task.hidden": 12}  # another shape than the study's own task
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return open_store(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The study's config, and what its trial leaves behind: the coordinator and the file."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "small.yaml").write_text(yaml.safe_dump(CONFIG))
+    config = load(folder / "small.yaml", command="tune")
+    coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
+    save_model(coordinator, folder / "models" / "3.pt")
+    return config, coordinator, folder / "models" / "3.pt"
+
+
+def study_folder(path, trained):
+    """A study whose third trial is its best."""
+    config, _, weights = trained
+    (path / "models").mkdir(parents=True)
+    (path / "models" / "3.pt").write_bytes(weights.read_bytes())
+    (path / "study.yaml").write_text(yaml.safe_dump(config.plain()))
+    conclusion = {"tags": {"best.trial": "3"}, "metrics": {}}
+    (path / "state.json").write_text(
+        json.dumps({"study_id": path.name, "state": "finished", "conclusion": conclusion, "environment": {}})
+    )
+    trial = {"trial": 3, "algorithm": "FedAvg", "overrides": OVERRIDES, "status": "finished", "rounds": 2}
+    (path / "trials.jsonl").write_text(json.dumps(trial) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def images():
+    return Digits().load(0, 1).x[:50]
+
+
+def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images, monkeypatch):
+    first = sync(study_folder(tmp_path / "first", trained), store)
+    assert first.models == 2  # logged, and registered
+    _, coordinator, _ = trained
+    with torch.no_grad():
+        expected = coordinator.task(images).softmax(-1).numpy()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    mlflow.set_tracking_uri(store.uri)
+    try:
+        model = mlflow.pyfunc.load_model(f"runs:/{first.run_ids[3]}/model")
+        np.testing.assert_array_equal(model.predict(images.numpy()), expected)
+        assert expected.std() > 0.01  # it was trained
+        replica = torch.stack([coordinator.server.x[s] for s in range(2)])
+        assert not torch.equal(replica[0], replica[1])  # so that the seed matters
+        assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 8, 8)
+        assert model.metadata.signature.outputs.inputs[0].shape == (-1, 10)
+        example = model.metadata.load_input_example()
+        np.testing.assert_array_equal(np.asarray(example), np.zeros((1, 1, 8, 8)))
+        with pytest.raises(Exception, match="shape"):
+            model.predict(np.zeros((2, 3), np.float32))
+
+        again = sync(tmp_path / "first", store)
+        assert str(again) == "nothing was missing"
+        second = sync(study_folder(tmp_path / "second", trained), store)
+        versions = store.client.search_model_versions("name = 'digits'")
+        found = {int(version.version): version.tags for version in versions}
+        assert {number: tags["study"] for number, tags in found.items()} == {1: "first", 2: "second"}
+        assert {tags["trial"] for tags in found.values()} == {"3"}
+        newest = mlflow.pyfunc.load_model("models:/digits/2")
+        np.testing.assert_array_equal(newest.predict(images.numpy()), expected)
+        assert newest.metadata.run_id == second.run_ids[3]
+    finally:
+        mlflow.set_tracking_uri(None)
+
+
+def test_a_finished_trial_leaves_its_model(tmp_path, trained):
+    config, coordinator, _ = trained
+    outcome = run_trial(config, OVERRIDES, report=lambda told: True, model=tmp_path / "models" / "0.pt")
+    assert outcome.status == "finished"
+    saved = torch.load(tmp_path / "models" / "0.pt", weights_only=True)
+    assert saved["seed"] == 0
+    assert saved["shape"] == [1, 8, 8]
+    for name, tensor in coordinator.task.state_dict().items():
+        assert torch.equal(saved["state"][name], tensor)
+
+
+def test_a_stopped_trial_leaves_none(tmp_path, trained):
+    config, _, _ = trained
+    outcome = run_trial(config, OVERRIDES, report=lambda told: False, model=tmp_path / "models" / "0.pt")
+    assert outcome.status == "pruned"
+    assert not (tmp_path / "models").exists()
+
+
+def test_trouble_with_a_model_fails_nothing(tmp_path, store, trained, caplog):
+    folder = study_folder(tmp_path / "broken", trained)
+    (folder / "models" / "3.pt").write_bytes(b"cut off")
+    told = sync(folder, store)
+    assert told.models == 0
+    assert told.runs == 2
+    assert "the model of trial 3 is not in MLflow" in caplog.text

@@ -1,0 +1,256 @@
+"""A store that goes away costs nothing: what it missed is told when it is back, or later from the study's folder."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flstudy import cli
+from flstudy.config import ConfigError
+from flstudy.config.config import load
+from flstudy.federation import Record
+from flstudy.tracking.figures import PARENT, STUDY_ID, TRIAL
+from flstudy.tracking.mlflow import TrialRun
+from flstudy.tracking.records import RecordWriter
+from flstudy.tracking.store import open_store
+from flstudy.tracking.sync import sync
+from flstudy.tracking.trials import read_entries
+from tests.servers import server
+
+SEEDS = [0, 44]
+PER_ROUND = 5  # figures: train/loss, valid/accuracy, its spread, and two seeds
+CONFIG = {
+    "task": "Logistic",
+    "population": {
+        "dataset": "Digits",
+        "clients": 6,
+        "participants": 2,
+        "drift": {"class_path": "SuddenDrift", "init_args": {"round": 30}},
+    },
+    "algorithm": "FedAvg",
+    "rounds": 60,
+    "seeds": SEEDS,
+    "study": {"name": "small", "trials": 5, "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}}},
+}
+
+
+def record(r: int) -> Record:
+    return Record(r, {"train/loss": [1.0 / r, 2.0 / r], "valid/accuracy": [0.5, 0.7]})
+
+
+def keep(folder: Path, number: int, rounds: int) -> None:
+    """A trial's records."""
+    with RecordWriter(folder / "records" / f"{number}.parquet", SEEDS) as writer:
+        for r in range(1, rounds + 1):
+            writer.append(record(r))
+
+
+def entry(number: int, status: str = "finished", rounds: int = 60, **more) -> dict:
+    return {
+        "trial": number, "algorithm": "FedAvg", "overrides": {"algorithm.lr": 0.1 * (number + 1)}, "status": status,
+        "rounds": rounds, "objective": 0.6, "metrics": {}, "run_id": None, "error": None, "synced": False,
+        "started": 1.7e9, "ended_at": 1.7e9 + 60, **more,
+    }  # fmt: skip
+
+
+def study_folder(parent: Path, *entries: dict, **state) -> Path:
+    """What a study leaves behind, but for its records."""
+    folder = parent / "studies" / "small"
+    (folder / "report").mkdir(parents=True)
+    (parent / "small.yaml").write_text(yaml.safe_dump(CONFIG))
+    config = load(parent / "small.yaml", command="tune")
+    (folder / "study.yaml").write_text(yaml.safe_dump(config.plain()))
+    told = {"study_id": "5" * 32, "state": "finished", "started": 1.7e9, "ended": 1.7e9 + 300, "environment": {}}
+    told["conclusion"] = {"tags": {"best.trial": "0", "best.run_id": "None"}, "metrics": {"best/FedAvg": 0.6}}
+    (folder / "state.json").write_text(json.dumps({**told, **state}))
+    (folder / "trials.jsonl").write_text("".join(json.dumps(trial) + "\n" for trial in entries))
+    return folder
+
+
+def steps(store, run_id: str, name: str) -> list[int]:
+    return sorted(metric.step for metric in store.client.get_metric_history(run_id, name))
+
+
+def assert_all_there(store, run_id: str, rounds: int) -> None:
+    """Every figure of every round once."""
+    data = store.client.get_run(run_id).data
+    names = {"train/loss", "valid/accuracy", "valid/accuracy_std", "seed0/valid/accuracy", "seed44/valid/accuracy"}
+    assert set(data.metrics) == names
+    for name in names:
+        assert steps(store, run_id, name) == list(range(1, rounds + 1)), name
+    assert data.tags["rounds"] == data.tags["flstudy.delivered"] == str(rounds)
+
+
+def trial_run(store, number: int = 0, **named) -> TrialRun:
+    key = {STUDY_ID: "5" * 32, TRIAL: str(number)}
+    return TrialRun(store, name=f"{number} FedAvg", key=key, every_s=0.1, **named)
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def begun(run: TrialRun, rounds: int) -> None:
+    """Some rounds are told, so that the store goes away in the middle."""
+    run.start(params={"algorithm": "FedAvg"}, tags={}, seeds=SEEDS, config={"rounds": 60})
+    for r in range(1, rounds + 1):
+        run.log(record(r))
+    wait_until(lambda: run.run_id is not None and len(steps(run.store, run.run_id, "train/loss")) == rounds)
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory):
+    with server(tmp_path_factory.mktemp("server")) as made:
+        yield made
+
+
+@pytest.mark.end_to_end
+def test_a_server_that_comes_back_misses_nothing(mlflow):
+    store = open_store(mlflow.address)
+    run = trial_run(store, 1)
+    begun(run, 20)
+    mlflow.kill()
+    start = time.monotonic()
+    for r in range(21, 51):
+        run.log(record(r))
+    assert time.monotonic() - start < 0.5
+    time.sleep(1.0)  # some attempts fail
+    mlflow.start()
+    for r in range(51, 61):
+        run.log(record(r))
+    wait_until(lambda: len(steps(store, run.run_id, "train/loss")) == 60)
+    assert run.finish(tags={"rounds": "60"})
+    assert_all_there(store, run.run_id, 60)
+    found = store.client.search_runs([store.experiment_id], f"tags.`{TRIAL}` = '1'")
+    assert [(one.info.run_id, one.info.status) for one in found] == [(run.run_id, "FINISHED")]
+
+
+@pytest.mark.end_to_end
+def test_a_server_that_stays_away_holds_up_nothing_and_is_told_later(mlflow, tmp_path):
+    folder = study_folder(tmp_path, entry(0))
+    store = open_store(mlflow.address)
+    run = trial_run(store)
+    begun(run, 20)
+    mlflow.kill()
+    for r in range(21, 61):
+        run.log(record(r))
+    time.sleep(0.5)
+    start = time.monotonic()
+    assert not run.finish(tags={"rounds": "60"})
+    assert time.monotonic() - start < 4
+    assert not run.delivered
+    keep(folder, 0, 60)
+    with pytest.raises(Exception, match="refused"):
+        sync(folder, store)
+
+    mlflow.start()
+    known = len(steps(store, run.run_id, "train/loss"))
+    assert known == 20
+    told = sync(folder, store)
+    assert told.values == (60 - known) * PER_ROUND + 1  # and best/FedAvg
+    assert (told.runs, told.run_ids) == (1, {0: run.run_id})  # the study's own
+    assert_all_there(store, run.run_id, 60)
+    assert store.client.get_run(run.run_id).info.status == "FINISHED"
+    assert str(sync(folder, store)) == "nothing was missing"
+
+
+@pytest.mark.end_to_end
+def test_a_server_that_hangs_holds_up_a_trial_for_seconds_only(mlflow):
+    run = trial_run(open_store(mlflow.address), 2)
+    begun(run, 20)
+    mlflow.freeze()
+    for r in range(21, 61):
+        run.log(record(r))
+    time.sleep(0.5)
+    start = time.monotonic()
+    assert not run.finish()
+    assert time.monotonic() - start < 14
+
+
+def test_an_empty_store_gets_the_whole_study(tmp_path):
+    error = "Traceback\n  line 3\nRuntimeError: too much\n"
+    ends = [("finished", 60), ("pruned", 20), ("diverged", 7), ("interrupted", 30), ("running", 26)]
+    entries = [entry(n, status, rounds) for n, (status, rounds) in enumerate(ends)]
+    folder = study_folder(tmp_path, *entries, entry(5, "failed", 3, error=error))
+    for n, (_, rounds) in enumerate(ends):
+        keep(folder, n, rounds)
+    (folder / "report" / "report.html").write_text("<h1>small</h1>")
+    store = open_store(f"sqlite:///{tmp_path}/other.db")
+    told = sync(folder, store)
+    rounds = sum(rounds for _, rounds in ends)
+    assert (told.runs, told.values, told.ends) == (7, rounds * PER_ROUND + 1, 7)
+
+    found = {run.info.run_id: run for run in store.client.search_runs([store.experiment_id])}
+    assert len(found) == 7
+    trials = [found[told.run_ids[n]] for n in range(6)]
+    status = [run.info.status for run in trials]
+    assert status == ["FINISHED", "FINISHED", "FINISHED", "KILLED", "KILLED", "FAILED"]
+    for n, (run, (end, rounds)) in enumerate(zip(trials, ends, strict=False)):
+        assert_all_there(store, run.info.run_id, rounds)
+        assert run.data.params["algorithm.lr"] == str(0.1 * (n + 1))
+        assert run.data.params["population.clients"] == "6"
+        assert run.data.tags["drift"] == "SuddenDrift"
+        assert run.info.run_name == f"{n} FedAvg"
+        assert (run.info.start_time, run.info.end_time) == (1700000000000, 1700000060000)
+        bad = {name for name in ("pruned", "diverged", "failed", "interrupted") if run.data.tags.get(name) == "true"}
+        assert bad == ({"interrupted"} if end == "running" else {end} - {"finished"})
+        assert [file.path for file in store.client.list_artifacts(run.info.run_id)] == ["config.yaml"]
+    assert trials[5].data.tags["error"] == "RuntimeError: too much"
+    (parent,) = {run.data.tags[PARENT] for run in trials}
+    study = found[parent]
+    assert (study.info.run_name, study.info.status) == ("small", "FINISHED")
+    assert study.data.params["study.trials"] == "5"
+    assert study.data.metrics == {"best/FedAvg": 0.6}
+    assert study.data.tags["best.run_id"] == told.run_ids[0]
+    assert {file.path for file in store.client.list_artifacts(parent)} == {"config.yaml", "report", "trials.jsonl"}
+    assert [file.path for file in store.client.list_artifacts(parent, "report")] == ["report/report.html"]
+    assert {trial["run_id"] for trial in read_entries(folder / "trials.jsonl")} == set(told.run_ids.values())
+
+    assert str(sync(folder, store)) == "nothing was missing"
+    (folder / "report" / "report.html").write_text("<h1>SMALL</h1>")
+    assert str(sync(folder, store)) == "1 file"
+
+
+def test_only_what_is_missing_is_told(tmp_path):
+    folder = study_folder(tmp_path, entry(0), state="interrupted")
+    keep(folder, 0, 60)
+    store = open_store(f"sqlite:///{tmp_path}/mlflow.db")
+    run = trial_run(store)
+    run.start(params={}, tags={}, seeds=SEEDS)
+    for r in (*range(1, 11), *range(31, 41)):  # with a hole
+        run.log(record(r))
+    run.finish("KILLED", tags={"interrupted": "true"})
+    assert run.delivered
+    told = sync(folder, store)
+    assert told.values == 40 * PER_ROUND + 1
+    assert_all_there(store, run.run_id, 60)
+    tags = store.client.get_run(run.run_id).data.tags
+    assert tags["interrupted"] == "false"  # it went on, and finished
+    assert str(sync(folder, store)) == "nothing was missing"
+
+
+def test_the_command_says_what_it_delivered(tmp_path, capsys):
+    folder = study_folder(tmp_path, entry(0))
+    keep(folder, 0, 60)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    assert cli.main(["sync", str(folder), "--store", store]) == 0
+    assert capsys.readouterr().out.startswith("small: 2 runs, 301 values, ")
+    assert cli.main(["sync", str(folder), "--store", store]) == 0
+    assert capsys.readouterr().out == f"small: nothing was missing ({store})\n"
+    assert cli.main(["sync", str(folder), "--store", "http://127.0.0.1:9"]) == 2
+    assert "store must be a server that answers" in capsys.readouterr().err
+    assert cli.main(["sync", str(folder / "absent")]) == 2
+    assert "there is no study" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_state_is_refused(tmp_path):
+    folder = study_folder(tmp_path, entry(0))
+    (folder / "state.json").unlink()
+    with pytest.raises(ConfigError, match="must be the folder of a study that was started"):
+        sync(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"))

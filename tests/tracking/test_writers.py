@@ -1,0 +1,16 @@
+"""Eight trials at once into one SQLite store: nothing is refused, nothing is lost."""
+
+import pytest
+
+from tests.benchmarks.writers import measure
+
+
+@pytest.mark.end_to_end
+def test_eight_writers_lose_nothing(tmp_path):
+    found = measure(tmp_path, seconds=8)
+    assert len(found) == 8
+    for told, rows in found:
+        assert told.delivered
+        assert told.rounds > 80  # at 20 a second, on a machine that has other things to do
+        assert rows == told.rows
+        assert told.failed == {}

@@ -1,0 +1,98 @@
+"""A study over a server that goes away: Ray workers lose nothing that the server does not get in the end."""
+
+import io
+import threading
+import time
+
+import pytest
+import stand_in
+from ray import cloudpickle
+from rich.console import Console
+from stand_in import StandIn, study
+
+from flstudy.tracking.store import open_store
+from flstudy.tracking.sync import sync
+from flstudy.tracking.trials import read_entries
+from flstudy.tuning.tuner import tune
+from tests.servers import Server, server
+
+pytestmark = pytest.mark.end_to_end
+cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
+
+TRIALS, ROUNDS = 6, 40
+SEARCH = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
+
+
+def disturb(mlflow: Server, folder, back_after_s: float | None) -> threading.Thread:
+    """Kill the server in the middle of the study; and start it again."""
+
+    def wait_and_kill() -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not any(
+            trial["status"] == "finished" for trial in read_entries(folder / "studies" / "small" / "trials.jsonl")
+        ):
+            time.sleep(0.05)
+        mlflow.kill()
+        if back_after_s is not None:
+            time.sleep(back_after_s)
+            mlflow.start()
+
+    thread = threading.Thread(target=wait_and_kill, daemon=True)
+    thread.start()
+    return thread
+
+
+def prepared(folder, mlflow: Server) -> StandIn:
+    settings = study(name="small", folder=str(folder / "studies"), trials=TRIALS, search=SEARCH, concurrent=2)
+    return StandIn(study=settings, store=mlflow.address, rounds=ROUNDS, round_s=0.05)
+
+
+def assert_nothing_is_missing(store, trials) -> None:
+    found = store.client.search_runs([store.experiment_id], max_results=100)
+    assert sorted(run.data.tags.get("flstudy.trial", "") for run in found) == ["", *map(str, range(TRIALS))]
+    assert {run.info.status for run in found} == {"FINISHED"}
+    by_id = {run.info.run_id: run for run in found}
+    for trial in trials:
+        run = by_id[trial["run_id"]]
+        assert run.data.params["algorithm.lr"] == str(trial["overrides"]["algorithm.lr"])
+        expected = {name: range(1, ROUNDS + 1) for name in ("train/loss", "time/round_s")}
+        for split in ("valid", "test"):
+            names = [f"{split}/accuracy", f"{split}/accuracy_std", *(f"seed{s}/{split}/accuracy" for s in (0, 44, 56))]
+            expected |= {name: range(2, ROUNDS + 1, 2) for name in names}
+        assert set(run.data.metrics) == set(expected)
+        for name, rounds in expected.items():
+            history = store.client.get_metric_history(run.info.run_id, name)
+            assert [metric.step for metric in history] == list(rounds), (trial["trial"], name)
+
+
+def test_a_study_outlives_a_server_that_comes_back(tmp_path):
+    with server(tmp_path) as mlflow:
+        thread = disturb(mlflow, tmp_path, back_after_s=3)
+        console = Console(file=io.StringIO())
+        result = tune(prepared(tmp_path, mlflow), console)
+        thread.join()
+        assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
+        if not result.delivered:  # the study was over before the server was there again
+            sync(result.path, result.run.store)
+        assert_nothing_is_missing(result.run.store, read_entries(result.path / "trials.jsonl"))
+        assert str(sync(result.path, result.run.store)) == "nothing was missing"
+
+
+def test_a_study_outlives_a_server_that_stays_away(tmp_path):
+    with server(tmp_path) as mlflow:
+        thread = disturb(mlflow, tmp_path, back_after_s=None)
+        console = Console(file=io.StringIO(), width=200)
+        start = time.monotonic()
+        result = tune(prepared(tmp_path, mlflow), console)
+        spent = time.monotonic() - start
+        thread.join()
+        assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
+        assert not result.delivered
+        assert "MLflow is away: deliver later with flstudy sync small" in console.file.getvalue()
+        assert spent < 60
+        mlflow.start()
+        store = open_store(mlflow.address)
+        sync(result.path, store)
+        assert_nothing_is_missing(store, read_entries(result.path / "trials.jsonl"))
+        best = store.client.get_run(result.run.run_id).data.tags
+        assert best["best.run_id"] == read_entries(result.path / "trials.jsonl")[int(best["best.trial"])]["run_id"]

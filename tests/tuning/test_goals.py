@@ -1,0 +1,72 @@
+"""Objectives, constraints and budgets: what counts, and what is refused before any trial."""
+
+import math
+import re
+
+import pytest
+from stand_in import StandIn, study
+
+from flstudy.config import Asha, Budget, CmaEs, ConfigError, Confirm, Failures, Objective
+from flstudy.tuning.goals import WORST, check_goals, values, violations
+
+BITS = Objective(metric="traffic/bits", mode="min")
+RECOVERY = Objective(metric="valid/recovery", mode="min")
+
+
+def test_values_are_in_order_and_finite():
+    goals = study(objectives=[BITS, RECOVERY])
+    assert values(goals, 0.8, {"traffic/bits": 5.0, "valid/recovery": math.nan}, broken=False) == [0.8, 5.0, WORST]
+    assert values(goals, 0.0, {"traffic/bits": 5.0}, broken=True) == [0.0, WORST, WORST]
+
+
+def test_violations_are_positive_outside_a_bound():
+    bounds = {"traffic/bits": {"max": 10.0}, "valid/dip": {"min": 0.5, "max": 0.9}}
+    assert violations(study(constraints=bounds), {"traffic/bits": 12.0, "valid/dip": 0.4}) == [
+        2.0,
+        pytest.approx(0.1),
+        pytest.approx(-0.5),
+    ]
+    assert violations(study(constraints=bounds), {"valid/dip": None}) == [WORST, WORST, WORST]
+
+
+CHOICE = {"algorithm": {"choice": ["FedAvg", "Flash"]}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"objectives": [BITS, BITS]}, "study.objectives must name different metrics, got 'traffic/bits' twice"),
+        (
+            {"objectives": [BITS], "scheduler": Asha(grace_rounds=2)},
+            "study.scheduler must be null with several objectives",
+        ),
+        (
+            {"objective": RECOVERY, "scheduler": Asha(grace_rounds=2)},
+            "study.scheduler must be null for the objective 'valid/recovery'",
+        ),
+        (
+            {"objectives": [BITS], "sampler": CmaEs()},
+            "study.sampler must be Tpe, GaussianProcess, Nsga2 or RandomSearch",
+        ),
+        ({"constraints": {"traffic/bits": {}}}, "study.constraints.traffic/bits must be bounds such as"),
+        ({"constraints": {"traffic/bits": {"maxi": 3}}}, "must have the bounds min or max, got 'maxi': write max"),
+        ({"constraints": {"traffic/bits": {"max": "many"}}}, "max must be a finite number, got 'many'"),
+        ({"constraints": {"traffic/bits": {"max": 1.0, "min": 2.0}}}, "must have min <= max, got 2 > 1: swap them"),
+        ({"trials": None}, "study.trials may be null only with study.budget.rounds or study.budget.hours"),
+        ({"budget": Budget(hours=0.0)}, "study.budget.hours must be > 0, got 0"),
+        ({"budget": Budget(rounds=5)}, "study.budget.rounds must be >= 6, the rounds of one trial, got 5"),
+        ({"trials": 1, "search": CHOICE}, "study.trials must be >= 2, the number of algorithms, got 1"),
+        ({"confirm": Confirm(top=0)}, "study.confirm.top must be >= 1, got 0"),
+        ({"failures": Failures(retries=-1)}, "study.failures.retries must be >= 0, got -1"),
+        ({"failures": Failures(round_timeout_s=0)}, "study.failures.round_timeout_s must be > 0, got 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(changed, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_goals(StandIn(study=study(**changed)))  # type: ignore[arg-type]
+
+
+def test_what_can_work_is_taken():
+    check_goals(StandIn(study=study(trials=None, budget=Budget(rounds=6))))  # type: ignore[arg-type]
+    check_goals(StandIn(study=study(trials=1, allocation="free", search=CHOICE)))  # type: ignore[arg-type]
+    check_goals(StandIn(study=study(objectives=[BITS, RECOVERY], constraints={"a": {"min": 0}})))  # type: ignore[arg-type]

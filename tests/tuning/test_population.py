@@ -1,0 +1,78 @@
+"""Population-based training on real workers: who is behind goes on from who leads."""
+
+import io
+from collections import Counter
+
+import pytest
+import yaml
+from rich.console import Console
+
+from flstudy.config import ConfigError, Pbt, RandomSearch, Tpe
+from flstudy.config.config import load
+from flstudy.tracking.records import read_records
+from flstudy.tuning.schedulers import check_scheduler
+from flstudy.tuning.tuner import tune
+
+SMALL = {
+    "task": "Logistic",
+    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
+    "algorithm": "FedAvg",
+    "rounds": 12,
+    "evaluate_every": 2,
+    "compile": False,
+    "study": {
+        "name": "small",
+        "trials": 4,
+        "search": {"algorithm.server_lr": {"loguniform": [1e-5, 1.0]}},
+        "sampler": "RandomSearch",
+        "scheduler": {"class_path": "Pbt", "init_args": {"every": 4, "quantile": 0.5, "resample": 0.0}},
+        "resources": {"cpu": 1},
+    },
+}
+
+
+def written(folder, **changed):
+    content = {**SMALL, "store": f"sqlite:///{folder}/mlflow.db"}
+    content["study"] = {**SMALL["study"], "folder": str(folder / "studies"), **changed}
+    (folder / "small.yaml").write_text(yaml.safe_dump(content))
+    return load(folder / "small.yaml", command="tune")
+
+
+@pytest.mark.end_to_end
+def test_who_is_behind_goes_on_from_who_leads(tmp_path):
+    result = tune(written(tmp_path), Console(file=io.StringIO()))
+    assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 12)] * 4
+    moved = [trial for trial in result.trials if trial.lineage]
+    assert moved, "four trials in halves: somebody must have been behind"
+    begun = {(trial.lineage or [{"overrides": trial.overrides}])[0]["overrides"]["algorithm.server_lr"]
+             for trial in result.trials}  # fmt: skip
+    assert len(begun) == 4
+    for trial in moved:
+        assert 1e-5 <= trial.overrides["algorithm.server_lr"] <= 1.0
+        assert trial.overrides != trial.lineage[-1]["overrides"]
+    client = result.run.store.client
+    for trial in result.trials:
+        table = read_records(result.path / "records" / f"{trial.trial}.parquet")
+        names = table["metric"].to_pylist()
+        rounds = [r for r, name in zip(table["round"].to_pylist(), names, strict=True) if name == "train/loss"]
+        assert rounds == list(range(1, 13))
+        steps = Counter(metric.step for metric in client.get_metric_history(trial.run_id, "train/loss"))
+        assert sorted(steps) == list(range(1, 13))
+        assert client.get_run(trial.run_id).data.tags["pruned"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "sampler", "said"),
+    [
+        (Pbt(keys=[]), RandomSearch(), "study.scheduler.keys must name at least one searched key"),
+        (Pbt(keys=["algorithm.lr"]), RandomSearch(), "got 'algorithm.lr', which is not searched"),
+        (Pbt(every=12), RandomSearch(), r"study.scheduler.every must lie in \[1, 11\], got 12"),
+        (Pbt(quantile=0.6), RandomSearch(), r"study.scheduler.quantile must lie in \(0, 0.5\], got 0.6"),
+        (Pbt(), Tpe(), "study.sampler must be RandomSearch with Pbt, got Tpe"),
+    ],
+)
+def test_populations_that_cannot_work_are_refused(tmp_path, scheduler, sampler, said):
+    config = written(tmp_path)
+    config.study.scheduler, config.study.sampler = scheduler, sampler
+    with pytest.raises(ConfigError, match=said):
+        check_scheduler(config)
