@@ -76,6 +76,4 @@ class FedDC(Algorithm):
     def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
         total = inbox.sum()
         h = server.h + total.delta / round.num_devices
-        return Server(
-            server.x + self.server_lr * (inbox.mean().delta + h), h, server.c + total.c / round.num_devices
-        )
+        return Server(server.x + self.server_lr * (inbox.mean().delta + h), h, server.c + total.c / round.num_devices)

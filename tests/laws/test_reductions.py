@@ -78,9 +78,11 @@ def test_fednova_with_equal_steps_is_fedavg(momentum):
 
 def test_feddyn_s_first_round_is_fedprox_s_and_the_step_is_doubled_by_h():
     """All devices take part, so mean h = mean Δ."""
-    dyn = run(FedDyn(lr=0.1, alpha=0.3), 1, population=drifting())
-    prox = run(FedProx(lr=0.1, mu=0.3, weighting="uniform"), 1, population=drifting())
-    first = run(FedProx(lr=1e-300, mu=0.0), 1, population=drifting()).server.x  # the model they start from
+    dyn = run(FedDyn(lr=0.1, alpha=0.3), 1, population=drifting(participants=DEVICES))
+    prox = run(FedProx(lr=0.1, mu=0.3, weighting="uniform"), 1, population=drifting(participants=DEVICES))
+    first = run(
+        FedProx(lr=1e-300, mu=0.0), 1, population=drifting(participants=DEVICES)
+    ).server.x  # the model they start from
     assert difference(dyn.server.x - first, 2 * (prox.server.x - first)) <= 1e-13
     assert difference(dyn.server.h, prox.server.x - first) <= 1e-13
 
@@ -90,7 +92,8 @@ def test_ditto_without_lambda_and_apfl_with_alpha_one_train_alone(rounds):
     """Whatever the server does with the others' work, the rows of the devices are the same."""
     for algorithm in (Ditto(lr=0.1, lam=0.0), Apfl(lr=0.1, alpha=1.0)):
         one, other = (
-            run(replace(algorithm, server_lr=rate), rounds, population=drifting()) for rate in (1.0, 0.3)
+            run(replace(algorithm, server_lr=rate), rounds, population=drifting(participants=DEVICES))
+            for rate in (1.0, 0.3)
         )
         assert difference(one.server.x, other.server.x) > 1e-3
         assert difference(one.bank.rows[0], other.bank.rows[0]) <= 1e-14

@@ -145,7 +145,10 @@ def test_method_equals_its_transcription(algorithm):
         server, metrics = module.servers[index], module.records[index].metrics
         for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "mu", "s", "gamma", "scale"}:
             theirs = -state[field] if field == "v" and isinstance(algorithm, FedAvgM) else state[field]  # its v is -Δ's
-            assert difference(getattr(server, field)[0], torch.as_tensor(theirs)) <= 1e-12, (field, index)
+            assert difference(getattr(server, field)[0], torch.as_tensor(theirs, dtype=torch.float64)) <= 1e-12, (
+                field,
+                index,
+            )
         assert metrics["train/loss"][0] == pytest.approx(np.mean([fit.loss for fit in state["stats"]]), abs=1e-12)
         assert metrics["fit/steps"] == [np.mean([fit.steps for fit in state["stats"]])]
         assert metrics["fit/epochs"][0] == pytest.approx(np.mean([fit.epochs for fit in state["stats"]]), abs=1e-12)
@@ -157,7 +160,7 @@ def test_method_equals_its_transcription(algorithm):
     for client, row in state.get("rows", {}).items():
         slot = module.bank.slot[0, client]
         for ours, theirs in zip(module.bank.rows, row, strict=True):
-            assert difference(ours[slot], torch.as_tensor(theirs)) <= 1e-12
+            assert difference(ours[slot], torch.as_tensor(theirs, dtype=torch.float64)) <= 1e-12
 
 
 def test_every_method_of_the_package_has_a_transcription():

@@ -1,8 +1,8 @@
 """APFL: Deng et al. 2020, Alg. 1.
 
-    vbar_i = alpha_i v_i + (1 - alpha_i) w_i
-    w_i <- w_i - eta grad f_i(w_i) ;   v_i <- v_i - eta grad_v f_i(vbar_i) = v_i - eta alpha_i grad f_i(vbar_i)
-    eq. (10): alpha_i <- alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, clipped to [0, 1], once a round
+vbar_i = alpha_i v_i + (1 - alpha_i) w_i
+w_i <- w_i - eta grad f_i(w_i) ;   v_i <- v_i - eta grad_v f_i(vbar_i) = v_i - eta alpha_i grad f_i(vbar_i)
+eq. (10): alpha_i <- alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, clipped to [0, 1], once a round
 """
 
 import numpy as np

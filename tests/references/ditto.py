@@ -1,6 +1,6 @@
 """Ditto: Li et al. 2021, Alg. 1 and 2.
 
-    global: FedAvg's.   personal, on the same minibatches:  v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
+global: FedAvg's.   personal, on the same minibatches:  v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
 """
 
 import numpy as np
