@@ -2,11 +2,17 @@
 
 import inspect
 
+from flstudy.algorithms.adaptivefedavg import AdaptiveFedAvg
 from flstudy.algorithms.algorithm import Algorithm
+from flstudy.algorithms.apfl import Apfl
+from flstudy.algorithms.ditto import Ditto
 from flstudy.algorithms.fedadagrad import FedAdaGrad
 from flstudy.algorithms.fedadam import FedAdam
 from flstudy.algorithms.fedavg import FedAvg
 from flstudy.algorithms.fedavgm import FedAvgM
+from flstudy.algorithms.feddc import FedDC
+from flstudy.algorithms.feddyn import FedDyn
+from flstudy.algorithms.fednova import FedNova
 from flstudy.algorithms.fedprox import FedProx
 from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.flash import Flash
@@ -15,12 +21,18 @@ from flstudy.algorithms.scaffold import Scaffold
 from flstudy.algorithms.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
 
 __all__ = [
+    "AdaptiveFedAvg",
     "Algorithm",
+    "Apfl",
     "Batch",
+    "Ditto",
     "FedAdaGrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedDC",
+    "FedDyn",
+    "FedNova",
     "FedProx",
     "FedYogi",
     "Flash",

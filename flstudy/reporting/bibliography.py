@@ -25,6 +25,37 @@ ENTRIES: dict[str, str] = {
   title     = {Federated Optimization in Heterogeneous Networks},
   booktitle = {Machine Learning and Systems (MLSys)}, volume = {2}, pages = {429--450}, year = {2020}
 }""",
+    "wang2020": """@inproceedings{wang2020,
+  author    = {Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent},
+  title     = {Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)}, volume = {33}, year = {2020}
+}""",
+    "acar2021": """@inproceedings{acar2021,
+  author    = {Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and Whatmough, Paul and
+               Saligrama, Venkatesh},
+  title     = {Federated Learning Based on Dynamic Regularization},
+  booktitle = {International Conference on Learning Representations (ICLR)}, year = {2021}
+}""",
+    "gao2022": """@inproceedings{gao2022,
+  author    = {Gao, Liang and Fu, Huazhu and Li, Li and Chen, Yingwen and Xu, Ming and Xu, Cheng-Zhong},
+  title     = {{FedDC}: Federated Learning with Non-{IID} Data via Local Drift Decoupling and Correction},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)}, year = {2022}
+}""",
+    "li2021ditto": """@inproceedings{li2021ditto,
+  author    = {Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
+  title     = {{Ditto}: Fair and Robust Federated Learning Through Personalization},
+  booktitle = {International Conference on Machine Learning (ICML)}, series = {PMLR}, volume = {139}, year = {2021}
+}""",
+    "deng2020": """@misc{deng2020,
+  author    = {Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad},
+  title     = {Adaptive Personalized Federated Learning},
+  howpublished = {arXiv:2003.13461}, year = {2020}
+}""",
+    "canonaco2021": """@inproceedings{canonaco2021,
+  author    = {Canonaco, Giuseppe and Bergamasco, Alex and Mongelluzzo, Alessio and Roveri, Manuel},
+  title     = {Adaptive Federated Learning in Presence of Concept Drift},
+  booktitle = {International Joint Conference on Neural Networks (IJCNN)}, year = {2021}
+}""",
     "karimireddy2020": """@inproceedings{karimireddy2020,
   author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J. and
                Stich, Sebastian U. and Suresh, Ananda Theertha},

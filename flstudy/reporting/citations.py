@@ -15,6 +15,12 @@ CITED: dict[str, tuple[str, ...]] = {
     "FedAdam": ("reddi2021",),
     "FedYogi": ("reddi2021",),
     "FedProx": ("li2020fedprox",),
+    "FedNova": ("wang2020",),
+    "FedDyn": ("acar2021",),
+    "FedDC": ("gao2022",),
+    "Ditto": ("li2021ditto",),
+    "Apfl": ("deng2020",),
+    "AdaptiveFedAvg": ("canonaco2021",),
     "Scaffold": ("karimireddy2020",),
     "Flash": ("panchal2023",),
     # samplers

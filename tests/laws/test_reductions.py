@@ -5,7 +5,21 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from flstudy.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Flash, Scaffold
+from flstudy.algorithms import (
+    AdaptiveFedAvg,
+    Apfl,
+    Ditto,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDC,
+    FedDyn,
+    FedNova,
+    FedProx,
+    FedYogi,
+    Flash,
+    Scaffold,
+)
 from flstudy.population import Synthetic
 
 from ..bench import DEVICES, SEEDS, difference, drifting, measured, run, shipped, state, world
@@ -23,9 +37,14 @@ LOCAL = {"lr": 0.1, "weight_decay": 0.02}
         (Scaffold(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
         (Scaffold(**LOCAL, weighting="examples"), FedAvg(**LOCAL), 1),
         (FedYogi(**LOCAL, v_init="zero"), FedAdam(**LOCAL, v_init="zero"), 1),  # both have v = (1 - β₂) Δ² then
+        (Ditto(**LOCAL, weighting="examples"), FedAvg(**LOCAL), 4),
+        (Apfl(**LOCAL, adaptive=True), FedAvg(**LOCAL), 4),
+        (AdaptiveFedAvg(**LOCAL), FedAvg(**LOCAL), 1),
+        (AdaptiveFedAvg(**LOCAL, floor=1.0), FedAvg(**LOCAL), 4),
     ],
-    ids=["FedProx, μ = 0", "FedAvgM, β = 0", "Nesterov, β = 0", "Scaffold, round 1", "by examples", "Yogi from v = 0"],
-)
+    ids=["FedProx, μ = 0", "FedAvgM, β = 0", "Nesterov, β = 0", "Scaffold, round 1", "by examples", "Yogi from v = 0",
+         "Ditto's global model", "APFL's global model", "Adaptive-FedAvg, round 1", "Adaptive-FedAvg, floor 1"],
+)  # fmt: skip
 def test_method_reduces_to_another(method, reduced, rounds):
     one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
     assert difference(one.server.x, other.server.x) <= 1e-14
@@ -40,11 +59,55 @@ def test_method_reduces_to_another(method, reduced, rounds):
         (Scaffold(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 2),
         (FedYogi(**LOCAL, v_init="zero"), FedAdam(**LOCAL, v_init="zero"), 2),
         (Flash(**LOCAL, gamma=None), FedAdam(**LOCAL), 1),
+        (FedNova(**LOCAL), FedAvg(**LOCAL), 1),  # these devices take different numbers of steps
+        (AdaptiveFedAvg(**LOCAL), FedAvg(**LOCAL), 4),
+        (FedDyn(**LOCAL), FedAvg(**LOCAL, weighting="uniform"), 1),
     ],
 )
 def test_method_is_more_than_what_it_reduces_to(method, reduced, rounds):
     one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
     assert difference(one.server.x, other.server.x) > 1e-4
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fednova_with_equal_steps_is_fedavg(momentum):
+    equal = {"lr": 0.1, "momentum": momentum}
+    one, other = (run(cls(**equal), 4, population=drifting(steps=5)) for cls in (FedNova, FedAvg))
+    assert difference(one.server.x, other.server.x) <= 1e-13
+
+
+def test_feddyn_s_first_round_is_fedprox_s_and_the_step_is_doubled_by_h():
+    """All devices take part, so mean h = mean Δ."""
+    dyn = run(FedDyn(lr=0.1, alpha=0.3), 1, population=drifting(participants=DEVICES))
+    prox = run(FedProx(lr=0.1, mu=0.3, weighting="uniform"), 1, population=drifting(participants=DEVICES))
+    first = run(
+        FedProx(lr=1e-300, mu=0.0), 1, population=drifting(participants=DEVICES)
+    ).server.x  # the model they start from
+    assert difference(dyn.server.x - first, 2 * (prox.server.x - first)) <= 1e-13
+    assert difference(dyn.server.h, prox.server.x - first) <= 1e-13
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_ditto_without_lambda_and_apfl_with_alpha_one_train_alone(rounds):
+    """Whatever the server does with the others' work, the rows of the devices are the same."""
+    for algorithm in (Ditto(lr=0.1, lam=0.0), Apfl(lr=0.1, alpha=1.0)):
+        one, other = (
+            run(replace(algorithm, server_lr=rate), rounds, population=drifting(participants=DEVICES))
+            for rate in (1.0, 0.3)
+        )
+        assert difference(one.server.x, other.server.x) > 1e-3
+        assert difference(one.bank.rows[0], other.bank.rows[0]) <= 1e-14
+
+
+@pytest.mark.parametrize("algorithm", [FedDyn(lr=0.1, alpha=0.2), FedDC(lr=0.1, alpha=0.2)])
+def test_the_server_s_h_is_the_mean_of_the_devices(algorithm):
+    for participants in (6, 3):
+        module = run(algorithm, 5, population=drifting(participants=participants))
+        slot = module.bank.slot[0]
+        known = slot[slot >= 0]
+        assert difference(module.server.h[0], module.bank.rows[0][known].sum(0) / DEVICES) <= 1e-13
+        if isinstance(algorithm, FedDC):
+            assert difference(module.server.c[0], module.bank.rows[1][known].sum(0) / DEVICES) <= 1e-13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +141,7 @@ def test_gamma_decides_how_many_epochs_are_done(executor):
 
 @pytest.mark.parametrize("name", shipped())
 def test_replicas_equal_separate_runs(name):
-    algorithm = replace(plain()[name], gamma=0.05, momentum=0.0 if name == "Scaffold" else 0.5)
+    algorithm = replace(plain()[name], gamma=0.05, momentum=0.0 if name in ("Scaffold", "FedDC") else 0.5)
 
     def seeded(*seeds):
         return run(algorithm, seeds=seeds, initial="seeded", population=drifting(), evaluate=True)
@@ -111,11 +174,17 @@ def check_replicas(together, apart):
     assert difference(together.server.x[0], together.server.x[1]) > 1e-3  # seeds do differ
 
 
-TRAFFIC = {  # vectors of n numbers per job, down and up
+TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
+    "AdaptiveFedAvg": (1, 1, 1, 0),
+    "Apfl": (1, 1),
+    "Ditto": (1, 1),
     "FedAdaGrad": (1, 1),
     "FedAdam": (1, 1),
     "FedAvg": (1, 1),
     "FedAvgM": (1, 1),
+    "FedDC": (2, 2),
+    "FedDyn": (1, 1),
+    "FedNova": (1, 1, 0, 1),
     "FedProx": (1, 1),
     "FedYogi": (1, 1),
     "Flash": (1, 1),
@@ -128,10 +197,11 @@ TRAFFIC = {  # vectors of n numbers per job, down and up
 def test_traffic(name, executor):
     for precision, size in (("64-true", 8), ("32-true", 4)):
         module = run(plain()[name], 1, executor=executor, precision=precision, seeds=(0, 44), population=drifting())
-        vector = 4 * size * module.objective.layout.n  # four jobs
+        vector, number = 4 * size * module.objective.layout.n, 4 * size  # four jobs
+        vectors, numbers = TRAFFIC[name][:2], TRAFFIC[name][2:] or (0, 0)
         metrics = module.record.metrics
         down, up = (metrics[f"traffic/{way}_bytes"] for way in ("down", "up"))
-        assert (down, up) == tuple([units * vector] * 2 for units in TRAFFIC[name])
+        assert (down, up) == tuple([v * vector + k * number] * 2 for v, k in zip(vectors, numbers, strict=True))
 
 
 def test_the_federation_of_the_laws_is_ragged():

@@ -7,7 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.algorithms import FedAdaGrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Flash, Scaffold
+from flstudy.algorithms import (
+    AdaptiveFedAvg,
+    Apfl,
+    Ditto,
+    FedAdaGrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDC,
+    FedDyn,
+    FedNova,
+    FedProx,
+    FedYogi,
+    Flash,
+    Scaffold,
+)
 
 from ..bench import CLASSES, DEVICES, FEATURES, difference, drifting, logistic, run, shipped
 
@@ -51,6 +66,12 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
         "all epochs": {"gamma": None},
     },
     Scaffold: {},
+    FedNova: {},
+    FedDyn: {"alpha": {"alpha": 0.3}},
+    FedDC: {"alpha": {"alpha": 0.3}, "no alpha": {"alpha": 0.0}},
+    Ditto: {"lam": {"lam": 1.0}, "no lam": {"lam": 0.0}, "own rate": {"personal_lr": 0.05}},
+    Apfl: {"alone": {"alpha": 1.0}, "half": {"alpha": 0.5}, "adaptive": {"alpha": 0.5, "adaptive": True}},
+    AdaptiveFedAvg: {"betas": {"beta1": 0.8, "beta2": 0.3, "beta3": 0.6}, "floor": {"floor": 0.95}},
 }
 
 
@@ -58,8 +79,10 @@ def cases():
     """(method, settings) with readable names."""
     for cls, own in OWN.items():
         everybody = {**EVERYBODY, "momentum": MOMENTUM}
-        if cls is Scaffold:  # refuses momentum; its transcription is the paper's, uniform
-            del everybody["momentum"], everybody["by examples"]
+        if cls in (Scaffold, FedDC):  # refuse momentum
+            del everybody["momentum"]
+        if cls is Scaffold:  # its transcription is the paper's, uniform
+            del everybody["by examples"]
         for name, values in {**everybody, **own}.items():
             yield pytest.param(cls(lr=0.2, **values), id=f"{cls.__name__} {name}")
 
@@ -73,7 +96,7 @@ def hyper(algorithm) -> dict[str, Any]:
         values["layout"] = LAYOUT
         if algorithm.denominator == "clamp":  # the transcription's plain "clamp" is κ = 0
             values["denominator"] = "clamp_relative" if algorithm.kappa else "clamp"
-    if isinstance(algorithm, Scaffold):
+    if "population" in module.OWN:
         values["population"] = DEVICES
     return {**values, "classes": CLASSES}
 
@@ -120,9 +143,12 @@ def test_method_equals_its_transcription(algorithm):
         seen |= {device["client"] for device in devices}
         state = method.round(state, devices, settings)
         server, metrics = module.servers[index], module.records[index].metrics
-        for field in set(server._fields) & {"x", "m", "v", "d", "c"}:
+        for field in set(server._fields) & {"x", "m", "v", "d", "c", "h", "mu", "s", "gamma", "scale"}:
             theirs = -state[field] if field == "v" and isinstance(algorithm, FedAvgM) else state[field]  # its v is -Δ's
-            assert difference(getattr(server, field)[0], torch.from_numpy(theirs)) <= 1e-12, (field, index)
+            assert difference(getattr(server, field)[0], torch.as_tensor(theirs, dtype=torch.float64)) <= 1e-12, (
+                field,
+                index,
+            )
         assert metrics["train/loss"][0] == pytest.approx(np.mean([fit.loss for fit in state["stats"]]), abs=1e-12)
         assert metrics["fit/steps"] == [np.mean([fit.steps for fit in state["stats"]])]
         assert metrics["fit/epochs"][0] == pytest.approx(np.mean([fit.epochs for fit in state["stats"]]), abs=1e-12)
@@ -131,6 +157,10 @@ def test_method_equals_its_transcription(algorithm):
         for client, c in state["c_i"].items():
             assert difference(rows[module.bank.slot[0, client]], torch.from_numpy(c)) <= 1e-12
         assert int((module.bank.slot >= 0).sum()) == len(state["c_i"]) == len(seen)
+    for client, row in state.get("rows", {}).items():
+        slot = module.bank.slot[0, client]
+        for ours, theirs in zip(module.bank.rows, row, strict=True):
+            assert difference(ours[slot], torch.as_tensor(theirs, dtype=torch.float64)) <= 1e-12
 
 
 def test_every_method_of_the_package_has_a_transcription():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flstudy import Population
-from flstudy.algorithms import FedAvg, FedProx, Scaffold
+from flstudy.algorithms import FedAvg, FedDC, FedDyn, FedProx, Scaffold
 from flstudy.population import InMemory, Partition
 
 from ..bench import difference, run, world
@@ -60,6 +60,12 @@ def test_scaffold_reaches_the_optimum_of_heterogeneous_quadratics_and_fedavg_doe
     assert difference(final(FedProx(lr=LR, mu=1.0, weighting="uniform")), optimum) > 0.5  # less, but a bias
     once = final(FedAvg(lr=3 * LR, weighting="uniform"), steps=1)  # K = 1 is gradient descent: no drift, no bias
     assert difference(once, optimum) <= 1e-10
+
+
+@pytest.mark.parametrize("algorithm", [FedDyn(lr=LR, alpha=0.5), FedDC(lr=LR, alpha=0.5)])
+def test_feddyn_and_feddc_reach_the_optimum_too(algorithm):
+    optimum = (CURVATURE * CENTER).sum(0) / CURVATURE.sum(0)
+    assert difference(final(algorithm, 400), optimum) <= 1e-8
 
 
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.02, "server_lr": 0.5}, {"gamma": 0.05, "clip_norm": 0.5}])
