@@ -8,8 +8,8 @@ With x_t the global model after round t, and hats for bias correction (μ̂_t = 
     server: x ← x + η_g Σ_c p_c Δ_c;   devices train with η_{t+1}, which is sent with the model
 
 Laws: round 1 is FedAvg's; the devices' rate never exceeds η_ℓ.
-Differs: t counts rounds, the FedDrift authors' code also steps of several rounds. The 1/t makes the rate vanish between drifts,
-as published; `floor` keeps a share of it.
+Differs: t counts rounds, the FedDrift authors' code also steps of several rounds. The 1/t makes the rate vanish between
+drifts, as published; `floor` keeps a share of it.
 """
 
 from dataclasses import dataclass

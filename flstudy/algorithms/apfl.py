@@ -7,8 +7,8 @@
     server: FedAvg's
 
 Laws: the global model is FedAvg's; α = 1 trains v alone; its traffic is FedAvg's.
-Differs: devices keep the mixture v̄ of their last weights w as their personal model, as the paper deploys it. The authors'
-code mixes outputs instead of weights and takes the step of v after that of w.
+Differs: devices keep the mixture v̄ of their last weights w as their personal model, as the paper deploys it. The
+authors' code mixes outputs instead of weights and takes the step of v after that of w.
 """
 
 from dataclasses import dataclass

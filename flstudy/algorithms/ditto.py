@@ -5,7 +5,8 @@
     server: FedAvg's
 
 Laws: the global model is FedAvg's; λ = 0 trains v_i alone, whatever the others do; its traffic is FedAvg's.
-Differs: x is the model received at the start of the round, as in the authors' code; v_i starts from the first one received.
+Differs: x is the model received at the start of the round, as in the authors' code; v_i starts from the first one
+received.
 """
 
 from dataclasses import dataclass

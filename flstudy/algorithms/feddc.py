@@ -5,8 +5,9 @@
     server: h ← h + (1/N) Σ_S Δ;   x ← x + mean_S Δ + h;   c ← c + (1/N) Σ_S (c_i⁺ - c_i)
 
 Laws: h is the mean of all h_i, c of all c_i; with α = 0 and the h dropped it is SCAFFOLD with c_i, c of other sign.
-Differs: N is the number of devices ever known; α is the same for all devices and examples do not weigh, the authors' code
-scales both by n_i / mean n; K is the number of steps done. Momentum on the devices biases (y - x)/(K η_ℓ) and is refused.
+Differs: N is the number of devices ever known; α is the same for all devices and examples do not weigh, the authors'
+code scales both by n_i / mean n; K is the number of steps done. Momentum on the devices biases (y - x)/(K η_ℓ) and is
+refused.
 """
 
 from dataclasses import dataclass
