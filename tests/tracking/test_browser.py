@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from flstudy.config import Study
 from flstudy.federation import Record
 from flstudy.tracking.figures import STUDY_ID, TRIAL
 from flstudy.tracking.mlflow import StudyRun, TrialRun
@@ -30,9 +31,7 @@ class Small:
     """As much of a config as a study's run asks for."""
 
     rounds, seeds = 20, [0, 44]
-    study = SimpleNamespace(
-        trials=2, objective=SimpleNamespace(metric="valid/accuracy", mode="max"), search={"algorithm.lr": {}}
-    )
+    study = Study(trials=2, search={"algorithm.lr": {}})
 
     def tags(self):
         return {"algorithm": "Flash", "dataset": "Digits", "drift": "none", "task": "Mlp"}
