@@ -176,11 +176,11 @@ class Search(Searcher):
             trials = float("inf")
             if study.trials is not None:
                 trials = study.trials // len(names) + (place < study.trials % len(names))
-            ended = [trial for trial in self.past if trial.ended and self._belongs(trial, fixed)]
+            drawn = [trial for trial in self.past if self._belongs(trial, fixed)]  # those that did not end, too
             optuna_study = optuna.create_study(
                 storage=storage,
                 study_name=self.name if name is None else f"{self.name} {_short(name)}",
-                sampler=make_sampler(study.sampler, after=len(ended), constrained=bool(study.constraints)),
+                sampler=make_sampler(study.sampler, after=len(drawn), constrained=bool(study.constraints)),
                 pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
                 directions=["maximize" if goal.mode == "max" else "minimize" for goal in goals(study)],
             )

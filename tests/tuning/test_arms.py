@@ -187,6 +187,16 @@ def test_a_resumed_search_goes_on_where_it_was(tmp_path):
     assert sorted(trial.user_attrs["trial"] for trial in kept) == list(range(12))
 
 
+def test_a_search_that_was_killed_before_any_trial_ended_draws_nothing_twice(tmp_path):
+    cut = Play(tmp_path, trials=12, sampler=RandomSearch(seed=1), at_once=6)
+    for _ in range(6):
+        cut.start()
+    again = Play(tmp_path, past=cut.folder.read_trials(), trials=12, sampler=RandomSearch(seed=1))
+    proposals = again.play()
+    assert [proposal["number"] for proposal in proposals] == list(range(12))
+    assert len({str(proposal["overrides"]) for proposal in proposals}) == 12
+
+
 @pytest.mark.parametrize("sampler", [Tpe(startup_trials=4), Nsga2(population=4), GaussianProcess(startup_trials=4)])
 def test_constraints_keep_the_search_inside(tmp_path, sampler):
     bounds = {"traffic/bits": {"max": -1.5}}  # bits are made up as log10 of lr; the best rate, 0.1, lies outside
