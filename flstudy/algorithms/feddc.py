@@ -4,7 +4,7 @@
             h_i ← h_i + y - x;   c_i⁺ = c_i - c - (y - x) / (K η_ℓ);   send Δ = y - x and c_i⁺ - c_i
     server: h ← h + (1/N) Σ_S Δ;   x ← x + mean_S Δ + h;   c ← c + (1/N) Σ_S (c_i⁺ - c_i)
 
-Laws: h is the mean of all h_i, c of all c_i; with α = 0 and the h dropped it is SCAFFOLD with c_i, c of other sign.
+Laws: h is the mean of all h_i, c of all c_i; its c_i and c are SCAFFOLD's, option II.
 Differs: N is the number of devices ever known; α is the same for all devices and examples do not weigh, the authors'
 code scales both by n_i / mean n; K is the number of steps done. Momentum on the devices biases (y - x)/(K η_ℓ) and is
 refused.
