@@ -1,8 +1,8 @@
-"""What came out, beside what was published: one Markdown page with its figures."""
+"""What came out, beside what was published: a Markdown page with its figures for each world."""
 
 import datetime
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ class Done(NamedTuple):
 
 
 def write(plan: Plan, studies: Mapping[tuple[str, str], Path], folder: Path, command: str) -> Path:
-    """Writes README.md and figures into ``folder`` and returns the page's path.
+    """Writes a page for each world with a study, README.md with links to all pages that are there, and figures into
+    ``folder``, and returns README.md's path. Pages of other worlds stay as they are.
 
     Args:
         plan: what was run.
@@ -41,48 +42,55 @@ def write(plan: Plan, studies: Mapping[tuple[str, str], Path], folder: Path, com
     """
     folder.mkdir(parents=True, exist_ok=True)
     read = {key: load_study(path) for key, path in studies.items()}
-    done = [
-        Done(world, {stage: results for (name, stage), results in read.items() if name == world.name})
-        for world in plan.worlds
-    ]
-    done = [one for one in done if one.studies]
-    parts = [f"# {plan.title}, reproduced", cost(done, command)]
-    for one in done:
-        parts.append(f"## {one.world.title}")
-        if one.world.kind == "sessions":
-            parts += sessions(plan, one.world, one.studies, folder)
-        else:
-            parts += ablation(one) if one.world.kind == "ablation" else comparison(plan, one)
-            parts += pictures(one, folder)
-    if plan.differences:
-        parts.append(plan.differences)
-    page = folder / "README.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return page
+    for world in plan.worlds:
+        found = {stage: results for (name, stage), results in read.items() if name == world.name}
+        if found:
+            page_of(world, folder).write_text(describe(plan, Done(world, found), folder, command), encoding="utf-8")
+    there = [world for world in plan.worlds if page_of(world, folder).is_file()]
+    links = "\n".join(f"- [{world.title}]({page_of(world, folder).name})" for world in there)
+    readme = folder / "README.md"
+    parts = [f"# {plan.title}, reproduced", links, *([plan.differences] if plan.differences else [])]
+    readme.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return readme
 
 
-def cost(done: Sequence[Done], command: str) -> str:
+def page_of(world: World, folder: Path) -> Path:
+    """The page of a world."""
+    return folder / f"{world.name}.md"
+
+
+def describe(plan: Plan, done: Done, folder: Path, command: str) -> str:
+    """The page of a world, whose figures go to ``folder``."""
+    parts = [f"# {done.world.title}", cost(done, command)]
+    if done.world.kind == "sessions":
+        parts += sessions(plan, done.world, done.studies, folder)
+    else:
+        parts += ablation(done) if done.world.kind == "ablation" else comparison(plan, done)
+        parts += pictures(done, folder)
+    return "\n\n".join(parts) + "\n"
+
+
+def cost(done: Done, command: str) -> str:
     """What made the page, on what, and how long it took."""
-    trials = [(results, trial) for one in done for results in one.studies.values() for trial in results.trials]
+    trials = [(results, trial) for results in done.studies.values() for trial in results.trials]
     hours = float(np.nansum([spent_by(results, trial).hours for results, trial in trials]))
     rounds = sum(trial.rounds for _, trial in trials)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    kinds = {one.world.kind for one in done}
     parts = [
         f"`{command}` on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {hours:.1f} "
         "hours of training, all trials added up."
     ]
-    if kinds - {"sessions"}:
+    if done.world.kind != "sessions":
         parts.append(
             "Accuracies are means over devices on test data after the last round: mean ± standard deviation over "
             "seeds, in brackets the standard deviation over devices."
         )
-    if "comparison" in kinds:
+    if done.world.kind == "comparison":
         parts[-1] += (
             " *Preset*: the paper's hyper-parameters; *tuned*: the trial that is best on validation data, of as many "
             "for every algorithm, the preset among them. *Place*: by the first measure."
         )
-    if "sessions" in kinds:
+    if done.world.kind == "sessions":
         parts.append(
             "Accuracies of sessions are means over the devices that are there, on test data: mean ± standard deviation "
             "over seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "

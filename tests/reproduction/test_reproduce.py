@@ -1,6 +1,7 @@
 """`flstudy reproduce`, with a paper of two small worlds, real Ray workers and a real store."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch):
     assert main(["reproduce", "dynamic", "--configs", "configs"]) == 2  # before the first study of three is run
     assert sorted(path.name for path in Path("studies").iterdir()) == names
     assert names == ["dynamic-two-continuous", "dynamic-two-previous", "dynamic-two-proposed"]
-    page = (folder / "results" / "README.md").read_text()
+    page = (folder / "results" / "two.md").read_text()
     assert all((folder / "results" / f"two-{kind}.png").stat().st_size > 10_000 for kind in ("curves", "bandwidth"))
     lines = page.splitlines()
     table = lines[lines.index("**Session 4, accuracy % of its first 10 rounds: here / the paper's**") :][2:6]
@@ -130,12 +131,15 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys):
     assert trials == {"small-drift-preset": 3, "small-drift-tuned": 6, "small-epochs": 2}
     presets = yaml.safe_load(Path("studies/small-drift-preset/study.yaml").read_text())
     assert presets["study"]["trials"] == 3
-    page = (paper / "results" / "README.md").read_text()
+    page = (paper / "results" / "drift.md").read_text()
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in page.splitlines() if line.startswith("| ")}
     assert "50.00 ± 2.00 (10.0)" in rows["FedAvg"] or "50.00 ± 2.00 (10.0)" in page
     assert "Spearman's rank correlation of the paper's order and that of the presets" in page
-    assert page.rstrip().endswith("None was looked for.")
-    assert "11 trials, 55 rounds" in page
+    assert "9 trials, 45 rounds" in page
+    assert "2 trials, 10 rounds" in (paper / "results" / "epochs.md").read_text()
+    readme = (paper / "results" / "README.md").read_text()
+    assert "- [A drift](drift.md)\n- [Epochs](epochs.md)\n" in readme
+    assert readme.rstrip().endswith("None was looked for.")
     for picture in ("drift-preset-curves.png", "drift-tuned-curves.png", "drift-preset-alarm.png"):
         assert f"({picture})" in page
         assert (paper / "results" / picture).stat().st_size > 5_000
@@ -146,6 +150,11 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys):
     assert "small-drift-tuned: done" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in Path("studies").rglob("trials.jsonl")} == before
     assert Path("elsewhere/README.md").is_file()
+    shutil.rmtree("studies/small-epochs")
+    kept = (paper / "results" / "epochs.md").read_bytes()
+    assert main([*arguments, "--write"]) == 0  # of another machine's world the page stays, with its link
+    assert (paper / "results" / "epochs.md").read_bytes() == kept
+    assert (paper / "results" / "README.md").read_text() == readme
 
 
 def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
