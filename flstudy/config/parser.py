@@ -36,7 +36,7 @@ def build_parser(command: str) -> ArgumentParser:
     parser.add_subclass_arguments(
         L.LightningModule,
         "task",
-        help="Mlp, Cnn, Vgg, ResNet18, ResNet34, Logistic, FastText, Lstm, or your own class's path.",
+        help="What flstudy list tasks shows, or your own class's path.",
     )
     parser.add_subclass_arguments(Dataset, "population.dataset", help="Where examples come from.")
     parser.add_class_arguments(Population, "population", skip={"dataset"})

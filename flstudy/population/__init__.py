@@ -15,6 +15,7 @@ from flstudy.population.population import Census, Cohort, Population, Stack
 from flstudy.population.presence import AlternatingGroups, Presence, ScheduledPresence
 from flstudy.population.repeated import RepeatedDrift
 from flstudy.population.scheduled import ScheduledDrift
+from flstudy.population.tags import StackOverflowTags
 from flstudy.population.tinyimagenet import TinyImageNet
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Shards",
     "Stack",
     "StackOverflow",
+    "StackOverflowTags",
     "StaggeredDrift",
     "SuddenDrift",
     "Svhn",

@@ -232,11 +232,12 @@ class StackOverflow(Natural):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        kind = type(self).__name__
         for name in ("vocabulary", "length"):
             if getattr(self, name) < 1:
-                raise ValueError(f"StackOverflow: {name} must be ≥ 1, got {getattr(self, name)}")
+                raise ValueError(f"{kind}: {name} must be ≥ 1, got {getattr(self, name)}")
         if not self.parts or len(set(self.parts)) < len(self.parts):
-            raise ValueError(f"StackOverflow: parts must be different ones of train, held_out, test, got {self.parts}")
+            raise ValueError(f"{kind}: parts must be different ones of train, held_out, test, got {self.parts}")
         self.shape, self.classes = (self.length,), Special(self.vocabulary).size
         self.tokens = self.classes
 
@@ -244,9 +245,13 @@ class StackOverflow(Natural):
         return [f"stackoverflow_{part}.h5" for part in self.parts]
 
     def reader(self) -> Reader:
+        vocabulary = self.words()
+        return lambda person: by_word(person["tokens"], self.length, vocabulary)
+
+    def words(self) -> dict[bytes, int]:
+        """Numbers 1 … vocabulary of the most frequent words."""
         path = self._path("stackoverflow.word_count")
         try:
-            vocabulary = most_frequent(path, self.vocabulary)
+            return most_frequent(path, self.vocabulary)
         except (ValueError, OSError) as error:
             self._refuse(path, str(error))
-        return lambda person: by_word(person["tokens"], self.length, vocabulary)

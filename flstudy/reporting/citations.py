@@ -57,6 +57,7 @@ CITED: dict[str, tuple[str, ...]] = {
     "Emnist": ("cohen2017", "caldas2018"),
     "Shakespeare": ("mcmahan2017", "caldas2018"),
     "StackOverflow": ("reddi2021",),
+    "StackOverflowTags": ("reddi2021",),
     "Cifar10": ("krizhevsky2009",),
     "Cifar100": ("krizhevsky2009",),
     "Mnist": ("lecun1998",),

@@ -9,6 +9,7 @@ from flstudy.tasks.objective import Objective, initial_parameters
 from flstudy.tasks.quadratic import Quadratic
 from flstudy.tasks.recurrent import Lstm
 from flstudy.tasks.resnet import ResNet18, ResNet34
+from flstudy.tasks.tags import TagLogistic
 from flstudy.tasks.task import Task
 from flstudy.tasks.vgg import Vgg
 
@@ -22,6 +23,7 @@ __all__ = [
     "Quadratic",
     "ResNet18",
     "ResNet34",
+    "TagLogistic",
     "Task",
     "Vgg",
     "initial_parameters",

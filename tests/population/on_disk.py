@@ -1,6 +1,7 @@
 """Small files in the formats in which the data sets are published, for tests that read them."""
 
 import csv
+import json
 import pickle
 import struct
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from scipy.io import savemat
 
 SIZES = ((9, 3), (4, 1), (14, 4), (7, 3), (11, 2))  # training and test examples of each person
 WORDS = ("the", "of", "list", "function", "to", "error", ".", "?")
+TAGS = (b"sql", b"vb.net", b"c#", b"iterator")
 LINES = (
     b"To be, or not to be: that is the question:\nWhether 'tis nobler in the mind to suffer",
     b"The slings and arrows of outrageous fortune,",
@@ -59,9 +61,12 @@ def write_shakespeare(root: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> N
         write_people(root / f"shakespeare_{name}.h5", people)
 
 
-def write_stackoverflow(root: Path, sizes: Sequence[tuple[int, int]] = SIZES, words: int = len(WORDS)) -> None:
-    """stackoverflow_train.h5, _held_out.h5, _test.h5 and stackoverflow.word_count, whose words beyond the first eight
-    occur in no sentence. Only every other user posts in the test part, with one more who does not in training."""
+def write_stackoverflow(
+    root: Path, sizes: Sequence[tuple[int, int]] = SIZES, words: int = len(WORDS), tags: int = len(TAGS)
+) -> None:
+    """stackoverflow_train.h5, _held_out.h5, _test.h5, stackoverflow.word_count and stackoverflow.tag_count, whose words
+    beyond the first eight and tags beyond the first four occur in no post. Only every other user posts in the test
+    part, with one more who does not in training."""
     rng = np.random.default_rng(0)
 
     def posts(count: int) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def write_stackoverflow(root: Path, sizes: Sequence[tuple[int, int]] = SIZES, wo
         return {
             "tokens": sentences,
             "title": [b"function to calculate median"] * count,
-            "tags": [b"sql|median"] * count,
+            "tags": [b"|".join(TAGS[: 1 + i % len(TAGS)]) + b"|zyzzyva" for i in range(count)],
             "creation_date": [b"2010-01-08 09:34:05 UTC"] * count,
             "type": [b"answer"] * count,
             "score": np.arange(count, dtype=np.int64),
@@ -84,6 +89,8 @@ def write_stackoverflow(root: Path, sizes: Sequence[tuple[int, int]] = SIZES, wo
     write_people(root / "stackoverflow_held_out.h5", {f"{k}0": posts(6) for k in range(1, 4)})
     counted = [*WORDS, *(f"word{i}" for i in range(words - len(WORDS)))][:words]
     (root / "stackoverflow.word_count").write_text("".join(f"{w} {2 * words - i}\n" for i, w in enumerate(counted)))
+    named = [*(tag.decode() for tag in TAGS), *(f"tag{i}" for i in range(tags - len(TAGS)))][:tags]
+    (root / "stackoverflow.tag_count").write_text(json.dumps({tag: 2 * tags - i for i, tag in enumerate(named)}))
 
 
 def write_cifar(root: Path, classes: int, images: int = 60) -> None:

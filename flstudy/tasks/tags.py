@@ -1,0 +1,91 @@
+"""Logistic regression on bags of words, for texts with several labels each."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flstudy.tasks.classifiers import positive
+from flstudy.tasks.task import Task
+
+
+class TagLogistic(Task):
+    """Logistic regression of tags on the shares of words in a text, Reddi et al. 2021's (App. C.5) for Stack Overflow:
+    5,000,500 parameters for 10,000 words and 500 tags.
+
+    logits = b + Σ_t W[word t] / (number of words), over the known words; unknown ones count in the number. Inputs are
+    numbers [B, T] of words, 0 for padding and the largest for unknown ones; labels are tags [B, L], −1 for padding.
+
+    Differs: Reddi et al. add up the losses of a minibatch, here they are averaged as everywhere, so that their
+    learning rates are to be multiplied by the size of the minibatch.
+
+    Args:
+        shape: (words,) of one input; a config leaves it out and gets the data set's.
+        classes: number of tags; likewise.
+        tokens: words, unknown and padding; likewise.
+        loss: binary is one-vs-rest cross-entropy, the mean over tags as in Reddi et al. 2021, and ``accuracy`` then is
+            recall, the share of a text's tags among the ``top`` most likely; softmax is the cross-entropy of a text's
+            first tag, and ``accuracy`` the share of texts where that is the most likely one, as in the published code
+            of FedAda² (Lee et al. 2024), whose "500-class tag classification" knows one tag for each text.
+        top: likely tags of which the recall is taken, ≥ 1; Reddi et al.'s 5.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        tokens: int,
+        loss: Literal["binary", "softmax"] = "binary",
+        top: int = 5,
+    ) -> None:
+        super().__init__()
+        positive(classes=classes, top=top)
+        if len(shape) != 1 or tokens < 3:
+            raise ValueError(
+                f"TagLogistic: inputs must be texts of shape (words,) and tokens ≥ 3 (a word, unknown, padding), got "
+                f"shape {tuple(shape)} and tokens {tokens}; use Logistic"
+            )
+        if loss not in ("binary", "softmax"):
+            raise ValueError(f"TagLogistic: loss must be binary or softmax, got {loss!r}")
+        self.words, self.classes, self.loss, self.top = tokens - 2, classes, loss, min(top, classes)
+        self.weight = nn.Parameter(torch.empty(self.words, classes))
+        self.bias = nn.Parameter(torch.empty(classes))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot and Bengio's uniform weights, no bias: the initial model of Reddi et al."""
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes] of texts x [B, T]."""
+        if x.dim() != 2 or x.is_floating_point():
+            raise ValueError(f"TagLogistic: inputs must be integer words [B, T], got {x.dtype} {list(x.shape)}")
+        known = ((x > 0) & (x <= self.words)).to(self.weight.dtype)
+        share = known / (x > 0).to(known.dtype).sum(1, keepdim=True).clamp(min=1)
+        rows = F.embedding((x - 1).clamp(0, self.words - 1), self.weight)
+        return torch.einsum("bt,btk->bk", share, rows) + self.bias
+
+    def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """[B]: of each text."""
+        logits, y = self(batch[0]), batch[1]
+        if self.loss == "softmax":
+            return F.cross_entropy(logits, y[:, 0], reduction="none")
+        return F.binary_cross_entropy_with_logits(logits, self._targets(y, logits), reduction="none").mean(1)
+
+    def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """[B]: recall among the ``top`` most likely tags, or 1 where the first tag is the most likely."""
+        logits, y = self(batch[0]), batch[1]
+        if self.loss == "softmax":
+            return (logits.argmax(1) == y[:, 0]).to(logits.dtype)
+        targets = self._targets(y, logits)
+        found = targets.gather(1, logits.topk(self.top, 1).indices).sum(1)
+        return found / targets.sum(1).clamp(min=1)
+
+    def _targets(self, y: Tensor, like: Tensor) -> Tensor:
+        """[B, classes]: 1 for each of a text's tags."""
+        if y.dim() != 2:
+            raise ValueError(f"TagLogistic: labels must be tags [B, L], −1 for padding, got {list(y.shape)}")
+        return (y.unsqueeze(-1) == torch.arange(self.classes, device=y.device)).any(1).to(like.dtype)
