@@ -65,7 +65,7 @@ def test_list(kind: str) -> None:
     expected = {
         "algorithms": ["FedAdaGrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi", "Flash", "Scaffold"],
         "datasets": ["AgNews", "Cifar10", "Digits", "Emnist", "FashionMnist", "Mnist", "Svhn", "TinyImageNet"],
-        "tasks": ["Cnn", "FastText", "Logistic", "Lstm", "Mlp", "ResNet18", "ResNet34", "TagLogistic", "Vgg"],
+        "tasks": ["Cnn", "FastText", "Logistic", "Lstm", "Mlp", "ResNet18", "ResNet34", "TagLogistic", "Vgg", "Vit"],
         "partitions": ["BalancedDirichlet", "Dirichlet", "Iid", "Shards"],
         "drifts": ["IncrementalDrift", "RecurrentDrift", "ScheduledDrift", "StaggeredDrift", "SuddenDrift"],
         "changes": ["FeatureShift", "LabelSwap", "Rotation"],

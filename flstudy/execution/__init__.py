@@ -2,6 +2,7 @@
 
 from flstudy.execution.bank import ClientBank
 from flstudy.execution.executor import Executor, Fit, Ground
+from flstudy.execution.ground import settled
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.select import ExecutorName, make_executor
 from flstudy.execution.sequential import Sequential
@@ -25,4 +26,5 @@ __all__ = [
     "Threads",
     "Vectorized",
     "make_executor",
+    "settled",
 ]

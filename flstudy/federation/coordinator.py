@@ -11,7 +11,7 @@ import torch
 
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Schedule
-from flstudy.execution import ClientBank, Compile, ExecutorName, Ground, Survey, make_executor
+from flstudy.execution import ClientBank, Compile, ExecutorName, Survey, make_executor, settled
 from flstudy.execution.trees import leaves, refill
 from flstudy.federation.clock import RoundClock
 from flstudy.federation.control import Control
@@ -106,10 +106,7 @@ class Coordinator(L.LightningModule):
         self.population = population.settle(self.seeds)
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
-        self.objective.to(self.device, dtype)
-        examples = population.stack
-        inputs = examples.x.to(dtype) if examples.x.is_floating_point() else examples.x
-        ground = Ground(self.objective, type(examples)(*(part.to(self.device) for part in (inputs, *examples[1:]))))
+        ground = settled(self.objective, population.stack, self.device, dtype)
         self.executor = make_executor(self.executor_name, ground, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())

@@ -7,6 +7,7 @@ from flstudy.population.drift import Drift, Event, IncrementalDrift, RecurrentDr
 from flstudy.population.heavytails import HeavyTails
 from flstudy.population.images import Cifar10, Cifar100, FashionMnist, Mnist, Svhn
 from flstudy.population.labels import Distinct, Half, LabelGroups, PartialOverlap, TwoShard
+from flstudy.population.landmarks import Landmarks
 from flstudy.population.libsvm import LibSvm
 from flstudy.population.natural import Emnist, Shakespeare, StackOverflow
 from flstudy.population.news import AgNews
@@ -45,6 +46,7 @@ __all__ = [
     "IncrementalDrift",
     "LabelGroups",
     "LabelSwap",
+    "Landmarks",
     "LibSvm",
     "Mnist",
     "PartialOverlap",

@@ -1,12 +1,7 @@
 """Tiny ImageNet from its folder of JPEG files, which are decoded once."""
 
-import contextlib
-import hashlib
 import os
-import uuid
-import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flstudy.population.decoded import Decoder, decoded
 from flstudy.population.images import Images
-
-MARK = 32  # bytes at the head of the decoded copy that say of which files it is
 
 
 @dataclass
@@ -55,7 +49,9 @@ class TinyImageNet(Images):
         for path, label in (*self._training(names), *self._validation(names)):
             files.append(path)
             labels.append(label)
-        return self._pixels(files), torch.tensor(labels)
+        copy = Path(self.root) / "tiny-imagenet-200.npy"
+        how = Decoder("TinyImageNet", self.folder, copy, self.size, self._decoded, self.absent)
+        return decoded(files, how), torch.tensor(labels)
 
     def _lines(self, name: str) -> list[str]:
         path = self.folder / name
@@ -87,45 +83,6 @@ class TinyImageNet(Images):
                 self.damaged(f"line {row} of val/val_annotations.txt must be a file and its class, got {line[:40]!r}")
             yield f"val/images/{file}", number[name]
 
-    def _pixels(self, files: list[str]) -> Tensor:
-        """uint8 [D, 3, 64, 64], from the decoded copy if that is of these files."""
-        mark = self._mark(files)
-        copy = Path(self.root) / "tiny-imagenet-200.npy"
-        bytes_ = MARK + len(files) * int(np.prod(self.size))
-        with contextlib.suppress(OSError, ValueError, EOFError):  # absent, or no such copy: decoded below
-            kept = np.load(copy, mmap_mode="c")
-            if kept.dtype == np.uint8 and kept.shape == (bytes_,) and kept[:MARK].tobytes() == mark:
-                return torch.from_numpy(kept[MARK:].reshape(-1, *self.size))
-        flat = np.empty(bytes_, dtype=np.uint8)
-        flat[:MARK] = np.frombuffer(mark, dtype=np.uint8)
-        pixels = flat[MARK:].reshape(-1, *self.size)
-
-        def place(index: int) -> None:
-            pixels[index] = self._decoded(files[index])
-
-        with ThreadPoolExecutor() as pool:  # decoding lets go of the interpreter
-            for _ in pool.map(place, range(len(files))):
-                continue
-        try:
-            keep(copy, flat)
-        except OSError as error:
-            warnings.warn(
-                f"TinyImageNet: {copy} cannot be written ({error}), so that each run decodes the images; "
-                f"let it be written once, or set root to a copy in a folder of yours",
-                stacklevel=2,
-            )
-        return torch.from_numpy(pixels)
-
-    def _mark(self, files: list[str]) -> bytes:
-        """The same for the same names and sizes of files, of which all exist."""
-        told = hashlib.sha256()
-        for file in files:
-            try:
-                told.update(f"{file} {(self.folder / file).stat().st_size}\n".encode())
-            except FileNotFoundError:
-                self.absent("file", self.folder / file)
-        return told.digest()
-
     def _decoded(self, file: str) -> NDArray[Any]:
         """uint8 [3, 64, 64]."""
         from PIL import Image  # a study dependency, of torchvision's; the engine runs without it
@@ -138,14 +95,3 @@ class TinyImageNet(Images):
         if pixels.shape != self.size:
             self.damaged(f"{file} must be 64×64, is {pixels.shape[2]}×{pixels.shape[1]}")
         return pixels
-
-
-def keep(path: Path, array: NDArray[Any]) -> None:
-    """Save an array so that a reader sees all of it or what was there before, however many write it."""
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with hidden.open("wb") as file:
-            np.save(file, array)
-        os.replace(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)

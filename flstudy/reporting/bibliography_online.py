@@ -19,4 +19,14 @@ ONLINE: dict[str, str] = {
   author  = {Chang, Chih-Chung and Lin, Chih-Jen}, title = {{LIBSVM}: A Library for Support Vector Machines},
   journal = {ACM Transactions on Intelligent Systems and Technology}, volume = {2}, number = {3}, year = {2011}
 }""",
+    "weyand2020": """@inproceedings{weyand2020,
+  author    = {Weyand, Tobias and Araujo, Andr{\\'e} and Cao, Bingyi and Sim, Jack}, year = {2020},
+  title     = {Google Landmarks Dataset v2: A Large-Scale Benchmark for Instance-Level Recognition and Retrieval},
+  booktitle = {Computer Vision and Pattern Recognition (CVPR)}
+}""",
+    "hsu2020": """@inproceedings{hsu2020,
+  author    = {Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew}, year = {2020},
+  title     = {Federated Visual Classification with Real-World Data Distribution},
+  booktitle = {European Conference on Computer Vision (ECCV)}
+}""",
 }

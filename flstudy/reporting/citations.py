@@ -65,6 +65,7 @@ CITED: dict[str, tuple[str, ...]] = {
     "FashionMnist": ("xiao2017",),
     "Svhn": ("netzer2011",),
     "TinyImageNet": ("le2015",),
+    "Landmarks": ("weyand2020", "hsu2020"),
     "AgNews": ("zhang2015",),
     "BalancedDirichlet": ("hsu2019", "reddi2021"),
     "Dirichlet": ("hsu2019", "li2022niid"),

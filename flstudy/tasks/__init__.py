@@ -12,6 +12,7 @@ from flstudy.tasks.resnet import ResNet18, ResNet34
 from flstudy.tasks.tags import TagLogistic
 from flstudy.tasks.task import Task
 from flstudy.tasks.vgg import Vgg
+from flstudy.tasks.vit import Vit
 
 __all__ = [
     "Cnn",
@@ -26,6 +27,7 @@ __all__ = [
     "TagLogistic",
     "Task",
     "Vgg",
+    "Vit",
     "initial_parameters",
     "registry",
 ]

@@ -12,7 +12,8 @@ class Task(L.LightningModule):
     Executors ask for ``example_losses`` (per example, so that padding can be masked and validation losses weighed)
     and ``example_correct`` (for accuracies). A user's own LightningModule needs no base class: the first of these,
     or else its ``training_step``, is enough. Methods that compare representations, such as Moon, also ask for
-    ``features(x) -> [B, d]``.
+    ``features(x) -> [B, d]``. A task whose first layers are frozen may set ``embeds`` and define ``embed(x) -> z``,
+    what they say of inputs: it is computed once for every example, and all other methods are given z in place of x.
     """
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -169,6 +169,29 @@ def write_tiny_imagenet(root: Path, each: int = 2, held_out: int = 40) -> None:
     (folder / "words.txt").write_text("".join(f"{name}\tsome thing, of a kind\n" for name in names))
 
 
+def write_landmarks(root: Path, people: Sequence[int] = (5, 3, 8, 4), classes: int = 203, deep: bool = False) -> None:
+    """mini_gld_train_split.csv, mini_gld_test.csv and JPEG files of different sizes, their colour by class, the first
+    grey; ``deep`` puts them where the publisher's tar files do."""
+    lines, number = [], 0
+    for user, count in enumerate(people):
+        for _ in range(count):
+            name, label = f"{number * 7919:016x}", number * 17 % classes
+            lines.append((f"{user + 100}", name, f"{label}"))
+            path = root / (f"train/{'/'.join(name[:3])}/{name}.jpg" if deep else f"images/{name}.jpg")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.empty((30 + number, 40, 3), dtype=np.uint8)
+            pixels[...] = (label, 255 - label, 128)
+            image = Image.fromarray(pixels)
+            (image.convert("L") if number == 0 else image).save(path, quality=95)
+            number += 1
+    rng = np.random.default_rng(0)
+    with (root / "mini_gld_train_split.csv").open("w", newline="") as file:
+        rows = [lines[index] for index in rng.permutation(len(lines))]
+        csv.writer(file).writerows([("user_id", "image_id", "class"), *rows])
+    with (root / "mini_gld_test.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("image_id", "class"), ("ffffffffffffffff", "3")])
+
+
 NEWS = (
     ("3", "Wall St. Bears Claw Back (Reuters)", "Reuters - Short-sellers, Wall Street's dwindling\\band of cynics"),
     ("2", "Giddy Phelps Touches Gold", 'The #39;swimmer" won, the judges said'),

@@ -113,7 +113,7 @@ def test_digits_are_images_in_the_unit_interval():
 def test_every_data_set_has_a_name():
     expected = {
         *("AgNews", "Cifar10", "Cifar100", "Digits", "Emnist", "FashionMnist", "HeavyTails", "LibSvm", "Mnist"),
-        *("Shakespeare", "StackOverflow", "StackOverflowTags", "Svhn", "Synthetic", "TinyImageNet"),
+        *("Landmarks", "Shakespeare", "StackOverflow", "StackOverflowTags", "Svhn", "Synthetic", "TinyImageNet"),
     }
     assert {name for name, cls in registry().items() if cls.__module__.startswith("flstudy.")} == expected
     assert set(names("population.dataset")) == expected

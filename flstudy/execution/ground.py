@@ -1,0 +1,59 @@
+"""Task and examples on the device where a run works; of frozen layers what they say of each example, computed once."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flstudy.execution.executor import Ground
+from flstudy.execution.programs import fingerprint
+from flstudy.population import Stack
+from flstudy.tasks import Objective
+
+EMBEDDED = 64  # examples at once
+
+_last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs and what became of them
+
+
+def settled(objective: Objective, stack: Stack, device: torch.device, dtype: torch.dtype) -> Ground:
+    """Everything on one device, in one precision.
+
+    Args:
+        objective: of the task; its frozen parts are moved.
+        stack: all examples. Where the task ``embeds``, its inputs become ``embed`` of them: trials that one process
+            runs on the same inputs with the same frozen weights share them.
+        device: where the run works.
+        dtype: of models and of inputs that are no integers.
+
+    Raises:
+        ValueError: if inputs that a drift changes were to be embedded.
+    """
+    objective.to(device, dtype)
+    if getattr(objective.module, "embeds", False):
+        if stack.order.numel() > 0 or stack.shift.numel() > 0:
+            raise ValueError(
+                f"task: {type(objective.module).__name__} computes once what its frozen layers say of an example, but "
+                f"the population's drift changes inputs; use LabelSwap, or train: full"
+            )
+        stack = stack._replace(x=embedded(objective, stack.x, device, dtype))
+    x = stack.x.to(dtype) if stack.x.is_floating_point() else stack.x
+    return Ground(objective, Stack(*(part.to(device) for part in (x, *stack[1:]))))
+
+
+@torch.no_grad()
+def embedded(objective: Objective, x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """``embed`` [D, d] of inputs x [D, ...]."""
+    global _last
+    marks = fingerprint(objective)
+    key = None if marks is None else (marks, x.data_ptr(), x._version, tuple(x.shape), x.dtype, device, dtype)
+    if _last is not None and key is not None and _last[0] == key:
+        return _last[2]
+    _last = None  # before the next takes its place
+    parts = []
+    with objective.evaluating():
+        for part in torch.split(x, EMBEDDED):
+            moved = part.to(device, dtype if part.is_floating_point() else None)
+            parts.append(objective.module.embed(moved))  # type: ignore[operator]
+    z = torch.cat(parts)
+    _last = (key, x, z)  # holding x, so that no other inputs come to lie where it lay
+    return z

@@ -1,0 +1,136 @@
+"""A vision transformer, trained from nothing or from a file of weights."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flstudy.tasks.classifiers import positive
+from flstudy.tasks.pretrained import pretrained
+from flstudy.tasks.task import Task
+
+EPS = 1e-6  # of layer normalisation, as in Dosovitskiy et al.'s code
+
+
+class Block(nn.Module):
+    """Attention and a dense network, each after a normalisation and beside a short cut."""
+
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(dim, EPS), nn.LayerNorm(dim, EPS)
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """[B, T, dim] of z [B, T, dim]."""
+        q, k, v = self.qkv(self.norm1(z)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, heads, T, d]
+        weight = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+        z = z + self.proj((weight @ v).transpose(1, 2).flatten(2))
+        branch: Tensor = self.fc2(F.gelu(self.fc1(self.norm2(z))))
+        return z + branch
+
+
+class Vit(Task):
+    """A vision transformer (Dosovitskiy et al. 2021) without dropout, of any size; the defaults are for images of 8×8.
+
+    ViT-S/16 is ``{image: 224, patch: 16, dim: 384, depth: 12, heads: 6}`` with 21,665,664 parameters before its head
+    (22,050,664 with one of 1,000 classes). FedAda² (Lee et al. 2024) trains its head, or all of it, from weights
+    pretrained on ImageNet-21k. With ``train: head`` all else is frozen, a model on its way has the head's
+    (dim + 1) × classes numbers, and what the head is given is computed once for each example instead of in every step.
+
+    Args:
+        shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
+        classes: number of labels; likewise.
+        image: height and width to which inputs are scaled, a multiple of patch; null takes them as they are.
+        patch: height and width of a patch, ≥ 1.
+        dim: width of the network, a multiple of heads.
+        depth: number of blocks, ≥ 1.
+        heads: of attention, ≥ 1.
+        mlp_ratio: width of a block's dense layer over dim, ≥ 1.
+        checkpoint: file of weights to start from, whatever the seed, by timm's or torchvision's names: torch.save's or
+            .safetensors; its head is not taken. Null draws all.
+        train: full, or head for the last layer alone.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        image: int | None = None,
+        patch: int = 4,
+        dim: int = 32,
+        depth: int = 2,
+        heads: int = 4,
+        mlp_ratio: int = 4,
+        checkpoint: str | None = None,
+        train: Literal["full", "head"] = "full",
+    ) -> None:
+        super().__init__()
+        positive(classes=classes, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
+        if len(shape) != 3:
+            raise ValueError(f"Vit: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
+        size = tuple(shape[1:]) if image is None else (image, image)
+        if min(size) < patch or any(side % patch for side in size):
+            raise ValueError(
+                f"Vit: patch must divide height and width, got {patch} for {size[0]}×{size[1]}; set image or patch"
+            )
+        if dim % heads:
+            raise ValueError(f"Vit: heads must divide dim, got {heads} for {dim}")
+        if train not in ("full", "head"):
+            raise ValueError(f"Vit: train must be full or head, got {train!r}")
+        if train == "head" and checkpoint is None:
+            raise ValueError("Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint")
+        self.size, self.patch, self.checkpoint, self.frozen = size, patch, checkpoint, train == "head"
+        self.patch_embed = nn.Linear(shape[0] * patch**2, dim)  # a convolution whose windows do not overlap
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size[0] // patch) * (size[1] // patch), dim))
+        self.blocks = nn.Sequential(*(Block(dim, heads, mlp_ratio * dim) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(dim, EPS), nn.Linear(dim, classes)
+        self.reset_parameters()
+        if self.frozen:
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(name.startswith("head."))
+
+    @property
+    def embeds(self) -> bool:
+        """Whether ``embed`` depends on no parameter that is trained."""
+        return self.frozen
+
+    def reset_parameters(self) -> None:
+        """Truncated normal weights of deviation 0.02 and no biases, as timm draws them, or the checkpoint's."""
+        if self.checkpoint is not None:
+            pretrained(self, self.checkpoint)
+            return
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if "norm" in name:
+                    parameter.fill_(float(name.endswith("weight")))
+                elif name.endswith("bias"):
+                    parameter.zero_()
+                elif not name.startswith("head"):
+                    nn.init.trunc_normal_(parameter, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes] of images x [B, channels, height, width], or of what ``embed`` says of them [B, dim]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+    def features(self, x: Tensor) -> Tensor:
+        """Representations [B, dim], which the head classifies."""
+        return x if x.dim() == 2 and self.frozen else self.embed(x)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block."""
+        if x.dim() != 4:
+            raise ValueError(f"Vit: inputs must be images [B, channels, height, width], got {list(x.shape)}; use Mlp")
+        if tuple(x.shape[2:]) != self.size:
+            x = F.interpolate(x, self.size, mode="bilinear", align_corners=False)
+        rows, columns = (side // self.patch for side in self.size)
+        patches = x.unflatten(3, (columns, self.patch)).unflatten(2, (rows, self.patch)).permute(0, 2, 4, 1, 3, 5)
+        z = self.patch_embed(patches.flatten(3).flatten(1, 2))
+        z = torch.cat([self.cls_token.expand(len(z), -1, -1), z], 1) + self.pos_embed
+        token: Tensor = self.norm(self.blocks(z))[:, 0]
+        return token

@@ -1,0 +1,122 @@
+"""Every config of FedAda²'s studies loads, and runs two rounds on small files in its data set's real format."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from flstudy.config import ConfigError
+from flstudy.config.config import load
+from flstudy.tasks import Vit
+from flstudy.tuning.space import Space
+from tests.population.on_disk import accept_any_checksum, write_cifar, write_landmarks, write_stackoverflow
+
+FOLDER = Path(__file__).parents[2] / "tune_configs" / "fedada2"
+NAMES = ("cifar100", "digits_vit", "gld23k", "stackoverflow_tags")
+IMAGES = ("cifar100", "gld23k")
+FILES = {
+    "Cifar100": lambda root: write_cifar(root, 100, 200),
+    "Landmarks": write_landmarks,
+    "StackOverflowTags": lambda root: write_stackoverflow(root, words=10_000, tags=500),
+}
+FEW = {"population.clients": 4, "population.participants": 2, "population.epochs": 1, "rounds": 2, "evaluate_every": 1}
+SIZES = {"image": 16, "patch": 8, "dim": 12, "depth": 1, "heads": 2}
+
+
+def write_checkpoint(path, shape=(3, 16, 16)):
+    """Random weights of a transformer with these sizes, by timm's names."""
+    weights = Vit(shape, 5, **SIZES).state_dict()
+    names = {"qkv": "attn.qkv", "proj": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
+    timm = {}
+    for key, value in weights.items():
+        parts = [names.get(part, part) if key.startswith("blocks") else part for part in key.split(".")]
+        timm[".".join(parts).replace("patch_embed", "patch_embed.proj")] = value
+    timm["patch_embed.proj.weight"] = timm["patch_embed.proj.weight"].view(-1, 3, 8, 8)
+    torch.save(timm, path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """What makes the task of images small: sizes, and a file of weights for them."""
+    path = tmp_path_factory.mktemp("weights") / "timm.pth"
+    write_checkpoint(path)
+    values = {f"task.{key}": value for key, value in {**SIZES, "checkpoint": str(path)}.items()}
+    return lambda name: values if name in IMAGES else {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_loads_and_runs_on_small_files(name, tmp_path, monkeypatch, small):
+    few = {**FEW, "seeds": [0], "accelerator": "cpu", "executor": "sequential"}
+    config = load(FOLDER / f"{name}.yaml", small(name))
+    source = config.tags()["dataset"]
+    if source in FILES:
+        FILES[source](tmp_path)
+        accept_any_checksum(monkeypatch)
+        few["population.dataset.root"] = str(tmp_path)
+    if source == "Landmarks":
+        few["population.dataset.size"] = 16
+    short, records = config.with_overrides(few), []
+    short.rehearse()
+    short.run(records.append)
+    assert [record.round for record in records] == [1, 2]
+    assert 0 <= records[-1].metrics["valid/accuracy"][0] <= 1
+    if name == "stackoverflow_tags":
+        assert records[-1].metrics["privacy/epsilon"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "participants", "rounds"),
+    [("stackoverflow_tags", 400, 40, 500), ("cifar100", 1000, 10, 600), ("gld23k", 233, 2, 200)],
+)
+def test_the_paper_s_numbers(name, clients, participants, rounds, small):
+    """App. G and H, and an equal budget for every arm."""
+    config = load(FOLDER / f"{name}.yaml", small(name))
+    flat = config.flat()
+    assert (flat["population.clients"], flat["population.participants"], config.rounds) == (
+        clients,
+        participants,
+        rounds,
+    )
+    assert flat["population.batch_size"] == 32
+    arms = config.study.search["algorithm"]["choice"]
+    assert set(config.study.presets) == set(arms)
+    assert config.study.trials % len(arms) == 0
+    assert config.study.allocation == "equal"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_arm_s_best_values_are_its_first_trial(name, small):
+    """Every value of a preset that is searched lies in its domain, but for FedAvg's server, which does nothing."""
+    config = load(FOLDER / f"{name}.yaml", small(name), command="tune")
+    points = Space.parse(config.study.search).defaults(config)
+    assert Counter(point["algorithm"] for point in points) == Counter(config.study.search["algorithm"]["choice"])
+    for point in points:
+        preset = config.study.presets[point["algorithm"]]
+        for key, value in preset.items():
+            if f"algorithm.{key}" in config.study.search and (point["algorithm"], key) != ("FedAvg", "server_lr"):
+                assert point[f"algorithm.{key}"] == value, (point["algorithm"], key)
+
+
+def test_presets_are_the_tables_3_to_5_s(small):
+    """Server and device learning rates, τ_s and τ_l."""
+    said = {
+        ("stackoverflow_tags", "FedAda2"): {"server_lr": 1.0, "lr": 0.1, "tau": 1e-5, "eps": 1e-3},
+        ("stackoverflow_tags", "DirectJointAdaptivity"): {"server_lr": 1.0, "lr": 1.0, "tau": 1e-3, "eps": 1e-3},
+        ("stackoverflow_tags", "FedAvg"): {"lr": 20.0},
+        ("cifar100", "FedAdaGrad"): {"server_lr": 1e-2, "lr": 1e-5, "tau": 1e-10},
+        ("cifar100", "FedAda2"): {"server_lr": 1e-3, "lr": 1e-2, "tau": 1e-5, "eps": 1.0, "warmup": 10},
+        ("gld23k", "FedAda2"): {"eps": 0.1, "client_optimizer": "sm3_adam", "server_optimizer": "adam"},
+        ("gld23k", "JointAdaptivity"): {"eps": 0.1, "client_optimizer": "adam", "bias_correction": False},
+        ("gld23k", "FedAvg"): {"lr": 0.04},
+    }
+    for (name, algorithm), expected in said.items():
+        preset = load(FOLDER / f"{name}.yaml", small(name)).study.presets[algorithm]
+        assert {key: preset.get(key, False) for key in expected} == expected
+
+
+def test_a_missing_checkpoint_is_said_before_anything_runs():
+    with pytest.raises(
+        ConfigError, match=r"cifar100.yaml: Vit: there is no checkpoint 'data/vit_small_patch16_224.pth'"
+    ):
+        load(FOLDER / "cifar100.yaml")
