@@ -143,3 +143,16 @@ def test_shards_give_few_labels_to_each():
 def test_bad_values_are_refused(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_a_thousand_devices_of_almost_one_label_each():
+    """FedAda² (Lee et al. 2024, App. G.3): CIFAR-100 over 1,000 devices with α = 0.001, of equal sizes."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 500))
+    start = time.process_time()
+    owner = assign(BalancedDirichlet(0.001), labels, 1000)
+    assert time.process_time() - start < 5
+    assert np.bincount(owner).tolist() == [50] * 1000
+    held = np.zeros((1000, 100), dtype=np.int64)
+    np.add.at(held, (owner, labels), 1)
+    assert (held.max(1) / 50).mean() > 0.85
+    assert (held > 0).sum(1).mean() < 2  # a prior of one label, and what is left where that is used up

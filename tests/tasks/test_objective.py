@@ -17,6 +17,7 @@ from flstudy.tasks import (
     ResNet18,
     ResNet34,
     Vgg,
+    Vit,
     initial_parameters,
     registry,
 )
@@ -32,6 +33,7 @@ TASKS = {
     "ResNet18": lambda: ResNet18((3, 4, 4), CLASSES),
     "ResNet34": lambda: ResNet34((3, 4, 4), CLASSES),
     "Vgg": lambda: Vgg((3, 5, 4), CLASSES, blocks=((2, 4), (4,)), dense=5),
+    "Vit": lambda: Vit((3, 4, 4), CLASSES, patch=2, dim=6, heads=2),
 }
 SHAPES = {
     "Logistic": (FEATURES,),
@@ -39,7 +41,7 @@ SHAPES = {
     "Cnn": (2, 6, 6),
     "Vgg": (3, 5, 4),
     **dict.fromkeys(("Lstm", "FastText"), (5,)),
-    **dict.fromkeys(("ResNet18", "ResNet34"), (3, 4, 4)),
+    **dict.fromkeys(("ResNet18", "ResNet34", "Vit"), (3, 4, 4)),
 }
 
 
@@ -55,7 +57,8 @@ def logits_of(task, x):
 
 
 def test_every_shipped_task_is_tried():
-    assert set(registry()) == set(TASKS) | {"Quadratic"}  # no classifier: tests/population/test_heavy_tails.py
+    # No classifier: tests/population/test_heavy_tails.py; of several labels: tests/tasks/test_tags.py.
+    assert set(registry()) == set(TASKS) | {"Quadratic", "TagLogistic"}
 
 
 @pytest.mark.parametrize("name", TASKS)
