@@ -72,8 +72,8 @@ class Asked:
             return torch.stack(found)
 
     def optimum(self, index: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
-        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS from the task's parameters; rounds that ask
-        for the same are solved once.
+        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from the
+        task's parameters; rounds that ask for the same are solved once.
 
         Args:
             index: of the round.
@@ -174,7 +174,7 @@ class Asked:
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:
     """For each replica, the rounds t ≤ ``rounds`` (from 2) in which some device's concept is another than in t - 1;
-    where everybody takes part these are the L rounds of Definition 2."""
+    where everybody takes part, with the same examples in every round, these are the L rounds of Definition 2."""
     concepts = torch.stack([population.concepts(index) for index in range(rounds)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]
