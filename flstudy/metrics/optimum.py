@@ -3,10 +3,10 @@
 With F_n,t the mean loss over a device's training examples as they are labelled in round t, and p_n proportional to
 their number (Ganguly & Aggarwal 2024, eq. 2 and 6), over the devices that take part:
 
-    F_t(x) = Σ_n p_n F_n,t(x) + λ/2 ‖x‖²
+    F_t(x) = Σ_n p_n F_n,t(x) + λ₁ ‖x‖₁ + λ/2 ‖x‖²
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch
 from flstudy.population import Population
-from flstudy.tasks import Objective, initial_parameters
+from flstudy.tasks import Objective, Penalty, initial_parameters
 
 
 class Optimum(NamedTuple):
@@ -23,7 +23,7 @@ class Optimum(NamedTuple):
 
     x: Tensor  # [S, n]
     loss: Tensor  # [S] F_t(x)
-    slope: Tensor  # [S] ‖∇F_t(x)‖
+    slope: Tensor  # [S] ‖∇F_t(x)‖; with λ₁ > 0 of the shortest subgradient
 
 
 class Asked:
@@ -32,28 +32,30 @@ class Asked:
     Args:
         population: settled (`Population.settle`).
         task: with ``example_losses``.
-        l2: λ, ≥ 0. With λ = 0 a minimum need not exist: separable data have an infimum of 0 at infinity.
+        l2: λ, ≥ 0, in place of the task's own penalty; None: the task's. Without a penalty a minimum need not exist:
+            separable data have an infimum of 0 at infinity.
 
     Raises:
         ValueError: for a population that is not settled, a negative λ, or a task without losses of single examples.
     """
 
-    def __init__(self, population: Population, task: L.LightningModule, l2: float = 0.0) -> None:
+    def __init__(self, population: Population, task: L.LightningModule, l2: float | None = None) -> None:
         if not population.seeds:
             raise ValueError("population: settle it first, population.settle(seeds)")
-        if not l2 >= 0:
+        if l2 is not None and not l2 >= 0:
             raise ValueError(f"l2 must be ≥ 0, got {l2}")
-        self.population, self.l2 = population, l2
+        self.population = population
         self.objective = Objective(task).to(torch.device("cpu"), torch.float64)
         if not self.objective.per_example:
             raise ValueError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
+        self.penalty = self.objective.regulariser if l2 is None else Penalty(l2=l2)
         self.start = initial_parameters(task, self.objective.layout, None).to("cpu", torch.float64)
         self._solved: dict[tuple[int, bytes], tuple[Tensor, Tensor, Tensor]] = {}
 
     def batch(self, index: int, replica: int) -> Batch:
         """The examples of round ``index`` (from 0)."""
         stack, devices = self.population.stack, self._devices(index, replica)
-        lists = [self.population.members[replica][client]["train"] for client in devices[0].tolist()]
+        lists = [self.population.holdings.held(replica, client, "train", index) for client in devices[0].tolist()]
         concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
         x, y = stack.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
         x, y = x.squeeze(1), y.squeeze(1)
@@ -70,8 +72,8 @@ class Asked:
             return torch.stack(found)
 
     def optimum(self, index: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
-        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS from the task's parameters; rounds that ask
-        for the same are solved once.
+        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from the
+        task's parameters; rounds that ask for the same are solved once.
 
         Args:
             index: of the round.
@@ -87,7 +89,8 @@ class Asked:
         solved = []
         for replica in range(len(self.population.seeds)):
             client, concept = self._devices(index, replica)
-            key = (replica, client.numpy().tobytes() + concept.numpy().tobytes())
+            moment = repr(self.population.holdings.moment("train", index)).encode()
+            key = (replica, client.numpy().tobytes() + concept.numpy().tobytes() + moment)
             if key not in self._solved or float(self._solved[key][2]) > tolerance:
                 self._solved[key] = self._solve(self.batch(index, replica), tolerance, steps)
             solved.append(self._solved[key])
@@ -98,10 +101,23 @@ class Asked:
         cohort = self.population.cohort(index)
         return cohort.jobs.client[replica], cohort.batches.concept[replica]
 
-    def _value(self, x: Tensor, batch: Batch) -> Tensor:
-        return self.objective(x, batch) + self.l2 / 2 * (x**2).sum()
+    def _value(self, x: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
+        penalty = self.penalty if penalty is None else penalty
+        loss = self.objective.fit(x, batch)
+        return loss + penalty([x]) if penalty else loss
 
     def _solve(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        with self.objective.evaluating():
+            solve = self._with_corners if self.penalty.l1 > 0 else self._smooth
+            x, loss, slope = solve(batch, tolerance, steps)
+        if not slope <= tolerance:
+            raise ValueError(
+                f"optimum: ‖∇F‖ is {float(slope):.2g} after {steps} steps, above the tolerance {tolerance:g}: raise "
+                "tolerance, steps or l2"
+            )
+        return x, loss, slope
+
+    def _smooth(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         x = self.start.clone().requires_grad_()
         solver = torch.optim.LBFGS(
             [x],
@@ -119,22 +135,46 @@ class Asked:
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
-        with self.objective.evaluating():
-            solver.step(closure)  # type: ignore[no-untyped-call]
-            loss = closure().detach()
+        solver.step(closure)  # type: ignore[no-untyped-call]
+        loss = closure().detach()
         assert x.grad is not None
-        slope = x.grad.norm()
-        if not slope <= tolerance:
-            raise ValueError(
-                f"optimum: ‖∇F‖ is {float(slope):.2g} after {steps} steps, above the tolerance {tolerance:g}: raise "
-                "tolerance, steps or l2"
-            )
-        return x.detach(), loss, slope
+        return x.detach(), loss, x.grad.norm()
+
+    def _with_corners(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """x = u - v with u, v ≥ 0, whose ‖x‖₁ is the sum of both: smooth, with bounds."""
+        from scipy.optimize import minimize  # a study dependency; the engine runs without it
+
+        l1, n = self.penalty.l1, self.start.numel()
+        smooth = self.penalty._replace(l1=0.0)
+
+        def slopes(x: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.detach().requires_grad_()
+            value = self._value(x, batch, smooth)
+            (gradient,) = torch.autograd.grad(value, x)
+            return value.detach(), gradient
+
+        def split(parts: Any) -> tuple[float, Any]:
+            u, v = torch.from_numpy(parts).view(2, n)
+            value, gradient = slopes(u - v)
+            both = torch.cat([l1 + gradient, l1 - gradient])
+            return float(value) + l1 * float(parts.sum()), both.numpy()
+
+        start = torch.cat([self.start.clamp(min=0), (-self.start).clamp(min=0)])
+        options = {"maxiter": steps, "maxfun": 4 * steps, "maxcor": 20, "ftol": 0.0, "gtol": tolerance / (2 * n**0.5)}
+        bounds = [(0.0, None)] * (2 * n)
+        found = minimize(split, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        u, v = torch.from_numpy(found.x).view(2, n)
+        x = u - v
+        x = torch.where(x.abs() < options["gtol"], 0.0, x)  # what the solver takes for a bound that is reached
+        loss, gradient = slopes(x)
+        corner = gradient.sign() * (gradient.abs() - l1).clamp(min=0)
+        slope = torch.where(x == 0, corner, gradient + l1 * x.sign()).norm()
+        return x, loss + l1 * x.abs().sum(), slope
 
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:
     """For each replica, the rounds t ≤ ``rounds`` (from 2) in which some device's concept is another than in t - 1;
-    where everybody takes part these are the L rounds of Definition 2."""
+    where everybody takes part, with the same examples in every round, these are the L rounds of Definition 2."""
     concepts = torch.stack([population.concepts(index) for index in range(rounds)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]

@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
+import torch
 
+from flstudy.metrics.accuracy import spread
 from flstudy.metrics.whole import NAMES, WholeRun
 
 
@@ -63,3 +66,16 @@ def test_the_first_ten_rounds_of_each_session_but_the_first():
     for round, level in enumerate(levels[:20], start=1):
         stopped.add(round, {"test/accuracy": [level]})
     assert "test/initial_accuracy" not in stopped.figures()  # it would be the mean of easier sessions
+
+
+def test_devices_that_are_not_there_do_not_count():
+    values = torch.tensor([[0.1, 0.5, torch.nan, 0.9], [0.2, torch.nan, 0.4, 0.6]])
+    there = torch.tensor([[True, True, False, True], [True, False, True, True]])
+    found = spread("a", values, there)
+    assert found["a"] == pytest.approx([0.5, 0.4])
+    assert found["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, (0.08 / 3) ** 0.5])
+    few = torch.tensor([[True, True, False, True], [True, False, False, True]])
+    assert spread("a", values, few)["a"] == pytest.approx([0.5, 0.4])
+    assert spread("a", values, few)["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
+    assert np.isnan(spread("a", values, torch.ones(2, 4, dtype=torch.bool))["a"]).all()  # diverged is not absent
+    assert spread("a", values[:, :1], with_spread=False) == {"a": pytest.approx([0.1, 0.2])}

@@ -1,0 +1,59 @@
+"""Worlds whose classes and examples come over time, as configs name them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flstudy.cli import main
+from flstudy.config.config import load
+from flstudy.config.precheck import precheck
+from flstudy.config.sections import ConfigError
+from flstudy.population import ComposedSwaps, Event, FreshDraws
+
+QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
+GROUPS = [[0, 1, 2, 3, 4, 5, 6], [7, 8], [9]]
+DRIFT = {"class_path": "ClassIntroduction", "init_args": {"rounds": [10, 20], "groups": GROUPS}}
+FRESH = {"class_path": "FreshDraws", "init_args": {"mean": 50, "deviation": 10, "source": "everybody"}}
+
+
+def test_a_world_is_named_and_named_again():
+    given = {"population.drift": DRIFT, "population.arrivals": FRESH, "task": "Logistic", "task.l1": 2e-4}
+    config = load(QUICK, given)
+    assert config.events() == [Event(10, "classes 7, 8 appear"), Event(20, "class 9 appears")]
+    assert config.drift_rounds() == [10, 20]
+    assert config.flat()["population.arrivals.deviation"] == 10
+    coordinator, population, *_ = config.build()
+    assert population.arrivals == FreshDraws(mean=50, deviation=10)
+    assert coordinator.task.regulariser == (2e-4, 0.0)
+    again = load(QUICK, {**given, "population.arrivals.source": "device", "population.drift.change": "ComposedSwaps"})
+    assert again.build()[1].arrivals.source == "device"
+    assert again.build()[1].drift.change == ComposedSwaps()
+    precheck(QUICK, ["--population.arrivals", "FreshDraws", "--population.arrivals.mean", "1e3", "--task.l2", "0.1"])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"population.drift": DRIFT, "rounds": 15}, "population.drift.rounds must be ≤ rounds (15), got 20"),
+        ({"population.drift": DRIFT, "population.drift.groups": [[0], [1], [2]]}, "groups leave out [3, 4, 5, 6, 7"),
+        ({"population.drift": DRIFT, "population.drift.groups": [[0], [11], [2]]}, "classes in 0 … 9, got 11"),
+        ({"population.drift": "ClassIntroduction", "population.drift.rounds": [5]}, "one for each of 1 rounds, got 7"),
+        ({"population.arrivals": "FreshDraw"}, "unknown arrivals 'FreshDraw': did you mean 'FreshDraws'?"),
+        ({"population.arrivals": "FreshDraws", "population.arrivals.mean": 0}, "FreshDraws: mean must be > 0, got 0"),
+        ({"task.l1": -1}, "Mlp: l1 must be ≥ 0, got -1"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused(given, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load(QUICK, given)
+
+
+def test_what_there_is_is_listed(capsys):
+    for kind, names in {
+        "arrivals": ["FreshDraws"],
+        "drifts": ["ClassIntroduction"],
+        "changes": ["ComposedSwaps"],
+    }.items():
+        assert main(["list", kind]) == 0
+        assert set(names) <= set(capsys.readouterr().out.split())
