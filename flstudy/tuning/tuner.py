@@ -25,6 +25,7 @@ from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.schedulers import check_scheduler, make_scheduler, rungs
 from flstudy.tuning.sharing import share
 from flstudy.tuning.space import Space
+from flstudy.tuning.twostep import steps_of, told
 from flstudy.tuning.worker import Assignment, trainable
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def tune(
     aside = ThreadPoolExecutor(1)
     opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
     aside.shutdown(wait=False)
+    if (steps := steps_of(space, config)) and not quiet:
+        console.print(told(steps), highlight=False, markup=False)
     with cluster(config.study.resources):
         store, data = opening.result(), share(examples)
         del examples
@@ -114,7 +117,13 @@ def tune(
         )
         algorithms = len(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else 1
         progress = Progress(
-            console, name=folder.name, config=config, algorithms=algorithms, spent_s=folder.spent_s(), quiet=quiet
+            console,
+            name=folder.name,
+            config=config,
+            algorithms=algorithms,
+            trials=sum(arm.first + arm.second for arm in steps) or None,
+            spent_s=folder.spent_s(),
+            quiet=quiet,
         )
         ledger = Ledger(config, folder, progress, past)
         try:
