@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flstudy.reporting.bits import Bits, bits
 from flstudy.reporting.citations import Citation, citations
 from flstudy.reporting.comparison import Comparison, compare_chosen
 from flstudy.reporting.cost import Cost, costs, failures
@@ -21,6 +22,7 @@ class Findings:
     sensitivities: tuple[Sensitivity, ...]
     front: Front | None
     costs: tuple[Cost, ...]
+    bits: Bits | None
     failures: tuple[Trial, ...]
     citations: tuple[Citation, ...]
 
@@ -61,6 +63,7 @@ def find(results: StudyResults) -> Findings:
         sensitivities=known,
         front=front(results),
         costs=tuple(sorted(costs(results, [row.speaker for row in ranking.rows]), key=ranked)),
+        bits=bits(results, ranking),
         failures=failures(results),
         citations=citations([results], importances=any(one.importances for one in known)),
     )
