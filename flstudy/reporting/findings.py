@@ -11,6 +11,11 @@ from flstudy.reporting.pareto import Front, front
 from flstudy.reporting.ranking import Ranking, rank
 from flstudy.reporting.sensitivity import Sensitivity, sensitivities
 
+TUNING_SPENDS = (
+    "ε is of one run each: trying trials on devices' data and choosing among them spends more of the privacy budget, "
+    "which is not counted here."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
@@ -37,10 +42,7 @@ class Findings:
                 f"The algorithms had different numbers of trials ({told}): more trials find better ones by luck alone."
             )
         if any("privacy/epsilon" in trial.metrics for trial in self.results.trials):
-            notes.append(
-                "ε is of one run each: trying trials on devices' data and choosing among them spends more of the "
-                "privacy budget, which is not counted here."
-            )
+            notes.append(TUNING_SPENDS)
         return notes
 
 

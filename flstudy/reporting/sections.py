@@ -184,7 +184,10 @@ def sensitivity(found: Findings) -> Section | None:
             f"What decided whether a trial was among the best of its algorithm, by {METHOD} of the trials that did all "
             f"rounds or diverged; algorithms with fewer than {LEAST_TRIALS} such trials are left out.",
         )
-        + _picture(figures.sweep(found.results, _ranked(found)), "Every trial, the lighter the better at its end."),
+        + _picture(
+            figures.sweep(found.results, _ranked(found)),
+            "Every trial, the lighter the better at its end (by the final loss where all have one).",
+        ),
         notes=notes,
     )
 

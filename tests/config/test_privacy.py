@@ -4,6 +4,7 @@ import pytest
 
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
+from flstudy.tuning.tuner import before_it_starts
 
 from .test_config import QUICK
 
@@ -99,3 +100,9 @@ def test_the_command_line_refuses_it_before_any_work(command, capsys, tmp_path, 
     assert main([command, str(QUICK), *given]) == 2
     assert "flstudy: error: privacy: target_epsilon = 0.001 is out of reach: one round" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_private_study_says_first_that_tuning_spends_budget():
+    (said,) = before_it_starts(load(QUICK, PRIVATE, command="tune"), [])
+    assert "choosing among them spends more of the privacy budget, which is not counted here" in said
+    assert before_it_starts(load(QUICK, {"privacy.clip": 0.5}, command="tune"), []) == []

@@ -21,6 +21,7 @@ from flstudy.tuning.progress import Progress
 from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.searcher import Search
 from flstudy.tuning.space import Space
+from flstudy.tuning.tuner import before_it_starts
 from flstudy.tuning.twostep import first_step, second_step, steps_of, told
 
 LR, SERVER = "algorithm.lr", "algorithm.server_lr"
@@ -247,6 +248,8 @@ def test_the_plan_is_told_before_it_begins():
     config.values["algorithm"] = "Joint"
     assert told(steps_of(space, config)) == "step 1: 4 trials, step 2: up to 6"
     assert steps_of(space, StandIn(study=study(sampler=GridSearch()))) == []
+    assert before_it_starts(config, steps) == [told(steps)]
+    assert before_it_starts(config, []) == []
 
 
 RANGE = {**SEARCH, LR: {"loguniform": [0.01, 1.0]}}
