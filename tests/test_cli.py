@@ -69,7 +69,7 @@ def test_list(kind: str) -> None:
         "partitions": ["BalancedDirichlet", "Dirichlet", "Iid", "Shards"],
         "drifts": ["IncrementalDrift", "RecurrentDrift", "ScheduledDrift", "StaggeredDrift", "SuddenDrift"],
         "changes": ["FeatureShift", "LabelSwap", "Rotation"],
-        "samplers": ["CmaEs", "GaussianProcess", "GridSearch", "Nsga2", "RandomSearch", "Tpe"],
+        "samplers": ["CmaEs", "GaussianProcess", "GridSearch", "Nsga2", "RandomSearch", "Tpe", "TwoStep"],
         "schedulers": ["Asha", "MedianStopping"],
         "configs": ["tune_configs/quick.yaml"],
     }[kind]

@@ -24,6 +24,7 @@ from flstudy.config.sections import (
     Scheduler,
     Study,
     Tpe,
+    TwoStep,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "StopRun",
     "Study",
     "Tpe",
+    "TwoStep",
     "load",
 ]
 

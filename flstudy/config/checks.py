@@ -73,7 +73,7 @@ def check_privacy(config: "Config", objects: Namespace) -> None:
     """Raise ValueError if a private run cannot be, or if a study's trials would end early."""
     privacy, controllers = objects.get("privacy"), () if objects.get("controller") is None else (objects.controller,)
     guard = Guard(privacy, objects.algorithm, controllers, config.seeds)
-    guard.meets(objects.population)
+    guard.foresee(objects.population, config.rounds)
     if config.command != "tune" or privacy is None or privacy.target_epsilon is None or privacy.solve:
         return
     guard.start(objects.population, config.rounds, None)
@@ -82,4 +82,16 @@ def check_privacy(config: "Config", objects: Namespace) -> None:
             f"privacy.target_epsilon = {privacy.target_epsilon:g} would end trials before round {config.rounds} (ε = "
             f"{guard.epsilon(config.rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
             "privacy.noise, or lower rounds"
+        )
+
+
+def check_work(objects: Namespace) -> None:
+    """Raise ConfigError for a warm-up that no device of a settled population ever ends."""
+    population, warmup = objects.population, getattr(objects.algorithm, "warmup", 0)
+    largest = max(len(device["train"]) for devices in population.members for device in devices)
+    steps = population.plan.longest(largest)
+    if warmup > steps:
+        raise ConfigError(
+            f"algorithm.warmup must be <= {steps}, the most steps that a device takes in a round, got {warmup}: its "
+            "learning rate would never be reached; lower it, or lengthen the work (population.epochs or steps)"
         )

@@ -12,7 +12,7 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from flstudy.config.checks import check
+from flstudy.config.checks import check, check_work
 from flstudy.config.parser import arguments, build_parser, command_line, parse, short
 from flstudy.config.precheck import pairs, precheck
 from flstudy.config.sections import ConfigError, Run, Study
@@ -121,14 +121,15 @@ class Config:
             The loaded examples by key, for whoever can share them.
 
         Raises:
-            ConfigError: what the data set or the partition said.
+            ConfigError: what the data set or the partition said, or of work that its devices are too small for.
         """
-        keeper = Keeper()
+        keeper, objects = Keeper(), self._objects()
         try:
             with installed(keeper):
-                self._objects().population.settle(self.seeds)
+                objects.population.settle(self.seeds)
         except (ValueError, OSError, ImportError) as error:
             raise ConfigError(f"{self.path}: {error}") from error
+        check_work(objects)
         return dict(keeper.own)
 
     # ---- running -----------------------------------------------------------------------------------------------------

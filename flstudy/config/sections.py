@@ -57,6 +57,23 @@ class GridSearch(Sampler):
 
 
 @dataclass(kw_only=True)
+class TwoStep(Sampler):
+    """A sweep in two steps (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
+    their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
+
+    tie: list[list[str]] = field(default_factory=list)
+    """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
+    algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
+    first: dict[str, list[Any]] = field(default_factory=dict)
+    """Values of a key in step 1, some of its choice; those of a key that is not named are all of its choice."""
+    radius: int = 1
+    """Step 2 tries every combination of values up to so many steps of its grid from the best of step 1, nearest first,
+    as far as study.trials goes."""
+    seed: int = 0
+    """Of the order."""
+
+
+@dataclass(kw_only=True)
 class CmaEs(Sampler):
     """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
 

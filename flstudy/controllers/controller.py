@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,9 @@ class Rehearsal(NamedTuple):
 
 class Controller(ABC):
     """Sees one replica's server state. Its own state is a tree of tensors, checkpointed with the run."""
+
+    watches: ClassVar[bool] = False
+    """Whether it decides by the devices' losses, and so cannot do without."""
 
     @abstractmethod
     def init(self, server: Any) -> Any:

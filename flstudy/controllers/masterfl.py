@@ -24,7 +24,7 @@ that devices receive, not after the round. After a detection the paper's text go
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,6 +78,8 @@ class MasterFL(Controller):
         delta: δ, probability of a wrong detection, in (0, 1).
         loss_max: losses count for the tests as min(loss / loss_max, 1), > 0; ln(classes) is that of a blind guess.
     """
+
+    watches: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -47,6 +47,11 @@ class Guard:
         assert self.privacy is not None
         self.privacy.admits(algorithm)
         for controller in controllers:
+            if controller.watches:
+                raise ValueError(
+                    f"privacy: {type(controller).__name__} decides by the devices' losses, which no noise covers; use "
+                    "another controller, or privacy without noise"
+                )
             if type(controller).rehearses is not Controller.rehearses:
                 raise ValueError(
                     f"privacy: {type(controller).__name__} rehearses rounds, whose uploads no noise covers; use "
@@ -66,6 +71,27 @@ class Guard:
                 f"privacy: sampling must be the population's, {population.sampling}, got {self.privacy.sampling}: set "
                 "privacy.sampling or population.sampling"
             )
+
+    def foresee(self, population: Population, rounds: int) -> None:
+        """What `start` would warn of and refuse in a new run, told before any example is read.
+
+        Raises:
+            ValueError: if no run of these rounds keeps to the target, or the clipping bound's noise has no share left.
+        """
+        self.meets(population)
+        if not self.private or self.privacy is None:
+            return
+        self._population, self._samples, self._known = population, list[Sample](), dict[int, float]()
+        self._warn(self.privacy)
+        self.account: Accountant | None = None
+        if self.privacy.target_epsilon is not None:
+            self.account = Accountant(self.privacy)
+            if self.privacy.solve:
+                self.account.reach(self.privacy.target_epsilon, self._drawn(rounds))
+            else:
+                self._reach(self.privacy.target_epsilon)
+        if not self.privacy.solve:
+            split(self.noise, self._count_noise)
 
     def start(self, population: Population, rounds: int | None, saved: dict[str, Any] | None) -> None:
         """Before the first round, or the first after a checkpoint.
@@ -112,12 +138,7 @@ class Guard:
 
     def _plan(self, account: Accountant, privacy: Privacy, rounds: int | None) -> None:
         """Choose σ if that is asked for, and refuse what cannot be."""
-        if privacy.delta >= 1 / self._population.clients:
-            warnings.warn(
-                f"privacy.delta = {privacy.delta:g} is not below 1 / N = {1 / self._population.clients:g}: such a "
-                "promise allows to give away one device's data whole",
-                stacklevel=2,
-            )
+        self._warn(privacy)
         target = privacy.target_epsilon
         if target is None:
             return
@@ -125,6 +146,19 @@ class Guard:
             if rounds is None or rounds < 1:
                 raise ValueError("privacy: solve needs to know the rounds, got none planned: set max_epochs")
             self.noise = account.solve(target, self._drawn(rounds))
+        self._reach(target)
+
+    def _warn(self, privacy: Privacy) -> None:
+        """Of a δ that promises nothing."""
+        if privacy.delta >= 1 / self._population.clients:
+            warnings.warn(
+                f"privacy.delta = {privacy.delta:g} is not below 1 / N = {1 / self._population.clients:g}: such a "
+                "promise allows to give away one device's data whole",
+                stacklevel=3,
+            )
+
+    def _reach(self, target: float) -> None:
+        """Raise ValueError if the first round exceeds the target."""
         if self.epsilon(1) > target:
             raise ValueError(
                 f"privacy: target_epsilon = {target:g} is out of reach: one round with noise = {self.noise:g} spends "

@@ -27,6 +27,10 @@ class Plan(NamedTuple):
     epochs: int
     steps: int | None = None
 
+    def longest(self, examples: int) -> int:
+        """Steps in a round of a device that holds so many examples."""
+        return self.epochs * -(-examples // self.batch_size) if self.steps is None else self.steps
+
     def rows(
         self, seed: NDArray[np.int64], number: int, device: NDArray[np.int64], lists: list[NDArray[np.int64]]
     ) -> tuple[Tensor, Tensor, Tensor]:

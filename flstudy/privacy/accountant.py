@@ -57,14 +57,10 @@ class Accountant:
         Raises:
             ValueError: if no σ up to 2^20 does.
         """
+        self.reach(target, rounds)
         noise = 1.0
         while self.epsilon(noise, rounds) > target:
             noise *= 2
-            if noise > MOST:
-                raise ValueError(
-                    f"privacy: target_epsilon = {target:g} is out of reach in {sum(rounds.values())} rounds at δ = "
-                    f"{self.privacy.delta:g}, whatever the noise: raise it, or plan fewer rounds or participants"
-                )
         while noise > LEAST and self.epsilon(noise / 2, rounds) <= target:
             noise /= 2
         low, high = noise / 2, noise
@@ -72,6 +68,14 @@ class Accountant:
             middle = (low + high) / 2
             low, high = (low, middle) if self.epsilon(middle, rounds) <= target else (middle, high)
         return high
+
+    def reach(self, target: float, rounds: Mapping[Sample, int]) -> None:
+        """Raise ValueError if no σ up to 2^20 keeps these rounds within the target."""
+        if self.epsilon(MOST, rounds) > target:
+            raise ValueError(
+                f"privacy: target_epsilon = {target:g} is out of reach in {sum(rounds.values())} rounds at δ = "
+                f"{self.privacy.delta:g}, whatever the noise: raise it, or plan fewer rounds or participants"
+            )
 
     def _of_orders(self, noise: float, rounds: Mapping[Sample, int]) -> float:
         total = sum(count * self._order_by_order(sample, noise) for sample, count in rounds.items())

@@ -42,6 +42,7 @@ CITED: dict[str, tuple[str, ...]] = {
     "Tpe": ("bergstra2011",),
     "RandomSearch": ("bergstra2012",),
     "GridSearch": (),  # nobody's in particular
+    "TwoStep": ("lee2024",),
     "CmaEs": ("hansen2001",),
     "GaussianProcess": ("snoek2012",),
     "Nsga2": ("deb2002",),

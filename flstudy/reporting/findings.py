@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flstudy.reporting.bits import Bits, bits
 from flstudy.reporting.citations import Citation, citations
 from flstudy.reporting.comparison import Comparison, compare_chosen
 from flstudy.reporting.cost import Cost, costs, failures
@@ -9,6 +10,11 @@ from flstudy.reporting.load import StudyResults, Trial
 from flstudy.reporting.pareto import Front, front
 from flstudy.reporting.ranking import Ranking, rank
 from flstudy.reporting.sensitivity import Sensitivity, sensitivities
+
+TUNING_SPENDS = (
+    "ε is of one run each: trying trials on devices' data and choosing among them spends more of the privacy budget, "
+    "which is not counted here."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,7 @@ class Findings:
     sensitivities: tuple[Sensitivity, ...]
     front: Front | None
     costs: tuple[Cost, ...]
+    bits: Bits | None
     failures: tuple[Trial, ...]
     citations: tuple[Citation, ...]
 
@@ -35,10 +42,7 @@ class Findings:
                 f"The algorithms had different numbers of trials ({told}): more trials find better ones by luck alone."
             )
         if any("privacy/epsilon" in trial.metrics for trial in self.results.trials):
-            notes.append(
-                "ε is of one run each: trying trials on devices' data and choosing among them spends more of the "
-                "privacy budget, which is not counted here."
-            )
+            notes.append(TUNING_SPENDS)
         return notes
 
 
@@ -61,6 +65,7 @@ def find(results: StudyResults) -> Findings:
         sensitivities=known,
         front=front(results),
         costs=tuple(sorted(costs(results, [row.speaker for row in ranking.rows]), key=ranked)),
+        bits=bits(results, ranking),
         failures=failures(results),
         citations=citations([results], importances=any(one.importances for one in known)),
     )

@@ -21,6 +21,7 @@ _SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "±": r"$\pm$",
+    "ε": r"$\varepsilon$",
     "×": r"$\times$",
     "≤": r"$\le$",
     "≥": r"$\ge$",

@@ -27,6 +27,9 @@ def study_values(found: Findings) -> dict[str, Any]:
                 "objectives": [metric for metric, _ in front.objectives],
                 "front": [{"trial": trial.trial, "values": list(trial.values)} for trial in front.best],
             },
+            "bits": None
+            if found.bits is None
+            else {line.algorithm: {"rounds_of_fedavg": line.total} for line in found.bits.lines},
             "cost": [dataclasses.asdict(one) for one in found.costs],
             "failures": [
                 {
@@ -83,6 +86,7 @@ def _row(row: Row) -> dict[str, Any]:
         "new_seeds": row.fresh,
         "gap": row.gap,
         "final": row.final,
+        "epsilon": row.epsilon,
         "drifts": drifts,
     }
 

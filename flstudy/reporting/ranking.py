@@ -51,6 +51,11 @@ class Row:
         return self.accuracy[:, -1] if self.rounds.size else np.full(1, np.nan)
 
     @property
+    def epsilon(self) -> float:
+        """Privacy that the run spent; NaN where it had none."""
+        return self.speaker.metrics.get("privacy/epsilon", math.nan)
+
+    @property
     def before(self) -> Floats:
         """[S] accuracy before the first drift."""
         return self.drifts[0].before

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from flstudy.reporting import figures
 from flstudy.reporting.best import write_best
+from flstudy.reporting.bits import bits_cells
 from flstudy.reporting.citations import bibtex
 from flstudy.reporting.finding_tables import PAIRS_SHOWN, comparison_cells, cost_cells, sensitivity_cells
 from flstudy.reporting.findings import Findings, find
@@ -98,6 +99,7 @@ def report(study_folder: str | os.PathLike[str], *more: str | os.PathLike[str]) 
         summary, latex, bibliography = folder / "summary.md", folder / "tables.tex", folder / "citations.bib"
         summary.write_text(text, encoding="utf-8")
         for_paper = {**tables, "cost": cost_cells(found.costs)} if found.costs else tables
+        for_paper |= {"bits": cells} if found.bits is not None and (cells := bits_cells(found.bits)) else {}
         write_tables(latex, [(f"{results.name}-{name}", cells) for name, cells in for_paper.items()], notes)
         bibliography.write_text(bibtex(found.citations), encoding="utf-8")
         resume = f"flstudy tune --resume {shlex.quote(results.name)}"

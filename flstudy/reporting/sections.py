@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from flstudy.reporting import figures
 from flstudy.reporting.citations import bibtex, names_used, short
 from flstudy.reporting.comparison import LEVEL, Comparison
+from flstudy.reporting.cost_section import cost
 from flstudy.reporting.domains import domains
 from flstudy.reporting.figures.style import order
 from flstudy.reporting.finding_tables import (
     budget_cells,
     comparison_cells,
-    cost_cells,
     failure_cells,
     front_cells,
     hours,
@@ -184,7 +184,10 @@ def sensitivity(found: Findings) -> Section | None:
             f"What decided whether a trial was among the best of its algorithm, by {METHOD} of the trials that did all "
             f"rounds or diverged; algorithms with fewer than {LEAST_TRIALS} such trials are left out.",
         )
-        + _picture(figures.sweep(found.results, _ranked(found)), "Every trial, the lighter the better at its end."),
+        + _picture(
+            figures.sweep(found.results, _ranked(found)),
+            "Every trial, the lighter the better at its end (by the final loss where all have one).",
+        ),
         notes=notes,
     )
 
@@ -227,17 +230,6 @@ def pareto(found: Findings) -> Section | None:
             figures.front_figure(found.front, _places(found)),
             "Large marks: the front. Small ones: trials that are beaten. Values are means over the search's seeds.",
         ),
-    )
-
-
-def cost(found: Findings) -> Section | None:
-    if not found.costs:
-        return None
-    return Section(
-        name="Cost",
-        title="What did it cost?",
-        tables=[cost_cells(found.costs)],
-        notes=["Hours of all trials added up, pruned and failed ones and confirmations included; several run at once."],
     )
 
 

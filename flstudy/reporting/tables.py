@@ -62,13 +62,14 @@ class Cells:
 
 def result_cells(ranking: Ranking, study: str) -> Cells:
     """Best trial per algorithm, best first; drift columns only where something drifted, those of new seeds only where
-    best trials were trained again."""
+    best trials were trained again, ε only where a run was private."""
     drifted = any(row.drifts for row in ranking.rows)
     kind = _kind(ranking.accuracy_metric)
     unit = " %" if percent(ranking.selection_metric) else ""
     selected = f"Chosen\non{unit}"  # the footnote names the metric
     fresh_header = (f"New\nseeds{unit}", "Gap") if ranking.confirmed else ()
     drift_header = ("Before\ndrift %", "Dip %", "Rounds to\nrecovery") if drifted else ()
+    private = any(np.isfinite(row.epsilon) for row in ranking.rows)
     means = [_mean(row.final) for row in ranking.rows]
     leader = int(np.nanargmax(means)) if np.isfinite(means).any() else None
     rows = []
@@ -77,10 +78,21 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
         metric = ranking.selection_metric
         value = shown(row.selected_on, metric)
         fresh = (shown(row.fresh, metric), signed(row.gap, metric)) if ranking.confirmed else ()
-        rows.append((str(place), row.trial.algorithm, row.trial.trial, value, *fresh, *drift, spread(row.final, 100)))
+        paid = (shown(row.epsilon, "privacy/epsilon"),) if private else ()
+        name, trial = row.trial.algorithm, row.trial.trial
+        rows.append((str(place), name, trial, value, *fresh, *drift, *paid, spread(row.final, 100)))
     return Cells(
         title=f"Study {study}: best trial per algorithm, {kind} accuracy",
-        header=("#", "Algorithm", "Trial", selected, *fresh_header, *drift_header, f"Final\n{kind} %"),
+        header=(
+            "#",
+            "Algorithm",
+            "Trial",
+            selected,
+            *fresh_header,
+            *drift_header,
+            *(("ε",) if private else ()),
+            f"Final\n{kind} %",
+        ),
         rows=tuple(rows),
         words=frozenset({1, 2}),
         best=frozenset({(leader, len(rows[0]) - 1)}) if rows and leader is not None else frozenset(),

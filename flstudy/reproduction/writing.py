@@ -10,10 +10,13 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from flstudy.benchmark.hardware import cpu
+from flstudy.reporting.bits import bits, bits_cells
 from flstudy.reporting.cost import spent_by
-from flstudy.reporting.figures import sweep, to_png
+from flstudy.reporting.figures import bits_figure, sweep, to_png
+from flstudy.reporting.figures.style import order
 from flstudy.reporting.finding_tables import sensitivity_cells
 from flstudy.reporting.load import StudyResults, load_study
+from flstudy.reporting.ranking import rank
 from flstudy.reporting.selection import selection_metric
 from flstudy.reporting.sensitivity import sensitivities
 from flstudy.reporting.tables import NOTHING, Cells, settings
@@ -133,6 +136,9 @@ def comparison(plan: Plan, done: Done) -> list[str]:
         spreads = sensitivities(done.studies["tuned"])
         if any(one.complete for one in spreads):
             parts.append(sensitivity_cells(spreads, selection_metric(done.studies["tuned"])).markdown())
+        traffic = bits(done.studies["tuned"], rank(done.studies["tuned"]))
+        if traffic is not None and (cells := bits_cells(traffic)) is not None:
+            parts += [cells.markdown(), traffic.unit]
         rows = tuple((name, settings(tuned[name].trial.overrides)) for name in names if name in tuned)
         chosen = Cells(title="Tuned values", header=("Algorithm", "Chosen"), rows=rows, words=frozenset({0, 1}))
         parts.append(f"<details><summary>Tuned values</summary>\n\n{chosen.markdown()}\n\n</details>")
@@ -223,6 +229,7 @@ def pictures(done: Done, folder: Path) -> list[str]:
             "curves": curves(results, f"{done.world.title}: {stage}"),
             "alarm": alarm(results) if stage == "preset" and results.events else None,
             "sweep": sweep(results) if stage == "tuned" else None,
+            "bits": bits_figure(bits(results, rank(results)), order(results)) if stage == "tuned" else None,
         }
         for kind, figure in drawn.items():
             if figure is not None:

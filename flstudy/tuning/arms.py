@@ -1,7 +1,7 @@
 """The parts of a search: its arms, what they propose, and what they ask of the list of trials."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -49,6 +49,23 @@ class Arm:
     trials: float
     """How many it gets."""
     started: int = 0
+    share: float = float("inf")
+    """How many it may get if more points follow."""
+    sequel: Callable[[list[optuna.trial.FrozenTrial]], list[dict[str, Any]] | None] | None = None
+    """What follows the points, by how they went: None as long as that is not known; None instead of a function where
+    nothing follows."""
+
+    def go_on(self) -> None:
+        """When all points have been started, ask for those that follow."""
+        if self.sequel is None or self.started < min(self.trials, self.share):
+            return
+        more = self.sequel(self.study.get_trials(deepcopy=False))
+        if more is None:
+            return
+        self.sequel, self.points = None, [*self.points, *more]
+        self.trials = min(self.share, len(self.points))
+        for point in self.points[self.started :]:
+            self.study.enqueue_trial(point)
 
 
 class Asked(NamedTuple):

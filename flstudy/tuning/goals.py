@@ -21,6 +21,13 @@ def goals(study: "Study") -> list[Objective]:
     return [study.objective, *study.objectives]
 
 
+def shares(trials: int | None, arms: int) -> list[float]:
+    """How many of a study's trials each arm gets where all get the same; inf where only a budget ends the study."""
+    if trials is None:
+        return [math.inf] * arms
+    return [trials // arms + (place < trials % arms) for place in range(arms)]
+
+
 def worst(objective: Objective) -> float:
     """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
     if objective.mode == "min":

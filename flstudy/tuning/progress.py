@@ -29,6 +29,7 @@ class Progress:
         name: of the study.
         config: the study's.
         algorithms: how many are compared.
+        trials: of the search, at most; None takes ``study.trials``.
         spent_s: seconds that the study has been at work before a resume.
         quiet: print nothing.
     """
@@ -40,6 +41,7 @@ class Progress:
         name: str,
         config: "Config",
         algorithms: int = 1,
+        trials: int | None = None,
         spent_s: float = 0.0,
         quiet: bool = False,
     ) -> None:
@@ -47,7 +49,7 @@ class Progress:
         study = config.study
         self.metric, self.mode = study.objective.metric, study.objective.mode
         self.rounds_per_trial, self.budget = config.rounds, study.budget
-        self.search_trials = study.trials
+        self.search_trials = study.trials if trials is None else trials
         self.confirmations = algorithms * study.confirm.top if study.confirm.seeds else 0
         self.trials: dict[int, TrialSummary] = {}
         self.best: dict[str, TrialSummary] = {}

@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flstudy.config import CmaEs, ConfigError, GaussianProcess, GridSearch, Nsga2, RandomSearch, Sampler, Tpe
+from flstudy.config import CmaEs, ConfigError, GaussianProcess, GridSearch, Nsga2, RandomSearch, Sampler, Tpe, TwoStep
+from flstudy.tuning.twostep import check_two_step, first_step
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -50,7 +51,7 @@ def make_sampler(settings: Sampler, after: int = 0, *, constrained: bool = False
             constant_liar=True,  # trials run side by side: do not propose where one is running already
             constraints_func=bounds,
         )
-    if isinstance(settings, RandomSearch | GridSearch):  # a grid's points are enqueued
+    if isinstance(settings, RandomSearch | GridSearch | TwoStep):  # a grid's points are enqueued
         return samplers.RandomSampler(seed=seed)
     independent = samplers.RandomSampler(seed=seed)
     if isinstance(settings, CmaEs):
@@ -85,6 +86,8 @@ def make_sampler(settings: Sampler, after: int = 0, *, constrained: bool = False
 def first_points(space: "Space", config: "Config") -> tuple[list[dict[str, Any]], bool]:
     """What is tried first, as Optuna keeps it, and whether that is all: a grid, or each algorithm's own values."""
     settings = config.study.sampler
+    if isinstance(settings, TwoStep):
+        return first_step(space, config, settings), True
     if not isinstance(settings, GridSearch):
         return space.defaults(config), False
     points = space.grid(config, settings.points)
@@ -108,4 +111,6 @@ def check_sampler(space: "Space", config: "Config") -> None:
                 f"study.trials must be >= {count}, the points of the grid, got {config.study.trials}: raise it, lower "
                 f"{where}.points (now {settings.points}), or sample with RandomSearch"
             )
+    if isinstance(settings, TwoStep):
+        check_two_step(space, config)
     make_sampler(settings)

@@ -7,6 +7,7 @@ With ``allocation: equal`` every algorithm is an arm with an Optuna study of its
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 """
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,14 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
+from flstudy.config import TwoStep
 from flstudy.tuning.arms import Arm, Asked, Proposal, Spending, fresh_seeds
 from flstudy.tuning.domain import Domain
 from flstudy.tuning.folder import TrialSummary
-from flstudy.tuning.goals import goals, values, violations
+from flstudy.tuning.goals import goals, shares, values, violations
 from flstudy.tuning.samplers import CONSTRAINTS, first_points, make_sampler
 from flstudy.tuning.space import Space
+from flstudy.tuning.twostep import STATUS, sequel
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -88,6 +91,8 @@ class Search(Searcher):
         """A new trial of the arm that has had least so far."""
         if self.spending is not None and self.spending.exhausted():
             return None
+        for arm in self.arms:
+            arm.go_on()
         open_arms = [arm for arm in self.arms if arm.started < arm.trials]
         if not open_arms:
             return None
@@ -154,6 +159,7 @@ class Search(Searcher):
         else:
             metrics, broken = json.loads(result.get("metrics", "{}")), result["status"] == "diverged"
             trial.set_user_attr(CONSTRAINTS, violations(self.config.study, metrics))
+            trial.set_user_attr(STATUS, result["status"])
             study.tell(trial, values(self.config.study, result["objective"], metrics, broken=broken))
 
     # ---- beginning ---------------------------------------------------------------------------------------------------
@@ -169,13 +175,10 @@ class Search(Searcher):
             self.journal.unlink(missing_ok=True)  # a resumed study tells all of it again
             storage = JournalStorage(JournalFileBackend(str(self.journal)))
         arms = []
-        for place, name in enumerate(names):
+        for name, trials in zip(names, shares(study.trials, len(names)), strict=True):
             fixed = {} if name is None else {"algorithm": name}
             own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
             own = [{key: value for key, value in point.items() if key not in fixed} for point in own]
-            trials = float("inf")
-            if study.trials is not None:
-                trials = study.trials // len(names) + (place < study.trials % len(names))
             drawn = [trial for trial in self.past if self._belongs(trial, fixed)]  # those that did not end, too
             optuna_study = optuna.create_study(
                 storage=storage,
@@ -185,7 +188,12 @@ class Search(Searcher):
                 directions=["maximize" if goal.mode == "max" else "minimize" for goal in goals(study)],
             )
             optuna_study.set_user_attr("objectives", [goal.metric for goal in goals(study)])
-            arms.append(Arm(fixed, optuna_study, own, len(own) if only else trials))
+            arm = Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials)
+            if isinstance(study.sampler, TwoStep):
+                arm.sequel = functools.partial(
+                    sequel, self.space, study.sampler, tuple(own), most=study.objective.mode == "max"
+                )
+            arms.append(arm)
         return arms
 
     def _remember(self, past: TrialSummary) -> None:
@@ -218,7 +226,7 @@ class Search(Searcher):
                 distributions={key: self.space.domains[key].distribution() for key in point},
                 values=told if state is TrialState.COMPLETE else None,
                 intermediate_values={past.rounds: told[0]} if state is TrialState.PRUNED and single else None,
-                user_attrs={"trial": past.trial, CONSTRAINTS: limits},
+                user_attrs={"trial": past.trial, CONSTRAINTS: limits, STATUS: past.status},
                 system_attrs={"constraints": limits} if limits else None,
             )
         )

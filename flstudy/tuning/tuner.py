@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from flstudy.config import ConfigError, Pbt
+from flstudy.reporting.findings import TUNING_SPENDS
 from flstudy.tracking.mlflow import StudyRun, environment
 from flstudy.tracking.store import check_store, open_store
 from flstudy.tuning.cluster import check_resources, cluster, room, starting
@@ -25,6 +26,7 @@ from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.schedulers import check_scheduler, make_scheduler, rungs
 from flstudy.tuning.sharing import share
 from flstudy.tuning.space import Space
+from flstudy.tuning.twostep import Steps, steps_of, told
 from flstudy.tuning.worker import Assignment, trainable
 
 if TYPE_CHECKING:
@@ -87,6 +89,9 @@ def tune(
     aside = ThreadPoolExecutor(1)
     opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
     aside.shutdown(wait=False)
+    steps = steps_of(space, config)
+    for line in before_it_starts(config, steps) if not quiet else ():
+        console.print(line, highlight=False, markup=False)
     with cluster(config.study.resources):
         store, data = opening.result(), share(examples)
         del examples
@@ -114,7 +119,13 @@ def tune(
         )
         algorithms = len(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else 1
         progress = Progress(
-            console, name=folder.name, config=config, algorithms=algorithms, spent_s=folder.spent_s(), quiet=quiet
+            console,
+            name=folder.name,
+            config=config,
+            algorithms=algorithms,
+            trials=sum(arm.first + arm.second for arm in steps) or None,
+            spent_s=folder.spent_s(),
+            quiet=quiet,
         )
         ledger = Ledger(config, folder, progress, past)
         try:
@@ -137,6 +148,13 @@ def tune(
     if not result.delivered:
         console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     return result
+
+
+def before_it_starts(config: "Config", steps: Sequence[Steps]) -> list[str]:
+    """What a user is to know before any trial: the plan of a sweep in two steps, and what tuning does to privacy."""
+    flat = config.flat()
+    private = flat.get("privacy.clip") is not None and (flat.get("privacy.noise") or flat.get("privacy.solve"))
+    return [*([told(steps)] if steps else []), *([TUNING_SPENDS] if private else [])]
 
 
 def _fit(

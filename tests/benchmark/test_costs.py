@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from flstudy.algorithms import FedAda2, JointAdaptivity, Layout
+from flstudy.algorithms.memory import device_memory
 from flstudy.benchmark.costs import cost, main, table
 from flstudy.config.config import load
+from flstudy.tasks import Cnn
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
 TABLE_2 = {  # communication in units of d, and memory of the device's optimizer where it is exact
@@ -39,3 +43,12 @@ def test_the_command(capsys):
     with pytest.raises(ValueError, match=r"unknown algorithm 'Mim': did you mean 'Mime'\?"):
         main([str(QUICK), "--algorithms", "Mim"])
     assert table({"FedAvg": cost(load(QUICK, command="tune"), "FedAvg")}).rows[0][3] == "1"
+
+
+def test_sm3_keeps_the_lengths_of_the_axes_of_a_convolution_and_vectors_in_full():
+    shapes = {name: tuple(value.shape) for name, value in Cnn(shape=(1, 8, 8), classes=10).named_parameters()}
+    assert max(map(len, shapes.values())) == 4
+    layout = Layout.of((name, torch.empty(shape)) for name, shape in shapes.items())
+    assert device_memory(FedAda2(), layout) == 4 * sum(map(sum, shapes.values()))
+    assert device_memory(JointAdaptivity(), layout) == 4 * layout.n
+    assert device_memory(FedAda2(), layout) < 0.05 * device_memory(JointAdaptivity(), layout)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from flstudy.cli import main
 from flstudy.config import ConfigError, load
+from flstudy.tuning.tuner import before_it_starts
 
 from .test_config import QUICK
 
@@ -13,6 +15,7 @@ PRIVATE = {
     "privacy.delta": 0.01,
     "privacy.orders": [2.0, 8.0],
 }
+SESSIONS = {"population.presence": "AlternatingGroups", "population.presence.rounds": 10}
 REFUSED = [
     ({"privacy.clipp": 1.0}, "unknown key 'privacy.clipp': did you mean 'privacy.clip'?"),
     ({"privacy.noise": -1.0}, "privacy.noise must lie in [0, inf), got -1.0"),
@@ -23,6 +26,36 @@ REFUSED = [
     ({**PRIVATE, "algorithm": "Mime"}, "privacy: the devices of Mime answer a survey (gradient)"),
     ({**PRIVATE, "privacy.sampling": "poisson"}, "sampling must be the population's, fixed, got poisson"),
     ({**PRIVATE, "population.sampling": "coins"}, "population.sampling must be one of fixed, poisson, got 'coins'"),
+    ({"privacy.clip": 0.0, "privacy.adaptive_clip.lr": 0.1}, "privacy.clip must lie in (0, inf), got 0.0"),
+    ({"privacy.clip": -1.0}, "privacy.clip must lie in (0, inf), got -1.0"),
+    ({"privacy.adaptive_clip.lr": 0.1}, "adaptive_clip needs a bound of what one device can do, got clip = null: set"),
+    ({**PRIVATE, "privacy.adaptive_clip.count_noise": 0.5}, "count_noise must be > noise / 2 = 1, or the count"),
+    (
+        {**PRIVATE, "privacy.target_epsilon": 1e-3},
+        "target_epsilon = 0.001 is out of reach: one round with noise = 2 spends ",
+    ),
+    (
+        {**PRIVATE, "privacy.noise": 0.0, "privacy.solve": True, "privacy.target_epsilon": 0.1, "privacy.delta": 1e-9},
+        "target_epsilon = 0.1 is out of reach in 60 rounds at δ = 1e-09, whatever the noise: raise it, or plan fewer",
+    ),
+    (
+        {**PRIVATE, "privacy.noise": 0.0, "privacy.target_epsilon": 5.0},
+        "target_epsilon = 5.0 is out of reach without noise: set noise, or solve",
+    ),
+    ({**PRIVATE, "algorithm": "HypCluster"}, "privacy: the devices of HypCluster answer a survey (loss)"),
+    ({**PRIVATE, "algorithm": "Oracle"}, "privacy: the server of Oracle needs to know single devices' concepts"),
+    (
+        {**PRIVATE, "controller": "MasterFL", "controller.rounds": 60},
+        "privacy: MasterFL decides by the devices' losses, which no noise covers; use another controller, or privacy",
+    ),
+    (
+        {**PRIVATE, **SESSIONS, "controller": "DynamicInitialModel"},
+        "privacy: DynamicInitialModel rehearses rounds, whose uploads no noise covers; use another controller",
+    ),
+    (
+        {**PRIVATE, "population.sampling": "poisson", "population.participants": 0},
+        "population: participants must be ≥ 1, got 0",
+    ),
 ]
 
 
@@ -35,7 +68,7 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides, sentence):
 
 
 def test_a_section_reaches_the_coordinator_and_is_written_down():
-    config = load(QUICK, {**PRIVATE, "privacy.adaptive_clip.lr": 0.1})
+    config = load(QUICK, {**PRIVATE, "privacy.noise": 0.9, "privacy.adaptive_clip.lr": 0.1})
     guard = config.build()[0].guard
     assert guard.private
     assert guard.privacy.orders == [2.0, 8.0]
@@ -52,3 +85,24 @@ def test_a_study_does_not_let_its_trials_end_early():
         load(QUICK, short, command="tune")
     load(QUICK, {**short, "privacy.target_epsilon": 1e6}, command="tune")
     load(QUICK, {**short, "privacy.noise": 0.0, "privacy.solve": True}, command="tune")
+
+
+def test_a_delta_that_promises_nothing_is_warned_of_before_any_round():
+    with pytest.warns(UserWarning, match=r"privacy\.delta = 0\.05 is not below 1 / N = 0\.05: such a promise"):
+        load(QUICK, {**PRIVATE, "privacy.delta": 0.05})
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_the_command_line_refuses_it_before_any_work(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {**PRIVATE, "privacy.target_epsilon": 1e-3, "privacy.orders": "[2.0, 8.0]"}
+    given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    assert main([command, str(QUICK), *given]) == 2
+    assert "flstudy: error: privacy: target_epsilon = 0.001 is out of reach: one round" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_private_study_says_first_that_tuning_spends_budget():
+    (said,) = before_it_starts(load(QUICK, PRIVATE, command="tune"), [])
+    assert "choosing among them spends more of the privacy budget, which is not counted here" in said
+    assert before_it_starts(load(QUICK, {"privacy.clip": 0.5}, command="tune"), []) == []

@@ -158,3 +158,15 @@ def test_a_sweep_has_every_run_of_every_algorithm(tmp_path, trial, write_study):
     assert lightness == sorted(lightness)
     alone = write_study(tmp_path / "t", [trial("0")], curves={"0": {"valid/accuracy": np.array([[0.5]])}}, seeds=[0])
     assert figures.sweep(load_study(alone)) is None
+
+
+def test_a_sweep_is_ranked_by_its_final_losses(tmp_path, trial, write_study):
+    losses = {"0": 0.3, "1": 2.0, "2": 0.9}  # the last has the second accuracy, and the first one the least
+    curves = {
+        name: {"valid/accuracy": np.linspace(0.1, end, 10)[None]}
+        for name, end in zip("012", (0.5, 0.9, 0.7), strict=True)
+    }
+    trials = [trial(name, metrics={"valid/loss": loss, "test/loss": loss}) for name, loss in losses.items()]
+    (axes,) = figures.sweep(load_study(write_study(tmp_path / "s", trials, curves=curves, seeds=[0]))).axes
+    drawn = {line.get_ydata()[-1]: sum(matplotlib.colors.to_rgb(line.get_color())) for line in axes.lines}
+    assert sorted(drawn, key=drawn.get) == pytest.approx([90, 70, 50])  # dark to light

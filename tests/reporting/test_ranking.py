@@ -5,7 +5,7 @@ import pytest
 
 from flstudy.reporting import load_study
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.tables import session_cells
+from flstudy.reporting.tables import result_cells, session_cells
 
 
 def rows(folder):
@@ -136,3 +136,16 @@ def test_sessions_are_no_drifts_and_have_a_table(tmp_path, trial, write_study):
     assert cells.rows == (("FedAvg", "25.0", "10.0", "40.0"),)
     alone = write_study(tmp_path / "t", [trial("0")], curves={"0": levels[:, :10]}, seeds=[0])
     assert session_cells(rank(load_study(alone))) is None
+
+
+def test_what_privacy_a_run_spent_stands_beside_its_accuracy(tmp_path, write_study, trial):
+    spent = [{"privacy/epsilon": 3.25}, {"privacy/epsilon": 13.1}, {}]
+    names = ("FedAda2", "FedAvg", "LocalOnly")
+    trials = [trial(str(k), name, 0.9 - k / 10, metrics=spent[k]) for k, name in enumerate(names)]
+    curves = {str(k): np.full((2, 10), 0.5) for k in range(3)}
+    ranking = rank(load_study(write_study(tmp_path / "s", trials, curves=curves)))
+    assert [row.epsilon for row in ranking.rows[:2]] == [3.25, 13.1]
+    cells = result_cells(ranking, "s")
+    assert cells.header[-2:] == ("ε", "Final\ntest %")
+    assert [row[-2:] for row in cells.rows] == [("3.25", "50.0 ± 0.0"), ("13.1", "50.0 ± 0.0"), ("–", "50.0 ± 0.0")]
+    assert all(column == len(cells.header) - 1 for _, column in cells.best)

@@ -227,6 +227,24 @@ def test_several_objectives_make_a_front(tmp_path):
     assert [trial.values for trial in again.search.arms[0].study.best_trials] == [trial.values for trial in front]
 
 
+def test_privacy_may_be_an_objective_beside_accuracy(tmp_path):
+    """More noise, less ε, less accuracy: the search is told both, and keeps what none beats."""
+    epsilon = Objective(metric="privacy/epsilon", mode="min")
+    play = Play(tmp_path, trials=12, objectives=[epsilon], allocation="free", sampler=RandomSearch(seed=2))
+    while (started := play.start()) is not None:
+        play.end(len(play.proposals) - 1, privacy__epsilon=10 * started["overrides"]["algorithm.lr"])
+    told = {trial.trial: trial.values for trial in play.ledger.trials}
+    assert all(
+        spent == 10 * play.ledger.trials[number].overrides["algorithm.lr"] for number, (_, spent) in told.items()
+    )
+    front = {trial.user_attrs["trial"] for trial in play.search.arms[0].study.best_trials}
+    beaten = {
+        a for a, one in told.items() for two in told.values() if two[0] >= one[0] and two[1] <= one[1] and two != one
+    }
+    assert front == set(told) - beaten
+    assert 1 < len(front) < 12
+
+
 def test_trials_are_only_compared_with_their_own_kind(tmp_path):
     class Given:
         def __init__(self, number: int, algorithm: str, stage: str = "search") -> None:

@@ -1,6 +1,7 @@
 """Figures of a report, as matplotlib `Figure` objects without pyplot: nothing global, so they work in any thread and
 without a display. Each function returns None where it has nothing to show."""
 
+from flstudy.reporting.figures.bits import bits_figure
 from flstudy.reporting.figures.curves import curves
 from flstudy.reporting.figures.front import front_figure
 from flstudy.reporting.figures.history import history
@@ -12,6 +13,7 @@ from flstudy.reporting.figures.sweep import sweep
 from flstudy.reporting.figures.worlds import worlds_figure
 
 __all__ = [
+    "bits_figure",
     "curves",
     "front_figure",
     "history",
