@@ -88,7 +88,7 @@ def test_a_module_imports_only_from_rows_above(path):
             assert row(there) < row(here), f"{here} imports {name}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=lambda path: path.stem)
 def test_algorithms_import_torch_and_their_own_room_only(path):
     for name in imported(path):
         assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith("flstudy.algorithms"), name

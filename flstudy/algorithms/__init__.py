@@ -3,9 +3,7 @@
 import inspect
 
 from flstudy.algorithms.adaptivefedavg import AdaptiveFedAvg
-from flstudy.algorithms.algorithm import Algorithm
 from flstudy.algorithms.apfl import Apfl
-from flstudy.algorithms.blend import Strategy
 from flstudy.algorithms.continuous import Continuous
 from flstudy.algorithms.directjointadaptivity import DirectJointAdaptivity
 from flstudy.algorithms.ditto import Ditto
@@ -27,15 +25,17 @@ from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.flash import Flash
 from flstudy.algorithms.hypcluster import HypCluster
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
-from flstudy.algorithms.layout import Layout
 from flstudy.algorithms.localonly import LocalOnly
-from flstudy.algorithms.memory import device_memory
 from flstudy.algorithms.mime import Mime
 from flstudy.algorithms.mimelite import MimeLite
 from flstudy.algorithms.moon import Moon
 from flstudy.algorithms.oracle import Oracle
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.blend import Strategy
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.memory import device_memory
+from flstudy.algorithms.parts.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
 from flstudy.algorithms.scaffold import Scaffold
-from flstudy.algorithms.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
 
 __all__ = [
     "AdaptiveFedAvg",

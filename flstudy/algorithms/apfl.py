@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.rules import clip
-from flstudy.algorithms.signatures import Batch, Gradient, State, Upload
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.rules import clip
+from flstudy.algorithms.parts.signatures import Batch, Gradient, State, Upload
 
 
 class Client(NamedTuple):

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.hyper import hyper, off
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.relation import compensated, distilled
-from flstudy.algorithms.signatures import Batch, Gradient, Inbox, Job, Loss, Round, State
+from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.relation import compensated, distilled
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Loss, Round, State
 
 
 class Server(NamedTuple):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Job, Local, State
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Job, Local, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.rules import clip, sgd
-from flstudy.algorithms.signatures import Batch, Gradient, Rule, State, Upload
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.rules import clip, sgd
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Rule, State, Upload
 
 
 class Client(NamedTuple):

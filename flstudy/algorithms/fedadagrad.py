@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from flstudy.algorithms.fedopt import FedOpt
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.rules import adagrad_moment
+from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.rules import adagrad_moment
 
 
 @dataclass(frozen=True, kw_only=True)

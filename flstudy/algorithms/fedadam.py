@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.fedopt import FedOpt
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.rules import adam_moment
+from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.rules import adam_moment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from flstudy.algorithms.algorithm import Algorithm
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Round
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Round
 
 
 class Server(NamedTuple):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.algorithm import Algorithm
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Round
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Round
 
 
 class Server(NamedTuple):

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.blend import Strategy, blend, drawn, pick
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.joint import Joint
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.rules import sgd
-from flstudy.algorithms.signatures import Job, Local, Rule, State, Upload
+from flstudy.algorithms.parts.blend import Strategy, blend, drawn, pick
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.joint import Joint
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.rules import sgd
+from flstudy.algorithms.parts.signatures import Job, Local, Rule, State, Upload
 
 
 class Message(NamedTuple):

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.algorithm import Algorithm
-from flstudy.algorithms.hyper import hyper, off
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Job, Local, Round
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Job, Local, Round
 
 
 class Server(NamedTuple):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.feddrifteager import NEVER, FedDriftEager
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.merging import Merger
-from flstudy.algorithms.signatures import Job, Round
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.merging import Merger
+from flstudy.algorithms.parts.signatures import Job, Round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.clustered import Clustered, pick
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Job, Round
+from flstudy.algorithms.parts.clustered import Clustered, pick
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Job, Round
 
 NEVER = -1
 

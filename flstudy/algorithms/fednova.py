@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg, Server
-from flstudy.algorithms.signatures import Inbox, Local, Round, State
+from flstudy.algorithms.parts.signatures import Inbox, Local, Round, State
 
 
 class Upload(NamedTuple):

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms import mirrors
-from flstudy.algorithms.algorithm import Algorithm
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.rules import clip
-from flstudy.algorithms.signatures import Batch, Gradient, Inbox, Job, Local, Round, State
+from flstudy.algorithms.parts import mirrors
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.rules import clip
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Local, Round, State
 
 
 class Server(NamedTuple):

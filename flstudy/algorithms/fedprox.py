@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.hyper import hyper
+from flstudy.algorithms.parts.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from flstudy.algorithms.fedadam import FedAdam
-from flstudy.algorithms.rules import yogi_moment
+from flstudy.algorithms.parts.rules import yogi_moment
 
 
 @dataclass(frozen=True, kw_only=True)

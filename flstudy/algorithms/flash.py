@@ -19,11 +19,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.fedopt import FedOpt
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.rules import adam_moment, yogi_moment
-from flstudy.algorithms.signatures import Inbox
+from flstudy.algorithms.parts.fedopt import FedOpt
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.rules import adam_moment, yogi_moment
+from flstudy.algorithms.parts.signatures import Inbox
 
 
 class Segments(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from flstudy.algorithms.clustered import Clustered
-from flstudy.algorithms.signatures import Job, Round
+from flstudy.algorithms.parts.clustered import Clustered
+from flstudy.algorithms.parts.signatures import Job, Round
 
 
 @dataclass(frozen=True, kw_only=True)

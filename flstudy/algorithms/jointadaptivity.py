@@ -9,8 +9,8 @@ Laws: ε → ∞ and η_ℓ = ε η make it the adaptive server over SGD(η); de
 from dataclasses import dataclass
 from typing import Literal
 
-from flstudy.algorithms.joint import Joint
-from flstudy.algorithms.signatures import Rule
+from flstudy.algorithms.parts.joint import Joint
+from flstudy.algorithms.parts.signatures import Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from flstudy.algorithms.algorithm import Algorithm
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Job, Local, Round
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Job, Local, Round
 
 
 class Server(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from flstudy.algorithms.hyper import off
 from flstudy.algorithms.mimelite import MimeLite, Server
-from flstudy.algorithms.rules import clip
-from flstudy.algorithms.signatures import Batch, Gradient, Job, Local, State
+from flstudy.algorithms.parts.hyper import off
+from flstudy.algorithms.parts.rules import clip
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Job, Local, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.hyper import hyper, off
-from flstudy.algorithms.signatures import Batch, Local, Loss, Upload
+from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.signatures import Batch, Local, Loss, Upload
 
 
 class Client(NamedTuple):

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.clustered import pick
 from flstudy.algorithms.fedyogi import FedYogi
-from flstudy.algorithms.hyper import hyper
-from flstudy.algorithms.layout import Layout
-from flstudy.algorithms.signatures import Inbox, Job, Message, Round
+from flstudy.algorithms.parts.clustered import pick
+from flstudy.algorithms.parts.hyper import hyper
+from flstudy.algorithms.parts.layout import Layout
+from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jsonargparse import ArgumentParser
 
 from flstudy.algorithms import registry
-from flstudy.algorithms.memory import device_memory
+from flstudy.algorithms.parts.memory import device_memory
 from flstudy.config import ConfigError
 from flstudy.config.config import Config, StopRun, load
 from flstudy.config.names import nearest

@@ -63,7 +63,7 @@ def classes() -> dict[str, Class]:
     """All classes of the rooms that a config can name."""
     found = {}
     for room in ("algorithms", "tasks", "population", "metrics", "config", "controllers", "privacy"):
-        for path in (PACKAGE / room).glob("*.py"):
+        for path in sorted((PACKAGE / room).rglob("*.py")):
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):
                     bases = tuple(ast.unparse(base).rpartition(".")[2] for base in node.bases)

@@ -9,7 +9,7 @@ from typing import Any
 from flstudy.config.names import nearest
 from flstudy.config.sections import ConfigError
 
-INTERVAL = Path(__file__).parents[1] / "algorithms" / "interval.py"
+INTERVAL = Path(__file__).parents[1] / "algorithms" / "parts" / "interval.py"
 DRIFT = "population.drift"
 WITHIN = ("round", "back", "until")  # rounds that a drift may name
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.algorithms.signatures import Gradient
+from flstudy.algorithms.parts.signatures import Gradient
 from flstudy.execution.trees import grid, nbytes, stack, take
 from flstudy.population import Batches, Stack
 from flstudy.tasks import Objective

@@ -3,25 +3,37 @@
 from flstudy.population.arrivals import Arrivals, FreshDraws
 from flstudy.population.batches import Batches, Plan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
-from flstudy.population.datasets import Dataset, Digits, Examples, InMemory, Synthetic
+from flstudy.population.datasets import (
+    AgNews,
+    Cifar10,
+    Cifar100,
+    Dataset,
+    Digits,
+    Emnist,
+    Examples,
+    FashionMnist,
+    HeavyTails,
+    InMemory,
+    Landmarks,
+    LibSvm,
+    Mnist,
+    Shakespeare,
+    StackOverflow,
+    StackOverflowTags,
+    Svhn,
+    Synthetic,
+    TinyImageNet,
+)
 from flstudy.population.division import Split
 from flstudy.population.drift import Drift, Event, IncrementalDrift, RecurrentDrift, StaggeredDrift, SuddenDrift
-from flstudy.population.heavytails import HeavyTails
 from flstudy.population.holdings import Census, Holdings
-from flstudy.population.images import Cifar10, Cifar100, FashionMnist, Mnist, Svhn
 from flstudy.population.introduction import ClassIntroduction
 from flstudy.population.labels import Distinct, Half, LabelGroups, PartialOverlap, TwoShard
-from flstudy.population.landmarks import Landmarks
-from flstudy.population.libsvm import LibSvm
-from flstudy.population.natural import Emnist, Shakespeare, StackOverflow
-from flstudy.population.news import AgNews
 from flstudy.population.partition import BalancedDirichlet, Dirichlet, Iid, Partition, Shards
 from flstudy.population.population import Cohort, Population, Stack
 from flstudy.population.presence import AlternatingGroups, Presence, ScheduledPresence
 from flstudy.population.repeated import RepeatedDrift
 from flstudy.population.scheduled import ScheduledDrift
-from flstudy.population.tags import StackOverflowTags
-from flstudy.population.tinyimagenet import TinyImageNet
 
 __all__ = [
     "AgNews",

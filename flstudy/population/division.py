@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flstudy.population.datasets import Examples
+from flstudy.population.datasets.base import Examples
 from flstudy.population.partition import Iid, Partition
 from flstudy.population.streams import bits, generator
 

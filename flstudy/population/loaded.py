@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.population.datasets import Dataset, Examples, InMemory
+from flstudy.population.datasets.base import Dataset, Examples, InMemory
 
 KEPT_BYTES = 2**28  # of what a process keeps that it has loaded itself
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
-from flstudy.algorithms.signatures import Job, Round
+from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.population.arrivals import Arrivals
 from flstudy.population.batches import Batches, Plan
-from flstudy.population.datasets import Dataset, InMemory
+from flstudy.population.datasets.base import Dataset, InMemory
 from flstudy.population.division import Members, Split, divided, owners
 from flstudy.population.drift import Drift, Event
 from flstudy.population.holdings import Census, Holdings, refuse_empty

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flstudy.algorithms import Algorithm
-from flstudy.algorithms.hyper import check, hyper
+from flstudy.algorithms.parts.hyper import check, hyper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import yaml
 from flstudy.config import ConfigError, StopRun, load
 from flstudy.config.precheck import precheck
 
-from ..population import on_disk
+from ..population.datasets import on_disk
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
 

@@ -10,7 +10,7 @@ from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.tasks import Vit
 from flstudy.tuning.space import Space
-from tests.population.on_disk import accept_any_checksum, write_cifar, write_landmarks, write_stackoverflow
+from tests.population.datasets.on_disk import accept_any_checksum, write_cifar, write_landmarks, write_stackoverflow
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "fedada2"
 NAMES = ("cifar100", "digits_vit", "gld23k", "stackoverflow_tags")

@@ -7,7 +7,7 @@ import pytest
 
 from flstudy.config.config import load
 from flstudy.tuning.space import Space
-from tests.population.on_disk import (
+from tests.population.datasets.on_disk import (
     accept_any_checksum,
     write_cifar,
     write_emnist,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.config.config import load
-from tests.population.on_disk import (
+from tests.population.datasets.on_disk import (
     accept_any_checksum,
     write_ag_news,
     write_cifar,

@@ -10,8 +10,8 @@ from flstudy.population import Iid, InMemory, LabelSwap, StackOverflowTags, Sudd
 from flstudy.tasks import Objective, TagLogistic, initial_parameters
 
 from ..bench import difference, measured, run, state, world
-from ..population import on_disk
-from ..population.on_disk import TAGS, WORDS
+from ..population.datasets import on_disk
+from ..population.datasets.on_disk import TAGS, WORDS
 
 
 def parameters(task):

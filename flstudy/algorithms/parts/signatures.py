@@ -1,0 +1,120 @@
+"""What travels between the world, the server and the devices.
+
+J jobs, K steps, B examples, M models, N devices, S replicas, n parameters. A method sees one replica, devices one job.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms.parts.layout import Layout
+
+State = Any  # a NamedTuple (or tuple) of tensors
+
+
+class Job(NamedTuple):
+    """One unit of local work: a device training one of the server's models."""
+
+    client: Tensor  # [J] row in the bank
+    model: Tensor  # [J] which of the server's models
+    per_epoch: Any = ()  # [J] minibatches in an epoch of the device's data; () where nobody trains
+
+
+class Round(NamedTuple):
+    """What the world says about a round; a pure function of (seed, index)."""
+
+    number: Tensor  # [] from 1
+    num_devices: Tensor  # [] N: devices ever known (|S|/N of SCAFFOLD, 1/N of FedDyn)
+    session: Tensor  # [] 0-based stretch of rounds with one device set
+    concepts: Tensor | None = None  # [J] true concepts; None unless the algorithm is an oracle
+
+
+class Batch(NamedTuple):
+    """B examples of one device. ``mask`` is None where every example counts."""
+
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B, ...]
+    mask: Tensor | None = None  # [B] 1 for an example, 0 for padding
+
+    def mean(self, values: Tensor) -> Tensor:
+        """[]: mean of values [B] over the real examples; 0 if there are none."""
+        if self.mask is None:
+            return values.mean()
+        mask = self.mask.to(values.dtype)
+        return (values * mask).sum() / mask.sum().clamp(min=1)
+
+
+class Message(NamedTuple):
+    """What the server sends for one job; its bytes are the downlink."""
+
+    x: Tensor  # [n]
+
+
+class Local(NamedTuple):
+    """A device's model and optimizer while it trains."""
+
+    y: Tensor  # [n]
+    rule: State  # of the device's Rule
+    steps: Tensor  # [] K so far
+
+
+class Upload(NamedTuple):
+    """What a device returns; its bytes are the uplink."""
+
+    delta: Tensor  # [n] y - x
+
+
+class Inbox(NamedTuple):
+    """The uploads of one round and replica, kept apart: ``server_step`` stays a formula over them."""
+
+    uploads: Any  # an Upload whose leaves are [J, ...]
+    weights: Tensor  # [J], sums to one
+    model: Tensor  # [J]
+
+    def mean(self) -> Any:
+        """Σ_j p_j u_j for every leaf of the upload."""
+        return pytree.tree_map(lambda u: torch.tensordot(self.weights.to(u.dtype), u, 1), self.uploads)
+
+    def sum(self) -> Any:
+        """Σ_j u_j for every leaf of the upload."""
+        return pytree.tree_map(lambda u: u.sum(0), self.uploads)
+
+    def trained(self, models: int) -> Tensor:
+        """[M]: how many jobs trained each of the server's M models."""
+        return self._by_model(models).sum(1)
+
+    def mean_by_model(self, models: int) -> Any:
+        """Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody trained."""
+        p = torch.nn.functional.normalize(self._by_model(models) * self.weights, p=1, dim=1)
+        return pytree.tree_map(lambda u: torch.tensordot(p.to(u.dtype), u, 1), self.uploads)
+
+    def _by_model(self, models: int) -> Tensor:
+        """[M, J]: 1 where the job trained the model."""
+        return (self.model == torch.arange(models, device=self.model.device)[:, None]).to(self.weights.dtype)
+
+
+class Rule(NamedTuple):
+    """An optimizer. ``update(u, state, x) -> (step, state)`` turns u [n] into a step along it, which a device subtracts
+    when u is a gradient, and the server adds when u is a mean update."""
+
+    init: Callable[[Tensor, Layout], State]
+    update: Callable[[Tensor, State, Tensor], tuple[Tensor, State]]
+
+
+Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (y [n], batch) -> (gradient [n], loss [])
+
+
+class Loss(Protocol):
+    """A task at parameters y, flat [n] or as named tensors."""
+
+    def __call__(self, y: Any, batch: Batch) -> Tensor:
+        """[] mean loss over the batch's real examples."""
+
+    def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
+        """[B, d]: representations of inputs x; ``fixed``: of a model that does not train, in evaluation mode."""
+
+    def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
+        """[B, ..., classes]: likewise."""

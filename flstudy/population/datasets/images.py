@@ -1,0 +1,246 @@
+"""Pooled sets of images, for a partition to divide, and those of them that torchvision reads."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flstudy.population.datasets.base import Dataset, Examples
+
+
+@dataclass
+class Images(Dataset):
+    """Images normalised by channel with the training images' mean and deviation.
+
+    What its authors put into training and test files is pooled, and each device's are divided by the population's
+    shares ``valid`` and ``test``. Images are not augmented.
+
+    Args:
+        root: folder with what the publisher's files unpack to.
+    """
+
+    root: str = "data"
+
+    size: ClassVar[tuple[int, int, int]]
+    """(channels, height, width)."""
+    labels: ClassVar[int]
+    mean: ClassVar[tuple[float, ...]]
+    """Of each channel, in 0 … 1."""
+    deviation: ClassVar[tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        self.shape, self.classes = self.size, self.labels
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where the files are."""
+
+    @property
+    @abstractmethod
+    def remedy(self) -> str:
+        """What to do where they are not."""
+
+    @abstractmethod
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Pixels uint8 [D, channels, height, width] and labels [D], those for training first."""
+
+    def load(self, seed: int, clients: int) -> Examples:
+        pixels, y = self.read()
+        if tuple(pixels.shape[1:]) != self.shape or y.shape != pixels.shape[:1]:
+            self.damaged(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
+        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            self.damaged(f"labels must lie in 0 … {self.classes - 1}, got {int(y.min())} … {int(y.max())}")
+        x = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        channels = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.deviation))
+        return Examples(x.sub_(next(channels)).div_(next(channels)), y, None)
+
+    def absent(self, kind: str, path: Path) -> NoReturn:
+        """Raise ValueError for a file or folder that is not there."""
+        raise ValueError(f"{type(self).__name__}: there is no {kind} {str(path)!r}: {self.remedy}")
+
+    def damaged(self, reason: object) -> NoReturn:
+        """Raise ValueError for what is there but not as published."""
+        raise ValueError(
+            f"{type(self).__name__}: {self.folder} is incomplete or damaged ({reason}); get it anew: {self.remedy}"
+        )
+
+
+@dataclass
+class Published(Images):
+    """Images that torchvision knows where to get.
+
+    Args:
+        download: fetch them where they are missing.
+    """
+
+    download: bool = False
+
+    @abstractmethod
+    def source(self) -> Any:
+        """torchvision's class, a study dependency: the engine runs without it."""
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """Names below the folder."""
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        """Pixels and labels for training and for testing, as torchvision has them."""
+        parts = [self.source()(self.root, train=train, download=self.download) for train in (True, False)]
+        return [(part.data, part.targets) for part in parts]
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        if not self.download:
+            if not self.folder.is_dir():
+                self.absent("folder", self.folder)
+            for name in self.files():
+                if not (self.folder / name).is_file():
+                    self.absent("file", self.folder / name)
+        try:
+            parts = self.parts()
+        except (RuntimeError, OSError, ValueError, TypeError, LookupError, AssertionError) as error:
+            self.damaged(str(error) or type(error).__name__)  # torchvision compares checksums, or asserts
+        pixels, y = (np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
+        return self.arranged(torch.from_numpy(pixels)), torch.from_numpy(y).to(torch.int64)
+
+    def arranged(self, pixels: Tensor) -> Tensor:
+        """Pixels [D, channels, height, width]."""
+        return pixels
+
+
+class Cifar(Published):
+    """60,000 colour images of 32×32: 50,000 training and 10,000 test images.
+
+    500 devices of a ``BalancedDirichlet`` have 120 each, and valid 0.25 and test 0.1667 give FLASH's 100 and 20 (App.
+    A), the 100 divided 70 to 30 for early stopping. The folder is what the publisher's "python version" unpacks to.
+    """
+
+    size: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, self.source().base_folder)
+
+    @property
+    def remedy(self) -> str:
+        return (
+            f"unpack the python version of {type(self).__name__.upper()} of the University of Toronto's CIFAR page "
+            f"(about 170 MB) into root, or say download: true"
+        )
+
+    def files(self) -> list[str]:
+        return [name for name, _ in (*self.source().train_list, *self.source().test_list)]
+
+    def arranged(self, pixels: Tensor) -> Tensor:
+        return pixels.permute(0, 3, 1, 2)
+
+
+class Cifar10(Cifar):
+    """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32×32 in ten classes, pooled."""
+
+    labels: ClassVar[int] = 10
+    mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
+    deviation: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
+
+    def source(self) -> Any:
+        from torchvision.datasets import CIFAR10
+
+        return CIFAR10
+
+
+class Cifar100(Cifar):
+    """CIFAR-100 (Krizhevsky 2009): 60,000 colour images of 32×32 in 100 classes, pooled."""
+
+    labels: ClassVar[int] = 100
+    mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
+    deviation: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
+
+    def source(self) -> Any:
+        from torchvision.datasets import CIFAR100
+
+        return CIFAR100
+
+
+class Idx(Published):
+    """70,000 grey images of 28×28 in four idx files: 60,000 training and 10,000 test images."""
+
+    size: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    labels: ClassVar[int] = 10
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, self.source().__name__, "raw")
+
+    @property
+    def remedy(self) -> str:
+        return (
+            f"unpack (gunzip) the four idx files of {self.source().__name__} (about 55 MB) into {self.folder}, or say "
+            f"download: true"
+        )
+
+    def files(self) -> list[str]:
+        return [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+
+    def arranged(self, pixels: Tensor) -> Tensor:
+        return pixels[:, None]
+
+
+class Mnist(Idx):
+    """MNIST (LeCun et al. 1998): 70,000 grey images of 28×28 of the ten digits, pooled."""
+
+    mean: ClassVar[tuple[float, ...]] = (0.1307,)
+    deviation: ClassVar[tuple[float, ...]] = (0.3081,)
+
+    def source(self) -> Any:
+        from torchvision.datasets import MNIST
+
+        return MNIST
+
+
+class FashionMnist(Idx):
+    """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled."""
+
+    mean: ClassVar[tuple[float, ...]] = (0.2860,)
+    deviation: ClassVar[tuple[float, ...]] = (0.3530,)
+
+    def source(self) -> Any:
+        from torchvision.datasets import FashionMNIST
+
+        return FashionMNIST
+
+
+class Svhn(Published):
+    """SVHN's cropped digits (Netzer et al. 2011): 99,289 colour images of 32×32 of house numbers' digits, pooled.
+
+    They are the 73,257 of training and the 26,032 of testing; the 531,131 extra ones are left out. The label of a
+    digit is the digit.
+    """
+
+    size: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    labels: ClassVar[int] = 10
+    mean: ClassVar[tuple[float, ...]] = (0.4377, 0.4438, 0.4728)
+    deviation: ClassVar[tuple[float, ...]] = (0.1980, 0.2010, 0.1970)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root)
+
+    @property
+    def remedy(self) -> str:
+        return "put train_32x32.mat and test_32x32.mat of SVHN's page (about 250 MB) into root, or say download: true"
+
+    def files(self) -> list[str]:
+        return ["train_32x32.mat", "test_32x32.mat"]
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        parts = [self.source()(self.root, split=split, download=self.download) for split in ("train", "test")]
+        return [(part.data, part.labels) for part in parts]
+
+    def source(self) -> Any:
+        from torchvision.datasets import SVHN
+
+        return SVHN
