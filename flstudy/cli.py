@@ -31,6 +31,7 @@ KINDS = {
     "partitions": "population.partition",
     "drifts": "population.drift",
     "presences": "population.presence",
+    "arrivals": "population.arrivals",
     "changes": "population.drift.change",
     "controllers": "controller",
     "schedules": "schedule",

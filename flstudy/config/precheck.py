@@ -26,6 +26,7 @@ ROOTS = {  # config key -> base class of what it may name
     "population.drift.change": "Change",  # before the drift that it is a part of: the first root that fits is a key's
     "population.drift": "Drift",
     "population.presence": "Presence",
+    "population.arrivals": "Arrivals",
     "controller": "Controller",
     "schedule": "Schedule",
     "study.sampler": "Sampler",
@@ -36,7 +37,7 @@ SECTIONS |= {"privacy.adaptive_clip": "AdaptiveClip"}
 SECTIONS |= {f"study.{name.lower()}": name for name in ("Objective", "Resources", "Budget", "Confirm", "Failures")}
 HIDDEN = {  # bases of what can be named
     *("Algorithm", "Clustered", "FedOpt", "Joint", "Task", "Partition", "Drift", "OneChange", "Presence", "Controller"),
-    "Schedule",
+    *("Schedule", "Arrivals"),
     *("Dataset", "Natural", "Images", "Published", "Cifar", "Idx", "InMemory", "EvenLabels", "ResNet"),
 }
 LINKED = ("shape", "classes", "tokens")  # what a task is told of its data set

@@ -1,5 +1,6 @@
 """How good the models are that devices use: the global ones on everybody, participants' local ones on themselves."""
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
 from flstudy.metrics.accuracy import spread
-from flstudy.population import Census, Population
+from flstudy.population import Census, Population, Split
 
+MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST = 2**26  # numbers in the devices' own models that are measured at once
 
 
@@ -33,16 +35,16 @@ class Evaluation:
 
     def __init__(self, algorithm: Algorithm, survey: Survey, population: Population, device: torch.device) -> None:
         self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
-        splits = ("train", "valid", "test") if algorithm.asks in ("loss", "error") else ("valid", "test")
-        self.census = {split: self._moved(population.census(split)) for split in splits}  # type: ignore[arg-type]
+        self.census: dict[Split, Census] = {}  # of everybody, in the round that was evaluated last
+        self._moments: dict[Split, Hashable] = {}
 
-    def ask(self, server: Any, jobs: Job, concept: Tensor) -> tuple[Tensor, Tensor]:
-        """The survey [S, J, M] of jobs that live under concept [S, J], ∞ for models not in use; and those [S, M]. Of
-        gradients [S, J, 1, n]: at the one model, on all training examples."""
+    def ask(self, server: Any, jobs: Job, concept: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """The survey [S, J, M] of jobs of round ``index`` (from 0) that live under concept [S, J], ∞ for models not in
+        use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
-            rows = self.population.examples_of("train", jobs.client).to(self.device)
+            rows = self.population.examples_of("train", jobs.client, index).to(self.device)
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        return self._ask(server, self._moved(self.population.census("train", jobs.client)), concept)
+        return self._ask(server, self._moved(self.population.census("train", index, jobs.client)), concept)
 
     def __call__(self, server: Any, bank: ClientBank, work: Work, round: Round, index: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after round ``index`` (from 0), a value per replica.
@@ -55,39 +57,45 @@ class Evaluation:
             index: of the round.
         """
         concepts = self.population.concepts(index).to(self.device)
-        there = torch.from_numpy(self.population.attendance(index)[0]).to(
-            self.device
-        )  # the available devices of eq. (1)
+        there = torch.from_numpy(self.population.available(index)).to(self.device)  # the available devices of eq. (1)
         metrics: dict[str, list[float]] = {}
-        for split, scores in self._devices(server, bank, round, concepts).items():
+        for split, scores in self._devices(server, bank, round, concepts, index).items():
             if scores.loss is not None:
-                metrics.update(spread(f"{split}/loss", scores.loss[:, there], with_spread=False))
+                metrics.update(spread(f"{split}/loss", scores.loss, there, with_spread=False))
             if scores.accuracy is not None:
-                metrics.update(spread(f"{split}/accuracy", scores.accuracy[:, there]))
-        personal = self._personal(work, concepts)
+                metrics.update(spread(f"{split}/accuracy", scores.accuracy, there))
+        personal = self._personal(work, concepts, index)
         if personal.accuracy is not None:
             metrics.update(spread("test/personal_accuracy", personal.accuracy))
         return metrics
 
-    def _devices(self, server: Any, bank: ClientBank, round: Round, concepts: Tensor) -> dict[str, Scores]:
+    def _everybody(self, split: Split, index: int) -> Census:
+        """Collected only where it has changed since the last time."""
+        moment = self.population.holdings.moment(split, index)
+        if self._moments.get(split) != moment:
+            self.census[split], self._moments[split] = self._moved(self.population.census(split, index)), moment
+        return self.census[split]
+
+    def _devices(self, server: Any, bank: ClientBank, round: Round, concepts: Tensor, index: int) -> dict[str, Scores]:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
-            return {split: self._own(server, bank, split, concepts) for split in ("valid", "test")}
+            return {split: self._own(server, bank, split, concepts, index) for split in MEASURED}
         models = stacked(server.x)
+        census = {split: self._everybody(split, index) for split in MEASURED}
         if models.shape[1] == 1:
-            one = models[:, 0]
-            return {split: self.survey.population(one, self.census[split], concepts) for split in ("valid", "test")}
-        survey = self._ask(server, self.census["train"], concepts)[0] if self.algorithm.asks is not None else None
+            return {split: self.survey.population(models[:, 0], census[split], concepts) for split in MEASURED}
+        asks = self.algorithm.asks is not None
+        survey = self._ask(server, self._everybody("train", index), concepts)[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = round._replace(concepts=concepts if self.algorithm.oracle else None)
         chosen = choose(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
-        return {split: self._chosen(models, chosen, used, split, concepts) for split in ("valid", "test")}
+        return {split: self._chosen(models, chosen, used, census[split], concepts) for split in MEASURED}
 
-    def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, split: str, concepts: Tensor) -> Scores:
+    def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, census: Census, concepts: Tensor) -> Scores:
         """Of models [S, M, n] on the devices that chose them [S, N]."""
         numbers = used.any(0).nonzero().squeeze(1).tolist()
-        scores = [self.survey.population(models[:, m], self.census[split], concepts) for m in numbers]
+        scores = [self.survey.population(models[:, m], census, concepts) for m in numbers]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
         place[numbers] = torch.arange(len(numbers), device=self.device)
 
@@ -96,7 +104,7 @@ class Evaluation:
 
         return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
 
-    def _own(self, server: Any, bank: ClientBank, split: Any, concepts: Tensor) -> Scores:
+    def _own(self, server: Any, bank: ClientBank, split: Split, concepts: Tensor, index: int) -> Scores:
         """Of the devices' own models, some devices at a time."""
         replicas, devices = concepts.shape
         size = max(1, MOST // server.x.numel())
@@ -104,13 +112,13 @@ class Evaluation:
         parts = []
         for clients in torch.arange(devices).expand(replicas, devices).split(size, 1):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
-            rows = self.population.examples_of(split, clients).to(self.device)
+            rows = self.population.examples_of(split, clients, index).to(self.device)
             parts.append(self.survey.devices(models, rows, concepts[:, clients[0]]))
         return Scores(
             *(None if part[0] is None else torch.cat(part, 1) for part in zip(*parts, strict=True))  # type: ignore
         )
 
-    def _personal(self, work: Work, concepts: Tensor) -> Scores:
+    def _personal(self, work: Work, concepts: Tensor, index: int) -> Scores:
         """Of the participants' local models on their own test examples; where a device trained several, of the one
         that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device
@@ -118,7 +126,7 @@ class Evaluation:
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
         clients = work.jobs.client.gather(1, job)
-        rows = self.population.examples_of("test", clients).to(self.device)
+        rows = self.population.examples_of("test", clients, index).to(self.device)
         models = work.fit.personal.gather(1, job[..., None].expand(-1, -1, work.fit.personal.shape[-1]))
         return self.survey.devices(models, rows, work.concept.gather(1, job))
 

@@ -54,7 +54,13 @@ class Guard:
                 )
 
     def meets(self, population: Population) -> None:
-        """Raise ValueError if the population draws its devices in another way than is accounted for."""
+        """Raise ValueError if the population draws its devices in another way than is accounted for, or lets them train
+        on each other's examples."""
+        if self.private and population.arrivals is not None and population.arrivals.pooled:
+            raise ValueError(
+                "privacy: it promises to hide a device's examples, but population.arrivals draws from everybody's, so "
+                "that others upload what they learn of them: set population.arrivals.source to device"
+            )
         if self.private and self.privacy is not None and self.privacy.sampling != population.sampling:
             raise ValueError(
                 f"privacy: sampling must be the population's, {population.sampling}, got {self.privacy.sampling}: set "
@@ -180,7 +186,7 @@ class Guard:
         population = self._population
         if population.sampling == "poisson":
             return Sample(population.clients, population.participants)
-        return Sample(int(population.attendance(index)[0].sum()), population.drawn(index))
+        return Sample(population.fewest(index), population.drawn(index))
 
     def _drawn(self, rounds: int) -> Counter[Sample]:
         """How often the first rounds draw in which way."""

@@ -25,7 +25,8 @@ def prepare(
     world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
     survey = asked = None
     if algorithm.asks is not None:
-        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept)
+        index = int(cohort.round.number[0]) - 1
+        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, index)
     mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
     server, clients, model = mapped(server, clients, survey, cohort.jobs, world)
     batches = cohort.batches

@@ -53,7 +53,7 @@ class Asked:
     def batch(self, index: int, replica: int) -> Batch:
         """The examples of round ``index`` (from 0)."""
         stack, devices = self.population.stack, self._devices(index, replica)
-        lists = [self.population.members[replica][client]["train"] for client in devices[0].tolist()]
+        lists = [self.population.holdings.held(replica, client, "train", index) for client in devices[0].tolist()]
         concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
         x, y = stack.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
         x, y = x.squeeze(1), y.squeeze(1)
@@ -87,7 +87,8 @@ class Asked:
         solved = []
         for replica in range(len(self.population.seeds)):
             client, concept = self._devices(index, replica)
-            key = (replica, client.numpy().tobytes() + concept.numpy().tobytes())
+            moment = repr(self.population.holdings.moment("train", index)).encode()
+            key = (replica, client.numpy().tobytes() + concept.numpy().tobytes() + moment)
             if key not in self._solved or float(self._solved[key][2]) > tolerance:
                 self._solved[key] = self._solve(self.batch(index, replica), tolerance, steps)
             solved.append(self._solved[key])

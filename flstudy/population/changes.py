@@ -53,6 +53,11 @@ class Change:
 
 
 @dataclass
+class NoChange(Change):
+    """Labels and inputs stay as they are: the drift is in what examples there are, or only a name."""
+
+
+@dataclass
 class LabelSwap(Change):
     """Labels are swapped in pairs (FLASH, sec. 5.1): (0, 1), (2, 3), …; the last label of an odd number stays.
 
@@ -92,6 +97,52 @@ class LabelSwap(Change):
             if not (0 <= one < classes and 0 <= other < classes):
                 raise ValueError(f"LabelSwap: pairs must hold labels in 0 … {classes - 1}, got {(one, other)}")
             table[1:, [one, other]] = table[1:, [other, one]]
+        return table
+
+
+@dataclass
+class ComposedSwaps(Change):
+    """Every drift swaps labels in pairs, on top of all swaps before it, so that no concept ever comes back: under
+    concept c a label is called what the swaps 1, …, c, one after another, make of it. (Ganguly & Aggarwal 2024,
+    sec. VI, swap the pairs (0, 1), (2, 3), (4, 5) "at each drift round", which undoes itself at every other one.)
+
+    Args:
+        sets: pairs of labels that drift 1, 2, … swaps, from the first again after the last; null swaps
+            (0, 1), (2, 3), … and (1, 2), (3, 4), … in turn, which gives 2 C different concepts to C ≥ 3 labels.
+    """
+
+    sets: list[list[tuple[int, int]]] | None = None
+
+    def __post_init__(self) -> None:
+        for pairs in [] if self.sets is None else self.sets:
+            named = [label for pair in pairs for label in pair]
+            if not pairs or len(set(named)) < len(named):
+                raise ValueError(
+                    f"ComposedSwaps: each of sets must hold pairs that name a label at most once, got {pairs}"
+                )
+        if self.sets is not None and not self.sets:
+            raise ValueError("ComposedSwaps: sets must hold one or more lists of pairs, got none")
+
+    def labels(self, concepts: int, classes: int) -> NDArray[np.int64]:
+        if classes < 2:
+            raise ValueError(
+                f"ComposedSwaps: the data set must have at least 2 labels, got {classes}; use FeatureShift"
+            )
+        sets = self.sets or [[(low, low + 1) for low in range(first, classes - 1, 2)] for first in (0, 1)]
+        table = np.tile(np.arange(classes), (concepts, 1))
+        for concept in range(1, concepts):
+            called = np.arange(classes)
+            for one, other in sets[(concept - 1) % len(sets)]:
+                if not (0 <= one < classes and 0 <= other < classes):
+                    raise ValueError(f"ComposedSwaps: sets must hold labels in 0 … {classes - 1}, got {(one, other)}")
+                called[[one, other]] = other, one
+            table[concept] = called[table[concept - 1]]
+            earlier = np.flatnonzero((table[:concept] == table[concept]).all(1))
+            if len(earlier):
+                raise ValueError(
+                    f"ComposedSwaps: drift {concept} would bring concept {earlier[0]} back: name other sets, or let "
+                    f"there be fewer than {concept} drifts"
+                )
         return table
 
 

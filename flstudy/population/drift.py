@@ -28,7 +28,7 @@ class Drift(ABC):
     """When which device meets which concept, and what the concepts are.
 
     Args:
-        change: what changes: LabelSwap, FeatureShift or Rotation.
+        change: what changes: LabelSwap, ComposedSwaps, FeatureShift or Rotation.
     """
 
     change: Change = field(default_factory=LabelSwap)
@@ -41,6 +41,10 @@ class Drift(ABC):
     @abstractmethod
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
         """Concept [devices] of every device in round ``number`` (from 1)."""
+
+    def classes(self, number: int) -> tuple[int, ...] | None:
+        """Classes (the data set's own) of which there are examples in round ``number`` (from 1); None: all."""
+        return None
 
     @abstractmethod
     def events(self) -> list[Event]:

@@ -12,17 +12,17 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
 from flstudy.algorithms.signatures import Job, Round
-from flstudy.population.batches import Batches, Plan, padded
+from flstudy.population.arrivals import Arrivals
+from flstudy.population.batches import Batches, Plan
 from flstudy.population.datasets import Dataset, InMemory
+from flstudy.population.division import Members, Split, divided, owners
 from flstudy.population.drift import Drift, Event
+from flstudy.population.holdings import Census, Holdings, refuse_empty
 from flstudy.population.loaded import load
-from flstudy.population.partition import Iid, Partition
+from flstudy.population.partition import Partition
 from flstudy.population.presence import Presence
 from flstudy.population.rounds import Rounds, RoundSampler, drawn
-from flstudy.population.streams import bits, generator
-
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+from flstudy.population.streams import bits
 
 
 class Cohort(NamedTuple):
@@ -45,13 +45,6 @@ class Cohort(NamedTuple):
         given = (self.jobs, self.sizes, self.batches, self.round.concepts)
         jobs, sizes, batches, concepts = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), given)
         return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts))
-
-
-class Census(NamedTuple):
-    """All examples of one split with their devices, for evaluation."""
-
-    rows: Tensor  # [S, D] rows of the stacked examples, -1 is padding
-    device: Tensor  # [S, D]
 
 
 class Stack(NamedTuple):
@@ -90,6 +83,7 @@ class Population(L.LightningDataModule):
         partition: who gets which example; null takes the data set's natural devices, or Iid where it has none.
         drift: concept drift, or null.
         presence: who is there in which round, and where sessions begin; null: everybody always, in one session.
+        arrivals: what devices train on in a round; null: always all that they own.
         batch_size: B, examples of a local minibatch.
         epochs: E, (largest) number of local epochs.
         steps: K, exact number of local minibatches instead of epochs.
@@ -110,6 +104,7 @@ class Population(L.LightningDataModule):
         partition: Partition | None = None,
         drift: Drift | None = None,
         presence: Presence | None = None,
+        arrivals: Arrivals | None = None,
         batch_size: int = 20,
         epochs: int = 1,
         steps: int | None = None,
@@ -132,7 +127,7 @@ class Population(L.LightningDataModule):
             raise ValueError(f"population: valid + test must be < 1 to leave training data, got {valid + test}")
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
         self.clients, self.participants, self.sampling = clients, participants, sampling
-        self.partition, self.drift, self.presence = partition, drift, presence
+        self.partition, self.drift, self.presence, self.arrivals = partition, drift, presence, arrivals
         self.plan = Plan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
         self.seeds: tuple[int, ...] = ()
@@ -146,13 +141,10 @@ class Population(L.LightningDataModule):
         if self.presence is not None:
             self.presence.check(self.clients)
         examples = load(self.dataset, seeds, self.clients)
-        self.members: list[list[dict[Split, NDArray[np.int64]]]] = []  # [S][N] rows of each split
+        self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the holdings'
         for replica, seed in enumerate(seeds):
-            owner = self._owners(examples.replica(replica), seed)
-            order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
-            ends = np.searchsorted(owner, np.arange(self.clients + 1), sorter=order)
-            rows = examples.starts[replica] + order
-            self.members.append([self._split(seed, k, rows[ends[k] : ends[k + 1]]) for k in range(self.clients)])
+            owner = owners(examples.replica(replica), self.partition, self.clients, seed)
+            self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares)
         self.stack = Stack(examples.x, examples.y)
         if self.drift is not None:
             self.drift.check(self.clients)
@@ -160,37 +152,21 @@ class Population(L.LightningDataModule):
             if tables.shift.numel() > 0 and not examples.x.is_floating_point():
                 raise ValueError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
             self.stack = Stack(examples.x, examples.y, *tables)
+        self.holdings = Holdings(seeds, self.members, examples.y, self.drift, self.arrivals)
+        self._refuse_empty_rounds()
         self.seeds = tuple(seeds)
-        self._valid = padded([device["valid"] for devices in self.members for device in devices]).view(
-            len(seeds), self.clients, -1
-        )
         return self
 
-    def _owners(self, examples: Any, seed: int) -> NDArray[np.int64]:
-        if self.partition is None and examples.owner is not None:
-            owners: NDArray[np.int64] = examples.owner.numpy()
-            return owners
-        partition = self.partition or Iid()
-        rng = generator(seed, "partition")
-        if len(examples.y) < self.clients:
-            raise ValueError(
-                f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {self.clients}"
-            )
-        labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
-        labels.setflags(write=False)  # they may be other processes' as well
-        return partition.assign(labels, self.clients, rng)
-
-    def _split(self, seed: int, device: int, rows: NDArray[np.int64]) -> dict[Split, NDArray[np.int64]]:
-        if len(rows) < 3:
-            raise ValueError(
-                f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs 3 "
-                f"(train, valid, test); lower clients or make the partition less extreme"
-            )
-        rows = rows[np.argsort(bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
-        valid, test = (max(1, round(self.shares[name] * len(rows))) for name in ("valid", "test"))
-        while len(rows) - valid - test < 1:  # three or four examples: one for each at least
-            valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
-        return {"valid": rows[:valid], "test": rows[valid : valid + test], "train": rows[valid + test :]}
+    def _refuse_empty_rounds(self) -> None:
+        if self.drift is None or self.drift.classes(1) is None:
+            return
+        everybody, last = (
+            np.ones(self.clients, dtype=bool),
+            max((event.round for event in self.drift.events()), default=1),
+        )
+        for index in range(last):
+            there = everybody if self.presence is None else self.presence.present(index + 1, self.clients)
+            refuse_empty(self.holdings, there, index)
 
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
@@ -200,12 +176,12 @@ class Population(L.LightningDataModule):
         number = index + 1 + (rehearsal << 32)
         seeds = np.asarray(self.seeds)
         draw = bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
-        there, session, known = self.attendance(index)
+        there, (_, session, known) = self.available(index), self.attendance(index)
         draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
-        participants = max(1, self.drawn(index)) if devices is None else min(devices, int(there.sum()))
+        participants = max(1, self.drawn(index)) if devices is None else min(devices, self.fewest(index))
         client = np.sort(np.argsort(draw, axis=1, kind="stable")[:, :participants], axis=1)
         concept = np.take_along_axis(self.concepts(index).numpy(), client, axis=1)
-        lists = [self.members[s][k]["train"] for s, line in enumerate(client) for k in line]
+        lists = [self.holdings.held(s, k, "train", index) for s, line in enumerate(client.tolist()) for k in line]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
@@ -213,7 +189,7 @@ class Population(L.LightningDataModule):
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=self._valid[torch.arange(len(seeds))[:, None], where],
+            valid=self.holdings.stage(index).valid[torch.arange(len(seeds))[:, None], where],
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
@@ -224,8 +200,19 @@ class Population(L.LightningDataModule):
 
     def drawn(self, index: int) -> int:
         """How many devices are drawn for round ``index`` (from 0); one works even if nobody is."""
-        there = int(self.attendance(index)[0].sum())
-        return drawn(self.sampling, index + 1, there, self.participants, self.clients)
+        return drawn(self.sampling, index + 1, self.fewest(index), self.participants, self.clients)
+
+    def available(self, index: int) -> NDArray[np.bool_]:
+        """[S, N]: who can be drawn and is evaluated in round ``index`` (from 0): who is there and holds examples for
+        training, validation and testing. Before the data are settled everybody holds some, and S is 1."""
+        there = np.ones(self.clients, dtype=bool)
+        if self.presence is not None:
+            there = self.presence.present(index + 1, self.clients)
+        return self.holdings.stage(index).able & there if self.seeds else there[None]
+
+    def fewest(self, index: int) -> int:
+        """How many devices are available in round ``index`` (from 0) in the replica that has the fewest."""
+        return int(self.available(index).sum(1).min())
 
     def attendance(self, index: int) -> tuple[NDArray[np.bool_], int, int]:
         """Of round ``index`` (from 0): who is there [N], the session (from 0), and how many were ever there."""
@@ -244,17 +231,13 @@ class Population(L.LightningDataModule):
             return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
         return torch.from_numpy(np.stack([self.drift.concept(s, index + 1, self.clients) for s in self.seeds]))
 
-    def census(self, split: Split, clients: Tensor | None = None) -> Census:
-        """All examples of a split, of all devices or of the devices clients [S, J], which are then numbered 0 … J-1."""
-        devices = [range(self.clients)] * len(self.members) if clients is None else clients.tolist()
-        held = [[self.members[s][k][split] for k in line] for s, line in enumerate(devices)]
-        rows = padded([np.concatenate(lists) for lists in held])
-        return Census(rows, padded([np.repeat(np.arange(len(lists)), [len(r) for r in lists]) for lists in held]))
+    def census(self, split: Split, index: int, clients: Tensor | None = None) -> Census:
+        """As `Holdings.census`."""
+        return self.holdings.census(split, index, clients)
 
-    def examples_of(self, split: Split, clients: Tensor) -> Tensor:
-        """[S, J, V]: rows of a split of the devices clients [S, J], padded with -1."""
-        lists = [self.members[s][k][split] for s, line in enumerate(clients.tolist()) for k in line]
-        return padded(lists).view(*clients.shape, -1)
+    def examples_of(self, split: Split, clients: Tensor, index: int) -> Tensor:
+        """As `Holdings.examples_of`."""
+        return self.holdings.examples_of(split, clients, index)
 
     def count_concepts(self) -> int:
         """How many concepts there are; 1 where nothing drifts."""

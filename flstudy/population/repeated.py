@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flstudy.population.changes import ComposedSwaps
 from flstudy.population.drift import Drift, Event
 
 COVTYPE = (65, 187, 233, 367, 411, 489)
@@ -18,7 +19,8 @@ class RepeatedDrift(Drift):
     """All devices meet the next concept at each of the given rounds, and after the last concept the first one again.
 
     With two concepts every other drift undoes the one before it: Master-FL's class swap (Ganguly & Aggarwal
-    2024, sec. VI) is ``change: {class_path: LabelSwap, init_args: {pairs: [[0, 1], [2, 3], [4, 5]]}}``.
+    2024, sec. VI) is ``change: {class_path: LabelSwap, init_args: {pairs: [[0, 1], [2, 3], [4, 5]]}}``. With
+    ``cycle: null`` and the change ``ComposedSwaps`` every drift swaps on from where the one before it has led.
 
     Args:
         rounds: first rounds under the next concept, rising, ≥ 2; the default is the paper's for covtype, whose mnist
@@ -30,11 +32,13 @@ class RepeatedDrift(Drift):
     cycle: int | None = 2
 
     def __post_init__(self) -> None:
-        given = list(self.rounds)
-        if not given or given[0] < 2 or any(later <= earlier for earlier, later in pairwise(given)):
-            raise ValueError(f"RepeatedDrift: rounds must be one or more rising numbers ≥ 2, got {given}")
+        refuse_unordered("RepeatedDrift", self.rounds)
         if self.cycle is not None and self.cycle < 2:
             raise ValueError(f"RepeatedDrift: cycle must be ≥ 2, got {self.cycle}")
+        if self.cycle is not None and isinstance(self.change, ComposedSwaps):
+            raise ValueError(
+                f"RepeatedDrift: concepts of ComposedSwaps never come back: cycle must be null, got {self.cycle}"
+            )
 
     @property
     def concepts(self) -> int:
@@ -44,15 +48,31 @@ class RepeatedDrift(Drift):
 
     def check(self, devices: int, rounds: int | None = None) -> None:
         super().check(devices, rounds)
-        if rounds is not None and self.rounds[-1] > rounds:
-            raise ValueError(
-                f"population.drift.rounds must be ≤ rounds ({rounds}), got {self.rounds[-1]}: raise rounds or leave "
-                "the later drifts out"
-            )
+        refuse_late(self.rounds, rounds)
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
-        passed = sum(number >= first for first in self.rounds)
-        return np.full(devices, passed % self.concepts)
+        return np.full(devices, passed(self.rounds, number) % self.concepts)
 
     def events(self) -> list[Event]:
         return [Event(first, f"drift to concept {nth % self.concepts}") for nth, first in enumerate(self.rounds, 1)]
+
+
+def passed(rounds: Sequence[int], number: int) -> int:
+    """How many of the given rounds have begun by round ``number``, all from 1."""
+    return sum(number >= first for first in rounds)
+
+
+def refuse_unordered(owner: str, rounds: Sequence[int]) -> None:
+    """Raise ValueError if these are no rounds of drifts."""
+    given = list(rounds)
+    if not given or given[0] < 2 or any(later <= earlier for earlier, later in pairwise(given)):
+        raise ValueError(f"{owner}: rounds must be one or more rising numbers ≥ 2, got {given}")
+
+
+def refuse_late(given: Sequence[int], rounds: int | None) -> None:
+    """Raise ValueError if the last drift comes after so many rounds."""
+    if rounds is not None and given[-1] > rounds:
+        raise ValueError(
+            f"population.drift.rounds must be ≤ rounds ({rounds}), got {given[-1]}: raise rounds or leave the later "
+            "drifts out"
+        )

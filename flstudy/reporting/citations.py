@@ -75,6 +75,8 @@ CITED: dict[str, tuple[str, ...]] = {
     "StaggeredDrift": (),
     "ScheduledDrift": (),
     "RepeatedDrift": ("ganguly2024",),
+    "ClassIntroduction": ("ganguly2024",),
+    "FreshDraws": ("ganguly2024",),
     "AlternatingGroups": ("chang2025",),
     "ScheduledPresence": (),
     "DynamicInitialModel": ("chang2025",),
@@ -89,6 +91,8 @@ CITED: dict[str, tuple[str, ...]] = {
     "TwoShard": ("chang2025",),
     "Distinct": ("chang2025",),
     "LabelSwap": ("panchal2023",),
+    "ComposedSwaps": ("ganguly2024",),
+    "NoChange": (),
     "FeatureShift": (),
     "Rotation": ("ghosh2020",),
     # between devices and server
@@ -145,7 +149,7 @@ def names_used(results: StudyResults) -> list[str]:
     config, study = results.config, results.config.get("study") or {}
     population = config.get("population") or {}
     algorithms = [trial.algorithm for trial in results.trials] or [short(config.get("algorithm"))]
-    world = [short(population.get(part)) for part in ("dataset", "partition", "drift", "presence")]
+    world = [short(population.get(part)) for part in ("dataset", "partition", "drift", "presence", "arrivals")]
     drift = population.get("drift")
     if isinstance(drift, Mapping):
         world.append(short((drift.get("init_args") or {}).get("change")))

@@ -37,12 +37,12 @@ def test_tiny_devices_have_one_example_of_each_kind(size):
 def test_census_holds_every_example_of_a_split_with_its_device():
     population = world().settle((0, 44))
     for split in ("valid", "test"):
-        census = population.census(split)
+        census = population.census(split, 0)
         for s, devices in enumerate(population.members):
             pairs = set(zip(census.rows[s].tolist(), census.device[s].tolist(), strict=True)) - {(-1, -1)}
             assert pairs == {(row, k) for k, device in enumerate(devices) for row in device[split].tolist()}
     clients = torch.tensor([[4, 0], [1, 1]])
-    rows = population.examples_of("test", clients)
+    rows = population.examples_of("test", clients, 0)
     for s, j in np.ndindex(2, 2):
         mine = rows[s, j][rows[s, j] >= 0].tolist()
         assert mine == population.members[s][int(clients[s, j])]["test"].tolist()

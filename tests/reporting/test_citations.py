@@ -18,6 +18,7 @@ KINDS = (
     "population.drift",
     "population.drift.change",
     "population.presence",
+    "population.arrivals",
     "controller",
 )
 
