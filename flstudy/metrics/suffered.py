@@ -56,7 +56,7 @@ class Suffered:
         Args:
             index: of the round.
             x: [S, n], or [S, 1, n], the models after it, as in sec. III: "updated during round t".
-            before: the last round's metrics; empty before the first.
+            before: the last round's metrics.
 
         Returns:
             ``regret/round``, F_t(x_t) - min F_t; ``regret/dynamic``, its sum since round 1; and ``world/variation``,
@@ -78,7 +78,7 @@ class Suffered:
             gaps = (self.asked.loss(index, models) - self.asked.loss(index - 1, models)).abs()
             moved = gaps.max(1).values.tolist()
         suffered = (self.asked.loss(index, x[:, None])[:, 0] - best.loss).tolist()
-        so_far = before.get(SO_FAR, [0.0] * len(x))
+        so_far = before[SO_FAR] if index else [0.0] * len(x)
         return {
             "regret/round": suffered,
             SO_FAR: [total + now for total, now in zip(so_far, suffered, strict=True)],
