@@ -170,8 +170,9 @@ def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
 )
 def test_compiled_steps_agree_with_eager_ones(algorithm):
     """Ragged devices, so that of three lanes one is masked for a while before they leave; with a correction, and with a
-    choice of rules, one of which has SM3's many vectors."""
-    world = {"population": lambda: drifting(participants=3)}
+    choice of rules, one of which has SM3's many vectors; under a penalty."""
+    task = Mlp((FEATURES,), CLASSES, hidden=5, l1=0.01, l2=0.1)
+    world = {"population": lambda: drifting(participants=3), "task": task}
     eager, compiled = (runs(algorithm, ["vectorized"], compile=on, seeds=(0,), **world)[0] for on in (False, True))
     agree([eager, compiled], 1e-12)
     assert compiled.executor.programs.compiled
