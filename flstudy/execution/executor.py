@@ -99,7 +99,7 @@ def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) 
 def validation_loss(algorithm: Algorithm, objective: Objective, y: Tensor, batch: Batch) -> Tensor:
     """[]: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
     with objective.evaluating():
-        mean = objective(y, batch)
+        mean = objective.fit(y, batch)
     if algorithm.valid_loss == "mean":
         return mean
     count = batch.mask.sum() if batch.mask is not None else torch.tensor(len(batch.y), device=y.device)

@@ -50,7 +50,10 @@ class PerJobTrainer(Executor):
                 self.objective, live, Batch(*batch), msg, client
             )
         elif "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
-            task.training_step = lambda batch, batch_idx: task.example_losses(batch).mean()  # type: ignore
+            losses_of: Callable[[Any], Tensor] = task.example_losses  # type: ignore[assignment]
+            task.training_step = lambda batch, batch_idx: self.objective.regularised(  # type: ignore
+                losses_of(batch).mean(), optimizer.parameters
+            )
         stopping = EarlyStop(algorithm, self.objective, optimizer, self.batch(batches.valid, batches.concept))
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)

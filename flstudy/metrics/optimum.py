@@ -3,11 +3,11 @@
 With F_n,t the mean loss over a device's training examples as they are labelled in round t, and p_n proportional to
 their number (Ganguly & Aggarwal 2024, eq. 2 and 6), over the devices that take part:
 
-    F_t(x) = Σ_n p_n F_n,t(x) + λ/2 ‖x‖²
+    F_t(x) = Σ_n p_n F_n,t(x) + λ₁ ‖x‖₁ + λ/2 ‖x‖²
 """
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch
 from flstudy.population import Cohort, Population
-from flstudy.tasks import Objective
+from flstudy.tasks import Objective, Penalty
 
 
 class Optimum(NamedTuple):
@@ -24,7 +24,7 @@ class Optimum(NamedTuple):
 
     x: Tensor  # [S, n]
     loss: Tensor  # [S] F_t(x)
-    slope: Tensor  # [S] ‖∇F_t(x)‖
+    slope: Tensor  # [S] ‖∇F_t(x)‖; with λ₁ > 0 of the shortest subgradient
 
 
 class Asked:
@@ -33,21 +33,25 @@ class Asked:
     Args:
         population: settled (`Population.settle`).
         task: with ``example_losses``.
-        l2: λ, ≥ 0. With λ = 0 a minimum need not exist: separable data have an infimum of 0 at infinity.
+        l2: λ, ≥ 0, in place of the task's own penalty; None: the task's. Without a penalty a minimum need not exist:
+            separable data have an infimum of 0 at infinity.
 
     Raises:
         ValueError: for a population that is not settled, a negative λ, or a task without losses of single examples.
     """
 
-    def __init__(self, population: Population, task: L.LightningModule, l2: float = 0.0) -> None:
+    def __init__(self, population: Population, task: L.LightningModule, l2: float | None = None) -> None:
         if not population.seeds:
             raise ValueError("population: settle it first, population.settle(seeds)")
-        if not l2 >= 0:
+        if l2 is not None and not l2 >= 0:
             raise ValueError(f"l2 must be ≥ 0, got {l2}")
-        self.population, self.l2 = population, l2
+        self.population = population
         self.objective = Objective(task).to(torch.device("cpu"), torch.float64)
         if not self.objective.per_example:
             raise ValueError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
+        self.penalty = self.objective.regulariser if l2 is None else Penalty(l2=l2)
+        # Not the task's parameters, which are another process's own: a resumed run finds the same.
+        self.start = torch.zeros(self.objective.layout.n, dtype=torch.float64)
         self._solved: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
         self._batches: dict[int, tuple[Hashable, Batch]] = {}  # of each replica the last one
         self._asked: tuple[int, Cohort] | None = None
@@ -113,12 +117,24 @@ class Asked:
         cohort = self._asked[1]
         return cohort.jobs.client[replica], cohort.batches.concept[replica]
 
-    def _value(self, x: Tensor, batch: Batch) -> Tensor:
-        return self.objective(x, batch) + self.l2 / 2 * (x**2).sum()
+    def _value(self, x: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
+        penalty = self.penalty if penalty is None else penalty
+        loss = self.objective.fit(x, batch)
+        return loss + penalty([x]) if penalty else loss
 
     def _solve(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        # From 0 and not from the task's parameters, which are another process's own: a resumed run finds the same.
-        x = torch.zeros(self.objective.layout.n, dtype=torch.float64).requires_grad_()
+        with self.objective.evaluating():
+            solve = self._with_corners if self.penalty.l1 > 0 else self._smooth
+            x, loss, slope = solve(batch, tolerance, steps)
+        if not slope <= tolerance:
+            raise ValueError(
+                f"optimum: ‖∇F‖ is {float(slope):.2g} after {steps} steps, above the tolerance {tolerance:g}: raise "
+                "tolerance, steps or l2"
+            )
+        return x, loss, slope
+
+    def _smooth(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.start.clone().requires_grad_()
         solver = torch.optim.LBFGS(
             [x],
             max_iter=steps,
@@ -135,17 +151,41 @@ class Asked:
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
-        with self.objective.evaluating():
-            solver.step(closure)  # type: ignore[no-untyped-call]
-            loss = closure().detach()
+        solver.step(closure)  # type: ignore[no-untyped-call]
+        loss = closure().detach()
         assert x.grad is not None
-        slope = x.grad.norm()
-        if not slope <= tolerance:
-            raise ValueError(
-                f"optimum: ‖∇F‖ is {float(slope):.2g} after {steps} steps, above the tolerance {tolerance:g}: raise "
-                "tolerance, steps or l2"
-            )
-        return x.detach(), loss, slope
+        return x.detach(), loss, x.grad.norm()
+
+    def _with_corners(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """x = u - v with u, v ≥ 0, whose ‖x‖₁ is the sum of both: smooth, with bounds."""
+        from scipy.optimize import minimize  # a study dependency; the engine runs without it
+
+        l1, n = self.penalty.l1, self.start.numel()
+        smooth = self.penalty._replace(l1=0.0)
+
+        def slopes(x: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.detach().requires_grad_()
+            value = self._value(x, batch, smooth)
+            (gradient,) = torch.autograd.grad(value, x)
+            return value.detach(), gradient
+
+        def split(parts: Any) -> tuple[float, Any]:
+            u, v = torch.from_numpy(parts).view(2, n)
+            value, gradient = slopes(u - v)
+            both = torch.cat([l1 + gradient, l1 - gradient])
+            return float(value) + l1 * float(parts.sum()), both.numpy()
+
+        start = torch.cat([self.start.clamp(min=0), (-self.start).clamp(min=0)])
+        options = {"maxiter": steps, "maxfun": 4 * steps, "maxcor": 20, "ftol": 0.0, "gtol": tolerance / (2 * n**0.5)}
+        bounds = [(0.0, None)] * (2 * n)
+        found = minimize(split, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        u, v = torch.from_numpy(found.x).view(2, n)
+        x = u - v
+        x = torch.where(x.abs() < options["gtol"], 0.0, x)  # what the solver takes for a bound that is reached
+        loss, gradient = slopes(x)
+        corner = gradient.sign() * (gradient.abs() - l1).clamp(min=0)
+        slope = torch.where(x == 0, corner, gradient + l1 * x.sign()).norm()
+        return x, loss + l1 * x.abs().sum(), slope
 
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from flstudy.tasks.classifiers import Cnn, Logistic, Mlp
 from flstudy.tasks.fasttext import FastText
 from flstudy.tasks.objective import Objective, initial_parameters
+from flstudy.tasks.penalty import Penalty
 from flstudy.tasks.quadratic import Quadratic
 from flstudy.tasks.recurrent import Lstm
 from flstudy.tasks.resnet import ResNet18, ResNet34
@@ -19,6 +20,7 @@ __all__ = [
     "Lstm",
     "Mlp",
     "Objective",
+    "Penalty",
     "Quadratic",
     "ResNet18",
     "ResNet34",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from flstudy.tasks.penalty import penalty
 from flstudy.tasks.task import Task
 
 
@@ -32,11 +33,14 @@ class Logistic(Task):
     Args:
         shape: shape of one input; a config leaves it out and gets the data set's.
         classes: number of labels; likewise.
+        l1: λ of a penalty λ ‖x‖₁ on all parameters, ≥ 0.
+        l2: λ of a penalty λ/2 ‖x‖², ≥ 0.
     """
 
-    def __init__(self, shape: Sequence[int], classes: int) -> None:
+    def __init__(self, shape: Sequence[int], classes: int, l1: float = 0.0, l2: float = 0.0) -> None:
         super().__init__()
         positive(classes=classes)
+        self.regulariser = penalty("Logistic", l1, l2)
         self.linear = nn.Linear(math.prod(shape), classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,12 +57,22 @@ class Mlp(Task):
         hidden: width of the hidden layers, ≥ 1.
         layers: number of hidden layers, ≥ 1.
         projection: width of a projection head before the classifier, of two more dense layers, ≥ 1; null has none.
+        l1: λ of a penalty λ ‖x‖₁ on all parameters, ≥ 0.
+        l2: λ of a penalty λ/2 ‖x‖², ≥ 0.
     """
 
     def __init__(
-        self, shape: Sequence[int], classes: int, hidden: int = 64, layers: int = 1, projection: int | None = None
+        self,
+        shape: Sequence[int],
+        classes: int,
+        hidden: int = 64,
+        layers: int = 1,
+        projection: int | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
     ) -> None:
         super().__init__()
+        self.regulariser = penalty("Mlp", l1, l2)
         positive(classes=classes, hidden=hidden, layers=layers)
         widths = [math.prod(shape)] + [hidden] * layers
         blocks: list[nn.Module] = [nn.Flatten()]
@@ -88,6 +102,8 @@ class Cnn(Task):
         dense: width of the dense layer, ≥ 1.
         dropout: shares dropped while training after pooling and after the dense layer, each in [0, 1).
         projection: width of a projection head before the classifier, of two more dense layers, ≥ 1; null has none.
+        l1: λ of a penalty λ ‖x‖₁ on all parameters, ≥ 0.
+        l2: λ of a penalty λ/2 ‖x‖², ≥ 0.
     """
 
     def __init__(
@@ -98,8 +114,11 @@ class Cnn(Task):
         dense: int = 128,
         dropout: tuple[float, float] = (0.0, 0.0),
         projection: int | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
     ) -> None:
         super().__init__()
+        self.regulariser = penalty("Cnn", l1, l2)
         positive(classes=classes, dense=dense, **{f"channels[{i}]": width for i, width in enumerate(channels)})
         if len(shape) != 3 or min(shape[1:]) < 6:
             raise ValueError(f"Cnn: shape must be (channels, height ≥ 6, width ≥ 6), got {tuple(shape)}; use Mlp")

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flstudy.algorithms import Algorithm, Batch, Layout
+from flstudy.tasks.penalty import Penalty
 
 
 class Objective:
@@ -19,8 +20,9 @@ class Objective:
 
     Args:
         task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; batches
-            are (x, y). It is copied; the copy's ``log`` is silent, since no trainer stands behind it. Methods that
-            compare representations also ask for ``features(x) -> [B, d]``.
+            are (x, y). A ``regulariser`` (`Penalty`) is added to the mean of ``example_losses``. It is copied; the
+            copy's ``log`` is silent, since no trainer stands behind it. Methods that compare representations also ask
+            for ``features(x) -> [B, d]``.
 
     Raises:
         ValueError: if the task has neither, has no trainable parameter, or keeps BatchNorm statistics.
@@ -51,6 +53,8 @@ class Objective:
                     parameter.zero_()
         if self.layout.n == 0:
             raise ValueError(f"task: {name} has no trainable parameter")
+        own = getattr(task, "regulariser", None) if self.per_example else None  # a training_step has its own by itself
+        self.regulariser = own if isinstance(own, Penalty) else Penalty()
         self.scores_accuracy = hasattr(task, "example_correct") or overrides(task, "forward")
         self._call = Call(self.module)
         # A module of its own, since switching modes to and fro would keep a step from being compiled.
@@ -85,7 +89,18 @@ class Objective:
         return losses
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
-        """[] mean loss over the batch's real examples."""
+        """[] mean loss over the batch's real examples, and the task's penalty."""
+        return self.regularised(self.fit(y, batch), y)
+
+    def regularised(self, loss: Tensor, y: Any) -> Tensor:
+        """[] a loss and the task's penalty on parameters y, flat [n] or as named tensors."""
+        if not self.regulariser:
+            return loss
+        return loss + self.regulariser(y.values() if isinstance(y, Mapping) else [y])
+
+    def fit(self, y: Any, batch: Batch) -> Tensor:
+        """[] mean loss over the batch's real examples, without a penalty; a task that knows no losses of single
+        examples is taken at the word of its ``training_step``."""
         if not self.per_example:
             loss = self._at(y, "training_step", (batch.x, batch.y), 0)
             return loss["loss"] if isinstance(loss, Mapping) else loss

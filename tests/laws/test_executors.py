@@ -5,10 +5,10 @@ import torch
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.execution import programs
-from flstudy.population import FeatureShift, InMemory, Rotation, ScheduledDrift
-from flstudy.tasks import Cnn, FastText, Lstm, Mlp, Vgg
+from flstudy.population import ClassIntroduction, FeatureShift, FreshDraws, InMemory, Rotation, ScheduledDrift
+from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Vgg
 
-from ..bench import CLASSES, SEEDS, SIZES, difference, drifting, examples, measured, run, state, wide, world
+from ..bench import CLASSES, FEATURES, SEEDS, SIZES, difference, drifting, examples, measured, run, state, wide, world
 from .cases import settings
 
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
@@ -170,8 +170,32 @@ def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
 )
 def test_compiled_steps_agree_with_eager_ones(algorithm):
     """Ragged devices, so that of three lanes one is masked for a while before they leave; with a correction, and with a
-    choice of rules, one of which has SM3's many vectors."""
-    world = {"population": lambda: drifting(participants=3)}
+    choice of rules, one of which has SM3's many vectors; under a penalty."""
+    task = Mlp((FEATURES,), CLASSES, hidden=5, l1=0.01, l2=0.1)
+    world = {"population": lambda: drifting(participants=3), "task": task}
     eager, compiled = (runs(algorithm, ["vectorized"], compile=on, seeds=(0,), **world)[0] for on in (False, True))
     agree([eager, compiled], 1e-12)
     assert compiled.executor.programs.compiled
+
+
+def arriving(**changes):
+    """A world whose classes come one after another, with fresh draws of a ragged size in every round."""
+    drift = ClassIntroduction(rounds=[2, 3], groups=[[0, 2], [3], [1]])
+    usual = {"drift": drift, "arrivals": FreshDraws(mean=9, deviation=4), "participants": 4}
+    return world(**{**usual, **changes})
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize(
+    ("algorithm", "penalty"),
+    [(FedAvg(lr=0.1, momentum=0.9, gamma=0.05), {"l1": 0.02}), (Scaffold(lr=0.1), {"l1": 0.01, "l2": 0.1})],
+    ids=["l1", "both"],
+)
+def test_executors_agree_on_arrivals_of_new_classes_under_a_penalty(algorithm, penalty):
+    task = {"population": arriving, "seeds": SEEDS, "task": Logistic((FEATURES,), CLASSES, **penalty)}
+    plain = runs(algorithm, **task)
+    masked = runs(algorithm, ["vectorized"], compile=True, **task)
+    agree([*plain, *masked], 1e-12)
+    assert masked[0].executor.programs.compiled
+    free = runs(algorithm, ["sequential"], **{**task, "task": Logistic((FEATURES,), CLASSES)})
+    assert difference(state(plain[0]), state(free[0])) > 1e-3

@@ -10,8 +10,9 @@ from flstudy.algorithms import FedOmd
 from flstudy.metrics.optimum import Asked, shifts
 from flstudy.metrics.regret import count_changes, detections, dynamic_regret, restarts, variation
 from flstudy.population import IncrementalDrift, SuddenDrift
+from flstudy.tasks import Logistic
 
-from ..bench import CLASSES, SEEDS, difference, drifting, logistic, mlp, run, world
+from ..bench import CLASSES, FEATURES, SEEDS, difference, drifting, logistic, mlp, run, world
 from ..references import problem
 
 L2 = 0.01
@@ -77,6 +78,29 @@ def test_the_optimum_is_one_by_the_plain_gradient():
     near = best.x[:, None] + 0.1 * torch.randn(3, 5, best.x.shape[1], dtype=torch.float64)
     assert (asked.loss(3, near) > best.loss[:, None]).all()
     assert difference(asked.loss(3, best.x), best.loss) <= 1e-12
+
+
+@pytest.mark.parametrize("penalty", [{"l1": 0.02}, {"l1": 0.01, "l2": 0.05}, {"l2": 0.05}], ids=str)
+def test_the_optimum_under_the_task_s_own_penalty(penalty):
+    """0 is in the subdifferential: ∇ + λ₂ x + λ₁ sign(x) = 0 where x is not 0, |∇| ≤ λ₁ where it is."""
+    population = drifting().settle((0, 44))
+    asked, bare = (Asked(population, Logistic((FEATURES,), CLASSES, **given)) for given in (penalty, {}))
+    best = asked.optimum(3, tolerance=1e-6)
+    l1, l2 = penalty.get("l1", 0.0), penalty.get("l2", 0.0)
+    for s in range(2):
+        batch, at = asked.batch(3, s), best.x[s]
+        x, y = batch.x.numpy(), batch.y.numpy()
+        gradient = torch.from_numpy(problem.mean_gradient(at.numpy(), x, y, CLASSES)[0]) + l2 * at
+        loss = problem.mean_gradient(at.numpy(), x, y, CLASSES)[1]
+        assert loss + l1 * at.abs().sum() + l2 / 2 * at @ at == pytest.approx(float(best.loss[s]), abs=1e-12)
+        assert (gradient + l1 * at.sign())[at != 0].norm() <= 1e-6
+        assert (gradient[at == 0].abs() <= l1 + 1e-6).all()
+        assert ((at == 0).sum() > 5) == (l1 > 0)  # what an L1 penalty is for
+    near = best.x[:, None] + 0.1 * torch.randn(2, 5, best.x.shape[1], dtype=torch.float64)
+    assert (asked.loss(3, near) > best.loss[:, None]).all()
+    assert (bare.loss(3, best.x) < best.loss).all()
+    with pytest.raises(ValueError, match="above the tolerance 1e-12: raise tolerance, steps or l2"):
+        asked.optimum(3, tolerance=1e-12, steps=2)
 
 
 def test_worlds_that_stand_still_are_solved_once():

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.population import FeatureShift, InMemory, LabelSwap, Rotation, ScheduledDrift, SuddenDrift
+from flstudy.population import (
+    ComposedSwaps,
+    FeatureShift,
+    InMemory,
+    LabelSwap,
+    RepeatedDrift,
+    Rotation,
+    ScheduledDrift,
+    SuddenDrift,
+)
 from flstudy.population.population import Stack
 
 from ..bench import CLASSES, DEVICES, examples, world
@@ -34,6 +43,41 @@ def test_the_last_label_of_an_odd_number_stays():
     assert LabelSwap().labels(2, 5)[1].tolist() == [1, 0, 3, 2, 4]
     assert LabelSwap().labels(3, 9)[2].tolist() == [2, 3, 0, 1, 6, 7, 4, 5, 8]
     assert LabelSwap([(4, 1)]).labels(2, 5)[1].tolist() == [0, 4, 2, 3, 1]
+
+
+def test_composed_swaps_by_hand():
+    """Each line is the one above it, whose labels in that drift's pairs have changed names."""
+    assert ComposedSwaps().labels(6, 7).tolist() == [
+        [0, 1, 2, 3, 4, 5, 6],
+        [1, 0, 3, 2, 5, 4, 6],  # (0, 1), (2, 3), (4, 5): the paper's
+        [2, 0, 4, 1, 6, 3, 5],  # (1, 2), (3, 4), (5, 6)
+        [3, 1, 5, 0, 6, 2, 4],  # (0, 1), (2, 3), (4, 5) again
+        [4, 2, 6, 0, 5, 1, 3],
+        [5, 3, 6, 1, 4, 0, 2],
+    ]
+    assert ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]]).labels(4, 4).tolist() == [
+        [0, 1, 2, 3],
+        [1, 0, 3, 2],
+        [1, 2, 3, 0],
+        [0, 3, 2, 1],
+    ]
+
+
+@pytest.mark.parametrize("classes", [3, 4, 7, 10])
+def test_composed_swaps_never_come_back_before_twice_the_labels(classes):
+    table = ComposedSwaps().labels(2 * classes, classes)
+    assert (np.sort(table, 1) == np.arange(classes)).all()
+    assert len(np.unique(table, axis=0)) == 2 * classes
+    with pytest.raises(ValueError, match=rf"drift {2 * classes} would bring concept 0 back: name other sets"):
+        ComposedSwaps().labels(2 * classes + 1, classes)
+
+
+def test_repeated_drifts_compose():
+    swaps = ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]])
+    population = world(drift=RepeatedDrift(rounds=[2, 4], cycle=None, change=swaps)).settle((0,))
+    x, y = population.stack.gather(torch.arange(120)[:, None], population.concepts(4)[0, :1].expand(120))
+    assert y.squeeze(1).tolist() == [[1, 2, 3, 0][label] for label in population.stack.y.tolist()]
+    assert torch.equal(x.squeeze(1), population.stack.x)
 
 
 def test_a_shift_has_the_given_size_and_is_the_same_for_everybody():
@@ -105,6 +149,12 @@ def test_a_schedule_with_more_concepts_gets_as_many():
         (lambda: LabelSwap([(0, 1)]).labels(3, 4), "named pairs make one new concept, but the drift has 2"),
         (lambda: LabelSwap([(0, 9)]).labels(2, 4), r"pairs must hold labels in 0 … 3, got \(0, 9\)"),
         (lambda: LabelSwap().labels(2, 0), "the data set must have at least 2 labels, got 0; use FeatureShift"),
+        (lambda: ComposedSwaps([[(0, 1), (1, 2)]]), r"must hold pairs that name a label at most once, got \[\(0, 1\)"),
+        (lambda: ComposedSwaps([]), "sets must hold one or more lists of pairs, got none"),
+        (lambda: ComposedSwaps([[(0, 9)]]).labels(2, 4), r"sets must hold labels in 0 … 3, got \(0, 9\)"),
+        (lambda: ComposedSwaps([[(0, 1)]]).labels(3, 4), "drift 2 would bring concept 0 back"),
+        (lambda: ComposedSwaps().labels(2, 0), "must have at least 2 labels, got 0; use FeatureShift"),
+        (lambda: RepeatedDrift(change=ComposedSwaps()), "never come back: cycle must be null, got 2"),
         (lambda: FeatureShift(size=-1.0), r"FeatureShift: size must be ≥ 0, got -1\.0"),
         (lambda: FeatureShift(size=math.nan), "size must be ≥ 0, got nan"),
         (lambda: FeatureShift(seed=-1), "seed must be ≥ 0, got -1"),
