@@ -18,9 +18,10 @@ from flstudy.reporting.selection import selection_metric
 from flstudy.reporting.sensitivity import sensitivities
 from flstudy.reporting.tables import NOTHING, Cells, settings
 from flstudy.reproduction.figures import alarm, curves
-from flstudy.reproduction.plan import MEASURES, Plan, Published, World
+from flstudy.reproduction.plan import MEASURES, VARIED, Plan, World
 from flstudy.reproduction.sessions import sessions
-from flstudy.reproduction.speakers import Speaker, means, speakers, values
+from flstudy.reproduction.speakers import Speaker, means, ranks, shown_measured, shown_published, speakers
+from flstudy.reproduction.variants import variants
 
 
 class Done(NamedTuple):
@@ -49,8 +50,9 @@ def write(plan: Plan, studies: Mapping[tuple[str, str], Path], folder: Path, com
     parts = [f"# {plan.title}, reproduced", cost(done, command)]
     for one in done:
         parts.append(f"## {one.world.title}")
-        if one.world.kind == "sessions":
-            parts += sessions(plan, one.world, one.studies, folder)
+        if one.world.kind in VARIED:
+            tell = sessions if one.world.kind == "sessions" else variants
+            parts += tell(plan, one.world, one.studies, folder)
         else:
             parts += ablation(one) if one.world.kind == "ablation" else comparison(plan, one)
             parts += pictures(one, folder)
@@ -81,6 +83,11 @@ def cost(done: Sequence[Done], command: str) -> str:
         parts[-1] += (
             " *Preset*: the paper's hyper-parameters; *tuned*: the trial that is best on validation data, of as many "
             "for every algorithm, the preset among them. *Place*: by the first measure."
+        )
+    if "variants" in kinds:
+        parts.append(
+            "Where every method has a study of its own, its row is the trial that is best on validation data, of as "
+            "many for every method."
         )
     if "sessions" in kinds:
         parts.append(
@@ -164,39 +171,6 @@ def ablation(done: Done) -> list[str]:
     )
     header = (*(key.rpartition(".")[2] for key in keys), *(MEASURES[measure][1] for measure in done.world.measures))
     return [Cells(title="Every trial", header=header, rows=rows, words=frozenset()).markdown()]
-
-
-def ranks(measured: Mapping[str, float]) -> dict[str, int]:
-    """1 for the highest."""
-    return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
-
-
-def shown_published(figure: Published | None, share: bool) -> str:
-    """A figure of the paper."""
-    if figure is None:
-        return NOTHING
-    scale = 100 if share else 1
-    seeds = "" if figure.over_seeds is None else f" ± {scale * figure.over_seeds:.2f}"
-    devices = "" if figure.over_devices is None else f" ({scale * figure.over_devices:.1f})"
-    return f"{scale * figure.value:.{2 if share else 0}f}{seeds}{devices}"
-
-
-def shown_measured(speaker: Speaker | None, metric: str, share: bool) -> str:
-    """A figure of ours."""
-    found = np.empty(0) if speaker is None else values(speaker, metric)
-    known = found[np.isfinite(found)]
-    if speaker is None or not found.size:
-        return NOTHING
-    if not known.size:
-        return "never" if metric.endswith("recovery") else NOTHING
-    scale, digits = (100, 2) if share else (1, 0)
-    text = f"{scale * known.mean():.{digits}f}"
-    if known.size > 1:
-        text += f" ± {scale * known.std(ddof=1):.{digits}f}"
-    if known.size < found.size:
-        text += f" [{known.size} of {found.size} seeds]"
-    devices = values(speaker, f"{metric}_spread")
-    return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")
 
 
 def in_order(value: Any) -> tuple[bool, float, str]:
