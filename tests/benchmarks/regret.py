@@ -80,7 +80,7 @@ def main() -> None:
         f"{BASES['FedAvg'].lr:g} 2^(-k/2) for an instance of 2^k rounds; instances of a block begin where the last "
         "block ended (warm). With κ = 1, the paper's, no test can fail and only the ends of blocks restart. The best "
         f"model of each round is known up to a gradient of norm {TOLERANCE:g}. FedAvg is FedOmd with the Euclidean "
-        "mirror; FedOmd has the hypentropy with b = 1.\n"
+        "mirror; FedOmd has the hypentropy with b = 1. Neither η nor κ was searched for.\n"
     )
     print("| L | method | κ | dynamic regret | detections | false alarms | restarts: detections / blocks |")
     print("|--:|---|--:|--:|--:|--:|--:|")
