@@ -146,6 +146,7 @@ class Config:
             compile=values.compile,
             max_lanes=values.max_lanes,
             wireless=objects.get("wireless"),
+            regret=objects.get("regret"),
             privacy=objects.get("privacy"),
             schedule=objects.get("schedule"),
             controllers=() if objects.get("controller") is None else (objects.controller,),

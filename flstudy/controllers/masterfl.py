@@ -238,13 +238,14 @@ class MasterFL(Controller):
         return state, server, Event(moment.number, f"drift detected by {TESTS[failed]}") if failed else None
 
     def metrics(self, state: Master) -> dict[str, Tensor]:
-        """Orders of block and instance, F and F̃, failed tests (1, 2, 3 both) and restarts (1 after a whole block, 2
+        """Orders of block and instance, F, F̃ and U, failed tests (1, 2, 3 both) and restarts (1 after a whole block, 2
         after a detection) of the last round."""
         return {
             "master/block_order": state.order,
             "master/instance_order": state.active,
             "master/loss": state.loss,
             "master/reachable": state.reachable,
+            "master/best": state.best,
             "master/detected": state.failed,
             "master/restarted": state.restarted,
         }

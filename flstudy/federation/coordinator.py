@@ -16,11 +16,13 @@ from flstudy.execution.trees import leaves, refill
 from flstudy.federation.clock import RoundClock
 from flstudy.federation.control import Control
 from flstudy.federation.evaluation import Evaluation, Work, stacked
+from flstudy.federation.gauges import Gauges
 from flstudy.federation.guard import Guard
 from flstudy.federation.initial import drawn_model, initial_models
 from flstudy.federation.record import Record, averages, describe
 from flstudy.federation.steps import Exchange, prepare, received, rehearse, step, travelled
-from flstudy.metrics.wireless import Costs, Wireless
+from flstudy.metrics.suffered import Regret
+from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
@@ -48,6 +50,7 @@ class Coordinator(L.LightningModule):
         controllers: what changes the server's state around rounds, whatever the algorithm.
         schedule: how the devices' learning rate falls within a session; null keeps it.
         wireless: the radio cell whose seconds and joules every round logs; null logs none.
+        regret: how to solve for the best model of each round, so that every round logs its regret; null logs none.
         privacy: clipping and noise between the devices and the server; null changes nothing.
     """
 
@@ -66,6 +69,7 @@ class Coordinator(L.LightningModule):
         controllers: Sequence[Controller] = (),
         schedule: Schedule | None = None,
         wireless: Wireless | None = None,
+        regret: Regret | None = None,
         privacy: Privacy | None = None,
     ) -> None:
         super().__init__()
@@ -78,7 +82,7 @@ class Coordinator(L.LightningModule):
         self.__dict__["task"] = task
         self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
-        self.controllers, self.schedule, self.wireless = tuple(controllers), schedule, wireless
+        self.controllers, self.schedule, self.gauges = tuple(controllers), schedule, Gauges(wireless, regret)
         self.guard = Guard(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
         self.objective = Objective(task)
@@ -119,6 +123,7 @@ class Coordinator(L.LightningModule):
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
         self.control = Control(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
         self.control.start(self.server, self.trainer.max_epochs)
+        self.gauges.start(population, self.task)
         self.guard.start(population, self.trainer.max_epochs, self._saved)
         if self._saved is not None:
             self._restore(self._saved)
@@ -166,31 +171,16 @@ class Coordinator(L.LightningModule):
         rehearsed = [exchange for _, exchanges in extra for exchange in exchanges]
         travelled(metrics, rehearsed)
         metrics |= self.guard.metrics | {"train/lr": [algorithm.lr] * len(self.seeds)} | self.control.metrics()
-        if self.wireless is not None:
-            down, up = (size[:, None] + sent for size, sent in zip(exchanged, (fit.down, fit.up), strict=True))
-            trained = Exchange(jobs.client, down, up, fit.steps)
-            costs = [self._radio(self.wireless, index, *pair) for pair in enumerate([trained, *rehearsed])]
-            metrics |= self.wireless.metrics(costs[0], costs[1:])
+        down, up = (size[:, None] + sent for size, sent in zip(exchanged, (fit.down, fit.up), strict=True))
+        trained = Exchange(jobs.client, down, up, fit.steps)
+        known = {} if self.record is None else self.record.metrics
+        metrics |= self.gauges(index, self.server.x, [trained, *rehearsed], known)
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}
         self.record = Record(index + 1, metrics, tuple(events))
         self._show(metrics)
         if not self.guard.allows(index + 1):
             self.trainer.should_stop = True
-
-    def _radio(self, wireless: Wireless, index: int, repeat: int, exchange: Exchange) -> Costs:
-        """What an exchange of round ``index`` (from 0) cost devices: 0 is the round itself, 1, 2, … its rehearsals."""
-        return wireless.costs(
-            self.seeds,
-            index + 1,
-            exchange.clients.cpu(),
-            down=8 * exchange.down,
-            up=8 * exchange.up,
-            steps=exchange.steps.cpu(),
-            batch_size=self.population.plan.batch_size,
-            parameters=self.objective.layout.n,
-            repeat=repeat,
-        )
 
     def _weigh(self, start: float, lanes: int) -> None:
         """After the first fits, let the executor choose how to go on."""

@@ -6,6 +6,7 @@ their number (Ganguly & Aggarwal 2024, eq. 2 and 6), over the devices that take 
     F_t(x) = Σ_n p_n F_n,t(x) + λ₁ ‖x‖₁ + λ/2 ‖x‖²
 """
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Batch
-from flstudy.population import Population
-from flstudy.tasks import Objective, Penalty, initial_parameters
+from flstudy.population import Cohort, Population
+from flstudy.tasks import Objective, Penalty
 
 
 class Optimum(NamedTuple):
@@ -49,11 +50,26 @@ class Asked:
         if not self.objective.per_example:
             raise ValueError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
         self.penalty = self.objective.regulariser if l2 is None else Penalty(l2=l2)
-        self.start = initial_parameters(task, self.objective.layout, None).to("cpu", torch.float64)
-        self._solved: dict[tuple[int, bytes], tuple[Tensor, Tensor, Tensor]] = {}
+        # Not the task's parameters, which are another process's own: a resumed run finds the same.
+        self.start = torch.zeros(self.objective.layout.n, dtype=torch.float64)
+        self._solved: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
+        self._batches: dict[int, tuple[Hashable, Batch]] = {}  # of each replica the last one
+        self._asked: tuple[int, Cohort] | None = None
 
     def batch(self, index: int, replica: int) -> Batch:
-        """The examples of round ``index`` (from 0)."""
+        """The examples of round ``index`` (from 0); of the last one asked for they are kept."""
+        key = self.world(index, replica)
+        if replica not in self._batches or self._batches[replica][0] != key:
+            self._batches[replica] = key, self._gathered(index, replica)
+        return self._batches[replica][1]
+
+    def world(self, index: int, replica: int) -> Hashable:
+        """Equal for rounds (from 0) that ask for the same."""
+        client, concept = self._devices(index, replica)
+        moment = self.population.holdings.moment("train", index)
+        return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
+
+    def _gathered(self, index: int, replica: int) -> Batch:
         stack, devices = self.population.stack, self._devices(index, replica)
         lists = [self.population.holdings.held(replica, client, "train", index) for client in devices[0].tolist()]
         concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
@@ -72,8 +88,8 @@ class Asked:
             return torch.stack(found)
 
     def optimum(self, index: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
-        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from the
-        task's parameters; rounds that ask for the same are solved once.
+        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
+        rounds that ask for the same are solved once.
 
         Args:
             index: of the round.
@@ -88,9 +104,7 @@ class Asked:
             raise ValueError(f"tolerance must be > 0, got {tolerance}")
         solved = []
         for replica in range(len(self.population.seeds)):
-            client, concept = self._devices(index, replica)
-            moment = repr(self.population.holdings.moment("train", index)).encode()
-            key = (replica, client.numpy().tobytes() + concept.numpy().tobytes() + moment)
+            key = self.world(index, replica)
             if key not in self._solved or float(self._solved[key][2]) > tolerance:
                 self._solved[key] = self._solve(self.batch(index, replica), tolerance, steps)
             solved.append(self._solved[key])
@@ -98,7 +112,9 @@ class Asked:
 
     def _devices(self, index: int, replica: int) -> tuple[Tensor, Tensor]:
         """(clients [J], concepts [J]) of the round."""
-        cohort = self.population.cohort(index)
+        if self._asked is None or self._asked[0] != index:
+            self._asked = index, self.population.cohort(index)
+        cohort = self._asked[1]
         return cohort.jobs.client[replica], cohort.batches.concept[replica]
 
     def _value(self, x: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
@@ -174,7 +190,7 @@ class Asked:
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:
     """For each replica, the rounds t ≤ ``rounds`` (from 2) in which some device's concept is another than in t - 1;
-    where everybody takes part, with the same examples in every round, these are the L rounds of Definition 2."""
+    where everybody takes part these are the L rounds of Definition 2."""
     concepts = torch.stack([population.concepts(index) for index in range(rounds)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]

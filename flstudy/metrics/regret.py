@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from flstudy.metrics.drift import segments
 
 Floats = NDArray[np.float64]
+WATCHED = ("master/detected", "master/restarted")  # what `noticed` is told
 
 
 def dynamic_regret(losses: ArrayLike, optima: ArrayLike) -> Floats:
@@ -88,3 +89,25 @@ def restarts(restarted: ArrayLike) -> Mapping[str, NDArray[np.int64]]:
     """How often [...] a method began anew, by cause, from ``master/restarted`` [..., T]."""
     causes = np.asarray(restarted)
     return {"block": (causes == 1).sum(-1), "detection": (causes == 2).sum(-1)}
+
+
+def noticed(detected: ArrayLike, restarted: ArrayLike, drifts: Sequence[int]) -> dict[str, Floats]:
+    """Of a whole run, by name, each [...]: ``detections``, those that are some drift's and those that are none's;
+    ``false_alarms``, the latter; ``delay``, rounds from a drift to its detection, mean over the drifts that were
+    detected, NaN where none was (missing where nothing drifts); ``restarts_block`` and ``restarts_detection``.
+
+    Args:
+        detected: ``master/detected`` [..., T].
+        restarted: ``master/restarted`` [..., T].
+        drifts: rounds (from 1) of the drifts.
+    """
+    fired = np.asarray(detected, float) > 0
+    found = detections(fired, drifts)
+    told = np.isfinite(found.delay)
+    delay = np.where(told, found.delay, 0.0).sum(-1) / np.where(told.any(-1), told.sum(-1), np.nan)
+    return {
+        "detections": fired.sum(-1).astype(float),
+        "false_alarms": found.false_alarms.astype(float),
+        **({"delay": delay} if found.delay.shape[-1] else {}),
+        **{f"restarts_{cause}": count.astype(float) for cause, count in restarts(restarted).items()},
+    }

@@ -1,15 +1,20 @@
-"""What only the end of a run can tell: its drift's dip and recovery, its sessions' first rounds, what it has sent."""
+"""What only the end of a run can tell: its drift's dip and recovery, its sessions' first rounds, its mean accuracy,
+what it has sent, and what of its drifts it has noticed."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from flstudy.metrics.drift import dip, recovery_rounds, segments
+from flstudy.metrics.regret import WATCHED, noticed
 from flstudy.metrics.sessions import initial_accuracy
 
 SPLITS = ("valid", "test")
 SUMS = ("traffic/bits", "time/total_s", "wireless/total_s", "energy/joules")
-NAMES = (*(f"{split}/{what}" for split in SPLITS for what in ("dip", "recovery", "initial_accuracy")), *SUMS)
+OF_CURVES = ("dip", "recovery", "initial_accuracy", "mean_accuracy")
+OF_CONTROLLER = ("detections", "false_alarms", "delay", "restarts_block", "restarts_detection")
+NAMES = (*(f"{split}/{what}" for split in SPLITS for what in OF_CURVES), *SUMS)
+NAMES += tuple(f"master/{what}" for what in OF_CONTROLLER)
 """The metrics that `WholeRun` can give."""
 
 
@@ -23,16 +28,20 @@ class WholeRun:
     """
 
     def __init__(self, drifts: Sequence[int], rounds: int, sessions: Sequence[int] = ()) -> None:
-        self.segments = segments(drifts, rounds)
+        self.drifts, self.segments = tuple(drifts), segments(drifts, rounds)
         self.sessions = segments(sessions, rounds)
         self._curves: dict[str, dict[int, Sequence[float]]] = {split: {} for split in SPLITS}
         self._sums: dict[str, dict[int, np.ndarray]] = {name: {} for name in SUMS}
+        self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
         """One round, a value per replica; a round added again replaces its earlier self."""
         for split, curve in self._curves.items():
             if (name := f"{split}/accuracy") in metrics:
                 curve[round] = metrics[name]
+        for name, values in self._watched.items():
+            if name in metrics:
+                values[round] = metrics[name]
         down, up = metrics.get("traffic/down_bytes"), metrics.get("traffic/up_bytes")
         if down is not None and up is not None:
             self._sums["traffic/bits"][round] = 8 * (np.asarray(down, float) + np.asarray(up, float))
@@ -51,14 +60,18 @@ class WholeRun:
         ``valid/recovery`` and ``test/recovery``: rounds to recovery after the last drift (`recovery_rounds`), NaN
         where it never came. Both are missing where nothing drifts. ``valid/initial_accuracy`` and
         ``test/initial_accuracy``: of the ten rounds with which a session begins (`initial_accuracy`), the mean over all
-        sessions but the first; missing where there are no more. ``traffic/bits``: down and up, all devices.
-        ``time/total_s``: seconds of rounds, evaluations not included. ``wireless/total_s`` and ``energy/joules``: of
-        the devices in their radio cell, where there is one.
+        sessions but the first; missing where there are no more. ``valid/mean_accuracy`` and ``test/mean_accuracy``: of
+        all evaluations, what Master-FL's Table II calls average accuracy across T rounds. ``traffic/bits``: down and
+        up, all devices. ``time/total_s``: seconds of rounds, evaluations not included. ``wireless/total_s`` and
+        ``energy/joules``: of the devices in their radio cell, where there is one. ``master/…``: detections and restarts
+        of a controller that makes any (`regret.noticed`).
         """
         found = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
         for split, curve in self._curves.items():
             rounds = np.asarray(sorted(curve), dtype=np.int64)
             accuracy = np.asarray([curve[round] for round in rounds.tolist()]).T
+            if rounds.size:
+                found[f"{split}/mean_accuracy"] = accuracy.mean(-1).tolist()
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
                 found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
@@ -67,4 +80,10 @@ class WholeRun:
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]
                 found[f"{split}/initial_accuracy"] = np.mean(starts, axis=0).tolist()
+        if all(self._watched.values()):
+            detected, restarted = (
+                np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()
+            )
+            figures = noticed(detected, restarted, self.drifts)
+            found |= {f"master/{name}": values.tolist() for name, values in figures.items()}
         return found

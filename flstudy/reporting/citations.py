@@ -101,6 +101,8 @@ CITED: dict[str, tuple[str, ...]] = {
     # between devices and server
     "Privacy": ("mcmahan2018",),
     "AdaptiveClip": ("andrew2021",),
+    # what is measured
+    "Regret": ("ganguly2024",),
 }
 """Keys of `bibliography.ENTRIES` by what a config can name; an empty one says that there is nobody to cite."""
 
@@ -165,6 +167,7 @@ def names_used(results: StudyResults) -> list[str]:
     ]
     privacy = config.get("privacy") or {}
     world += ["Privacy"] * (privacy.get("clip") is not None) + ["AdaptiveClip"] * bool(privacy.get("adaptive_clip"))
+    world += ["Regret"] * (config.get("regret") is not None)
     search = [short(study.get("sampler") or "Tpe"), short(study.get("scheduler"))]
     return [name for name in dict.fromkeys([*algorithms, *world, *chosen, *search]) if name]
 

@@ -1,7 +1,10 @@
 """Findings as tables."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from flstudy.reporting.citations import Citation
 from flstudy.reporting.comparison import Comparison, Pair, Worlds
 from flstudy.reporting.cost import Cost
 from flstudy.reporting.load import Trial
@@ -238,3 +241,9 @@ def budget_cells(costs: tuple[Cost, ...]) -> Cells:
         rows=rows,
         words=frozenset({0}),
     )
+
+
+def citation_cells(found: Sequence[Citation]) -> Cells:
+    """Works by what they are cited for."""
+    rows = tuple((", ".join(one.used), one.key) for one in found)
+    return Cells(title="Works", header=("For", "Key"), rows=rows, words=frozenset({0, 1}))

@@ -15,6 +15,7 @@ from flstudy.reporting.domains import domains
 from flstudy.reporting.figures.style import order
 from flstudy.reporting.finding_tables import (
     budget_cells,
+    citation_cells,
     comparison_cells,
     failure_cells,
     front_cells,
@@ -25,9 +26,9 @@ from flstudy.reporting.finding_tables import (
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.page import Listing, Picture, Section
 from flstudy.reporting.ranking import plural
+from flstudy.reporting.restarts import restarts
 from flstudy.reporting.sensitivity import LEAST_TRIALS, METHOD
 from flstudy.reporting.tables import (
-    Cells,
     drift_cells,
     footnotes,
     hyperparameter_cells,
@@ -66,6 +67,7 @@ def study_sections(found: Findings, commands: Sequence[tuple[str, str]]) -> list
         ranking(found),
         comparison(found.comparison),
         curves(found),
+        restarts(found),
         sensitivity(found),
         search(found),
         pareto(found),
@@ -264,12 +266,6 @@ def cited(found: Findings) -> Section:
         tables=[citation_cells(found.citations)],
         listings=[Listing(title="BibTeX", text=bibtex(found.citations), folded=True)],
     )
-
-
-def citation_cells(found: Sequence) -> Cells:
-    """Works by what they are cited for."""
-    rows = tuple((", ".join(one.used), one.key) for one in found)
-    return Cells(title="Works", header=("For", "Key"), rows=rows, words=frozenset({0, 1}))
 
 
 def _picture(figure: Figure | None, caption: str, paper: bool = False) -> list[Picture]:

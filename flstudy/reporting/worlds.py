@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from flstudy.reporting import figures
 from flstudy.reporting.citations import bibtex, citations
 from flstudy.reporting.comparison import LEVEL, Worlds, compare_worlds
-from flstudy.reporting.finding_tables import comparison_cells, probability, standing_cells
+from flstudy.reporting.finding_tables import citation_cells, comparison_cells, probability, standing_cells
 from flstudy.reporting.findings import Findings, find
 from flstudy.reporting.latex import write_tables
 from flstudy.reporting.load import load_study
 from flstudy.reporting.page import Listing, Picture, Section, write_page
 from flstudy.reporting.plain import study_values, worlds_values
 from flstudy.reporting.report import Report, from_here, markdown
-from flstudy.reporting.sections import citation_cells, verdicts
+from flstudy.reporting.sections import verdicts
 from flstudy.reporting.tables import Cells, result_cells
 
 LONGEST = 80  # characters of a folder's name

@@ -24,8 +24,16 @@ MEASURES = {  # name in published.csv -> metric of a round, heading, whether it 
     "dip": ("test/dip", "Lowest accuracy after the drift %", True),
     "recovery": ("test/recovery", "Rounds to recovery", False),
     "initial": ("test/initial_accuracy", "Sessions' first ten rounds %", True),
+    "mean": ("test/mean_accuracy", "Mean accuracy over all rounds %", True),
+    "regret": ("regret/dynamic", "Dynamic regret", False),
+    "detections": ("master/detections", "Detections", False),
+    "false_alarms": ("master/false_alarms", "False alarms", False),
+    "delay": ("master/delay", "Rounds to detection", False),
+    "restarts_block": ("master/restarts_block", "Restarts after whole blocks", False),
+    "restarts_detection": ("master/restarts_detection", "Restarts after detections", False),
 }
-KINDS = ("comparison", "ablation", "sessions")
+KINDS = ("comparison", "ablation", "sessions", "variants")
+VARIED = ("sessions", "variants")  # kinds with a study for each variant
 
 
 class Published(NamedTuple):
@@ -41,7 +49,8 @@ class World:
     """A study of a reproduction, or several.
 
     A comparison of algorithms has one with the values that the paper gives, and one tuned; an ablation has one, whose
-    every trial is a row; sessions have one for each of the ways in which a session may start, their variants.
+    every trial is a row; sessions have one for each of the ways in which a session may start, their variants; and
+    variants have one for each row of their table, be it an algorithm, a controller over one, or whatever options say.
     """
 
     name: str
@@ -106,8 +115,9 @@ def _world(folder: Path, path: Path, name: str, said: Mapping[str, Any]) -> Worl
         if measure not in MEASURES:
             raise ConfigError(f"{path}: worlds.{name}.measures: unknown {measure!r}{nearest(measure, list(MEASURES))}")
     variants = {str(key): as_options(value) for key, value in (said.get("variants") or {}).items()}
-    if (kind == "sessions") != bool(variants):
-        raise ConfigError(f"{path}: worlds.{name}.variants must be given where kind is sessions, and only there")
+    if (kind in VARIED) != bool(variants):
+        kinds = " or ".join(VARIED)
+        raise ConfigError(f"{path}: worlds.{name}.variants must be given where kind is {kinds}, and only there")
     compared = str(said.get("compared", next(iter(variants), "")))
     if variants and compared not in variants:
         raise ConfigError(f"{path}: worlds.{name}.compared must be a variant{nearest(compared, list(variants))}")

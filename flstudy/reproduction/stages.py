@@ -27,8 +27,8 @@ class Stage(NamedTuple):
 
 
 def stages(plan: Plan, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[Stage]:
-    """The stages of these worlds (of all, if none is named), tuned ones last. An ablation has one and sessions have one
-    for each variant, whatever the names."""
+    """The stages of these worlds (of all, if none is named), tuned ones last. An ablation has one, sessions and
+    variants have one for each variant, whatever the names."""
     chosen = [world for world in plan.worlds if not worlds or world.name in worlds]
     first = [world for world in chosen if "preset" in names or world.kind != "comparison"]
     found = [Stage(world, name) for world in first for name in world.variants or ["preset"]]

@@ -21,9 +21,10 @@ from flstudy.reporting.selection import selection_metric
 from flstudy.reporting.sensitivity import sensitivities
 from flstudy.reporting.tables import NOTHING, Cells, settings
 from flstudy.reproduction.figures import alarm, curves
-from flstudy.reproduction.plan import MEASURES, Plan, Published, World
+from flstudy.reproduction.plan import MEASURES, VARIED, Plan, World
 from flstudy.reproduction.sessions import sessions
-from flstudy.reproduction.speakers import Speaker, means, speakers, values
+from flstudy.reproduction.speakers import Speaker, means, ranks, shown_measured, shown_published, speakers
+from flstudy.reproduction.variants import variants
 
 
 class Done(NamedTuple):
@@ -65,8 +66,9 @@ def page_of(world: World, folder: Path) -> Path:
 def describe(plan: Plan, done: Done, folder: Path, command: str) -> str:
     """The page of a world, whose figures go to ``folder``."""
     parts = [f"# {done.world.title}", cost(done, command)]
-    if done.world.kind == "sessions":
-        parts += sessions(plan, done.world, done.studies, folder)
+    if done.world.kind in VARIED:
+        tell = sessions if done.world.kind == "sessions" else variants
+        parts += tell(plan, done.world, done.studies, folder)
     else:
         parts += ablation(done) if done.world.kind == "ablation" else comparison(plan, done)
         parts += pictures(done, folder)
@@ -92,6 +94,11 @@ def cost(done: Done, command: str) -> str:
         parts[-1] += (
             " *Preset*: the paper's hyper-parameters; *tuned*: the trial that is best on validation data, of as many "
             "for every algorithm, the preset among them. *Place*: by the first measure."
+        )
+    if done.world.kind == "variants":
+        parts.append(
+            "Where every method has a study of its own, its row is the trial that is best on validation data, of as "
+            "many for every method."
         )
     if done.world.kind == "sessions":
         parts.append(
@@ -178,39 +185,6 @@ def ablation(done: Done) -> list[str]:
     )
     header = (*(key.rpartition(".")[2] for key in keys), *(MEASURES[measure][1] for measure in done.world.measures))
     return [Cells(title="Every trial", header=header, rows=rows, words=frozenset()).markdown()]
-
-
-def ranks(measured: Mapping[str, float]) -> dict[str, int]:
-    """1 for the highest."""
-    return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
-
-
-def shown_published(figure: Published | None, share: bool) -> str:
-    """A figure of the paper."""
-    if figure is None:
-        return NOTHING
-    scale = 100 if share else 1
-    seeds = "" if figure.over_seeds is None else f" ± {scale * figure.over_seeds:.2f}"
-    devices = "" if figure.over_devices is None else f" ({scale * figure.over_devices:.1f})"
-    return f"{scale * figure.value:.{2 if share else 0}f}{seeds}{devices}"
-
-
-def shown_measured(speaker: Speaker | None, metric: str, share: bool) -> str:
-    """A figure of ours."""
-    found = np.empty(0) if speaker is None else values(speaker, metric)
-    known = found[np.isfinite(found)]
-    if speaker is None or not found.size:
-        return NOTHING
-    if not known.size:
-        return "never" if metric.endswith("recovery") else NOTHING
-    scale, digits = (100, 2) if share else (1, 0)
-    text = f"{scale * known.mean():.{digits}f}"
-    if known.size > 1:
-        text += f" ± {scale * known.std(ddof=1):.{digits}f}"
-    if known.size < found.size:
-        text += f" [{known.size} of {found.size} seeds]"
-    devices = values(speaker, f"{metric}_spread")
-    return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")
 
 
 def in_order(value: Any) -> tuple[bool, float, str]:

@@ -28,7 +28,8 @@ def test_the_radio_cell_s_seconds_and_joules_add_up():
 
 def test_a_run_without_drift_has_sums_only():
     found = told([]).figures()
-    assert found == {"traffic/bits": [10 * 8 * 15.0, 10 * 8 * 16.0], "time/total_s": [5.0, 5.0]}
+    mean = {"valid/mean_accuracy": [pytest.approx(0.85), pytest.approx(0.75)]}
+    assert found == {"traffic/bits": [10 * 8 * 15.0, 10 * 8 * 16.0], "time/total_s": [5.0, 5.0], **mean}
     assert WholeRun([], 5).figures() == {}
 
 
@@ -79,3 +80,33 @@ def test_devices_that_are_not_there_do_not_count():
     assert spread("a", values, few)["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
     assert np.isnan(spread("a", values, torch.ones(2, 4, dtype=torch.bool))["a"]).all()  # diverged is not absent
     assert spread("a", values[:, :1], with_spread=False) == {"a": pytest.approx([0.1, 0.2])}
+
+
+def test_mean_accuracy_is_that_of_the_evaluations():
+    run = WholeRun([], 9)
+    for round, level in ((3, [0.5, 0.2]), (6, [0.7, 0.4]), (9, [0.9, 0.9])):
+        run.add(round, {"test/accuracy": level})
+    assert run.figures() == {"test/mean_accuracy": [pytest.approx(0.7), pytest.approx(0.5)]}
+
+
+def test_detections_and_restarts_of_a_whole_run():
+    """Drifts in rounds 4 and 8: the first replica notices the first after two rounds, says so once more, and raises a
+    false alarm before; the second notices nothing."""
+    run = WholeRun([4, 8], 10)
+    for round in range(1, 11):
+        detected = [{2: 1.0, 6: 2.0, 7: 3.0}.get(round, 0.0), 0.0]
+        restarted = [{3: 2.0, 5: 1.0, 7: 2.0, 8: 2.0}.get(round, 0.0), float(round in (2, 4))]
+        run.add(round, {"master/detected": detected, "master/restarted": restarted})
+    found = run.figures()
+    assert found.pop("master/delay") == [2.0, pytest.approx(math.nan, nan_ok=True)]
+    assert found == {
+        "master/detections": [3.0, 0.0],
+        "master/false_alarms": [2.0, 0.0],
+        "master/restarts_block": [1.0, 2.0],
+        "master/restarts_detection": [3.0, 0.0],
+    }
+    assert set(found) < set(NAMES)
+    still = WholeRun([], 1)
+    still.add(1, {"master/detected": [1.0], "master/restarted": [0.0]})
+    assert still.figures()["master/false_alarms"] == [1.0]
+    assert "master/delay" not in still.figures()

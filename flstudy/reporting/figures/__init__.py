@@ -6,6 +6,7 @@ from flstudy.reporting.figures.curves import curves
 from flstudy.reporting.figures.front import front_figure
 from flstudy.reporting.figures.history import history
 from flstudy.reporting.figures.importances import importances
+from flstudy.reporting.figures.instances import losses_figure, reachable_figure, schedule_figure
 from flstudy.reporting.figures.parallel import parallel
 from flstudy.reporting.figures.slices import slices
 from flstudy.reporting.figures.style import to_png, to_svg
@@ -18,7 +19,10 @@ __all__ = [
     "front_figure",
     "history",
     "importances",
+    "losses_figure",
     "parallel",
+    "reachable_figure",
+    "schedule_figure",
     "slices",
     "sweep",
     "to_png",

@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
+from flstudy.population.datasets.libsvm import KNOWN
+
 SIZES = ((9, 3), (4, 1), (14, 4), (7, 3), (11, 2))  # training and test examples of each person
 WORDS = ("the", "of", "list", "function", "to", "error", ".", "?")
 TAGS = (b"sql", b"vb.net", b"c#", b"iterator")
@@ -217,3 +219,14 @@ def accept_any_checksum(monkeypatch: Any) -> None:
 
     for module in (cifar, svhn):
         monkeypatch.setattr(module, "check_integrity", lambda path, md5=None: Path(path).is_file())
+
+
+def write_libsvm(root: Path, name: str, each: int = 12) -> None:
+    """The files of covtype or mnist, ``each`` examples of every class."""
+    from sklearn.datasets import dump_svmlight_file
+
+    known, rng = KNOWN[name], np.random.default_rng(0)
+    for file in known.files:
+        y = np.repeat(known.labels, each)
+        x = np.where(rng.random((len(y), known.features)) < 0.2, rng.random((len(y), known.features)), 0)
+        dump_svmlight_file((known.largest * x).round(4), y, str(root / file), zero_based=False)

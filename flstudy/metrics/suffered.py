@@ -1,0 +1,86 @@
+"""What a run logs of its dynamic regret, round by round (Ganguly & Aggarwal 2024, eq. 7 and Definition 1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from flstudy.algorithms.parts.hyper import check, hyper
+from flstudy.metrics.optimum import Asked
+from flstudy.population import Population
+
+SO_FAR = "regret/dynamic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """Every round is told how far its model is from the best one for that round, whose loss is solved for.
+
+    It is meant for convex tasks whose rounds ask for the same again and again: everybody takes part, the examples stay.
+    Where every round has a world of its own, every round is solved, which takes longer than its training. A task
+    without an L2 term may have no minimum.
+
+    Args:
+        tolerance: of the gradient's norm at a round's optimum, > 0.
+        steps: most L-BFGS iterations for it, ≥ 1.
+    """
+
+    tolerance: float = hyper(1e-6, "(0, inf)")
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.steps < 1:
+            raise ValueError(f"Regret: steps must be ≥ 1, got {self.steps}")
+
+    def begin(self, population: Population, task: L.LightningModule) -> "Suffered":
+        """Of a run in this world.
+
+        Raises:
+            ValueError: for a task without losses of single examples.
+        """
+        return Suffered(self, Asked(population, task))
+
+
+class Suffered:
+    """The regret of one run; what it has added up so far is in the last round's metrics, so that it resumes exactly."""
+
+    def __init__(self, settings: Regret, asked: Asked) -> None:
+        self.settings, self.asked = settings, asked
+
+    def metrics(self, index: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        """Of round ``index`` (from 0), a value per replica.
+
+        Args:
+            index: of the round.
+            x: [S, n], or [S, 1, n], the models after it, as in sec. III: "updated during round t".
+            before: the last round's metrics.
+
+        Returns:
+            ``regret/round``, F_t(x_t) - min F_t; ``regret/dynamic``, its sum since round 1; and ``world/variation``,
+            a lower bound of Δ_t: the largest |F_t - F_(t-1)| at x_t and at the optima of both rounds, 0 in round 1.
+
+        Raises:
+            ValueError: for several models, or where the tolerance is not reached.
+        """
+        x = x.detach().to("cpu", torch.float64)
+        if x.dim() == 3 and x.shape[1] == 1:
+            x = x.squeeze(1)
+        if x.dim() != 2:
+            raise ValueError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
+        best = self.asked.optimum(index, self.settings.tolerance, self.settings.steps)
+        moved = [0.0] * len(x)
+        if index and any(self.asked.world(index, s) != self.asked.world(index - 1, s) for s in range(len(x))):
+            earlier = self.asked.optimum(index - 1, self.settings.tolerance, self.settings.steps)
+            models = torch.stack([x, best.x, earlier.x], 1)
+            gaps = (self.asked.loss(index, models) - self.asked.loss(index - 1, models)).abs()
+            moved = gaps.max(1).values.tolist()
+        suffered = (self.asked.loss(index, x[:, None])[:, 0] - best.loss).tolist()
+        so_far = before[SO_FAR] if index else [0.0] * len(x)
+        return {
+            "regret/round": suffered,
+            SO_FAR: [total + now for total, now in zip(so_far, suffered, strict=True)],
+            "world/variation": moved,
+        }

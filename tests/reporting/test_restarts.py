@@ -1,0 +1,93 @@
+"""Master-FL's figures, read from their own axes, of trials whose controller was really run."""
+
+import numpy as np
+import pytest
+
+from flstudy.algorithms import FedOmd
+from flstudy.controllers import Block, Instance, MasterFL, Rate
+from flstudy.population import RepeatedDrift
+from flstudy.reporting import figures, load_study
+from flstudy.reporting.figures.instances import Span, spans, told
+from flstudy.reporting.findings import find
+from flstudy.reporting.restarts import restarts
+
+from ..bench import logistic, run, world
+
+ROUNDS, SEEDS = 40, (0, 44)
+FIGURE = [Instance(k, s, s + 2**k - 1) for k, s in
+          ((4, 0), (2, 4), (2, 12), (1, 2), (1, 14), (0, 1), (0, 5), (0, 6), (0, 8), (0, 13))]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def module():
+    controller = MasterFL(rounds=ROUNDS, rho_hat_scale=2e-3, loss_max=1.4)
+    population = world(drift=RepeatedDrift(rounds=[20]), batch_size=33, epochs=1)
+    method = FedOmd(lr=1.0, mirror="euclidean")
+    return run(method, ROUNDS, population=population, task=logistic(), seeds=SEEDS, controllers=[controller])
+
+
+@pytest.fixture
+def results(module, tmp_path, write_study, trial):
+    names = ("master/loss", "master/best", "master/instance_order", "master/block_order", "master/restarted")
+    values = {name: np.array([r.metrics[name] for r in module.records]).T.tolist() for name in names}
+    accuracy = [[0.5] * ROUNDS] * 2
+    curves = {"1": {**values, "test/accuracy": accuracy, "test/loss": accuracy}, "2": {"test/loss": accuracy}}
+    counts = {f"master/{name}": 1.0 for name in ("detections", "false_alarms", "restarts_block", "restarts_detection")}
+    trials = [trial("1", "FedOmd", 0.9, rounds=ROUNDS, metrics=counts), trial("2", "FedProx", 0.5, rounds=ROUNDS)]
+    events = [(20, "drift to concept 1")]
+    return load_study(write_study(tmp_path / "s", trials, curves=curves, events=events, rounds=ROUNDS, seeds=SEEDS))
+
+
+def test_figure_1_is_a_line_for_each_instance_thick_where_it_runs():
+    (axes,) = figures.schedule_figure(FIGURE).axes
+    thin = [c for c in axes.collections if c.get_linewidth()[0] == 1.0]
+    thick = [c for c in axes.collections if c.get_linewidth()[0] == 4.0]
+    assert len(thin) == len(FIGURE)
+    assert sum(len(c.get_segments()) for c in thick) == 16  # in every round one runs
+    longest = next(c for c in thick if c.get_segments()[0][0][1] == 4)
+    assert [segment.mean(0)[0] for segment in longest.get_segments()] == [1, 10, 11, 12]
+
+
+def test_instances_are_found_again_from_the_records(module, results):
+    trial = results.trials[0]
+    for replica, seed in enumerate(SEEDS):
+        seen = told(results, trial, replica)
+        found = spans(seed, {}, seen)
+        covering = {number: [s for s in found if s.first <= number <= s.last] for number in range(1, ROUNDS + 1)}
+        assert all(
+            min(covering[number]).order == order for number, order in enumerate(seen.order.tolist(), 1)
+        )  # the shortest one ran
+        assert found[0] == Span(Block(seed, 0, 0, Rate()).order, 1, 1)
+    assert told(results, results.trials[1]) is None
+
+
+def test_figure_2_shows_f_and_u_above_the_instances(results):
+    above, below = figures.reachable_figure(results, results.trials[0]).axes
+    drawn = {line.get_label(): line for line in above.lines if not line.get_label().startswith("_")}
+    seen = told(results, results.trials[0])
+    np.testing.assert_allclose(drawn["F, loss of the round"].get_ydata(), seen.loss)
+    np.testing.assert_allclose(drawn["U, said to be reachable"].get_ydata(), seen.best)
+    assert drawn["drift"].get_xdata()[0] == 20
+    thin = [c for c in below.collections if c.get_linewidth()[0] == 1.0]
+    assert len(thin) == len(spans(SEEDS[0], {}, seen))
+    assert figures.reachable_figure(results, results.trials[1]) is None
+
+
+def test_figure_3_tells_detections_from_whole_blocks(results):
+    rows = [("one", results, results.trials[0]), ("other", results, results.trials[1])]
+    first, second = figures.losses_figure(rows).axes
+    assert [line.get_label() for line in first.lines] == ["one", "other", "drift"]
+    seen = told(results, results.trials[0])
+    marks = {c.get_label(): [segment[0][0] for segment in c.get_segments()] for c in second.collections}
+    for cause, label in ((1, "restart after a whole block"), (2, "restart after a detection")):
+        assert marks.get(label, []) == seen.rounds[seen.restarted == cause].tolist()
+    assert set(seen.restarted) == {0, 1, 2}
+    assert figures.losses_figure([("x", results, results.trials[0])], "no/metric") is None
+
+
+def test_the_page_has_a_section_where_a_controller_restarts(results, tmp_path, write_study, trial):
+    section = restarts(find(results))
+    assert [row[0] for row in section.tables[0].rows] == ["FedOmd"]
+    assert len(section.pictures) == 2
+    plain = load_study(write_study(tmp_path / "plain", [trial("1", "FedAvg", 0.9)]))
+    assert restarts(find(plain)) is None

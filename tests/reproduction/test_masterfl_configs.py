@@ -1,0 +1,105 @@
+"""Every config and every row of Master-FL's reproduction loads, and runs two rounds; on small files in LIBSVM's format
+where it asks for these."""
+
+from pathlib import Path
+
+import pytest
+
+from flstudy.config.config import load
+from flstudy.controllers import MasterFL
+from flstudy.reproduction.plan import read_plan
+from flstudy.reproduction.stages import configure, stages
+from tests.population.datasets.on_disk import write_libsvm
+
+CONFIGS = Path(__file__).parents[2] / "tune_configs"
+PLAN = read_plan("masterfl", CONFIGS)
+ALL = sorted(path for path in PLAN.folder.glob("*.yaml") if path.name != "reproduction.yaml")
+DRIFTS = {"covtype": [65, 187, 233, 367, 411, 489], "mnist": [31, 129, 279, 310, 369, 462]}  # sec. VI
+SMALL = {"population.clients": 4, "population.participants": 4, "population.batch_size": 300, "rounds": 2, "seeds": [0]}
+SMALL |= {"evaluate_every": 1, "compile": False}
+
+
+def small(config, folder):
+    """The same with two rounds, the last drift in the second, on files that are written here."""
+    name = config.flat().get("population.dataset.name")
+    few = dict(SMALL)
+    if name is not None:
+        write_libsvm(folder, name)
+        few["population.dataset.root"] = str(folder)
+    if config.tags()["drift"] == "RepeatedDrift":
+        few["population.drift.rounds"] = [2]
+    else:
+        classes = sorted(label for group in config.flat()["population.drift.groups"] for label in group)
+        few |= {"population.drift.rounds": [2], "population.drift.groups": [classes[:2], classes[2:]]}
+    if config.flat().get("controller") is not None:
+        few["controller.rounds"] = 2
+    return config.with_overrides(few)
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore:MasterFL")
+def test_a_config_loads_and_runs_on_small_files(path, tmp_path):
+    made, records = small(load(path), tmp_path), []
+    made.rehearse()
+    made.run(records.append)
+    assert [record.round for record in records] == [1, 2]
+    assert 0 <= records[-1].metrics["valid/accuracy"][0] <= 1
+    assert made.drift_rounds() == [2]
+
+
+@pytest.mark.parametrize("stage", [s for s in stages(PLAN) if s.world.name == "digits-swap"], ids=lambda s: s.name)
+@pytest.mark.filterwarnings("ignore:MasterFL")
+def test_a_row_runs(stage, tmp_path):
+    records = []
+    small(configure(PLAN, stage), tmp_path).run(records.append)
+    assert ("master/best" in records[-1].metrics) == stage.name.startswith("Master-FL")
+    steps = 5 if stage.name in ("FedNova", "FedProx") else 1
+    assert records[-1].metrics["fit/steps"] == [steps]
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if "_" in path.stem], ids=lambda path: path.stem)
+def test_the_paper_s_numbers(path):
+    """Sec. VI: 20 devices that all take part, 500 rounds, λ, the rounds of the drifts, the pairs that are swapped."""
+    config = load(path)
+    flat, kind = config.flat(), path.stem.rpartition("_")[2]
+    assert (config.rounds, flat["population.clients"], flat["population.participants"]) == (500, 20, 20)
+    assert (flat["task"], flat["task.l1"]) == ("Logistic", 2e-4)
+    if path.stem.startswith("digits"):
+        assert config.drift_rounds() in DRIFTS.values()
+    elif path.stem != "rho_hat_scale":
+        assert config.drift_rounds() == DRIFTS[flat["population.dataset.name"]]
+        assert (flat["population.arrivals.mean"], flat["population.arrivals.deviation"]) == (1000, 200)
+        assert flat["population.arrivals.source"] == "everybody"
+    if kind == "swap":
+        assert flat["population.drift.change.pairs"] == [[0, 1], [2, 3], [4, 5]]
+    assert config.study.objective.metric == "valid/mean_accuracy"
+
+
+def test_rows_are_tuned_equally_and_are_what_they_are_called():
+    for world in ("digits-swap", "digits-introduction"):
+        made = {stage.name: configure(PLAN, stage) for stage in stages(PLAN) if stage.world.name == world}
+        assert len({config.study.trials for config in made.values()}) == 1
+        for name, config in made.items():
+            coordinator = config.build()[0]
+            masters = [c for c in coordinator.controllers if isinstance(c, MasterFL)]
+            assert bool(masters) == name.startswith("Master-FL")
+            assert all(one.rounds == config.rounds and one.lr == "instance" for one in masters)
+            mirror = getattr(coordinator.algorithm, "mirror", None)
+            assert mirror == {"FedAvg": "euclidean", "FedOmd": "hypentropy"}.get(name.removeprefix("Master-FL-"))
+            assert ("controller.rho_hat_scale" in config.study.search) == bool(masters)
+
+
+def test_the_scales_reach_from_never_to_always():
+    config = load(PLAN.folder / "rho_hat_scale.yaml")
+    scales = config.study.search["controller.rho_hat_scale"]["choice"]
+    assert config.study.trials == len(scales)
+    made = [MasterFL(rounds=500, rho_hat_scale=scale, loss_max=2.3) for scale in scales]
+    assert [3 * one.rho_hat(500) > 1 for one in made] == [scale > 0.0135 for scale in scales]
+    assert any(scale > 0.0135 for scale in scales)
+
+
+def test_table_2_is_beside_it():
+    said = {(world, name): figure.value for (world, name, measure), figure in PLAN.published.items()}
+    assert said["mnist-swap", "Master-FL-FedOmd"] == said["digits-swap", "Master-FL-FedOmd"] == 0.780
+    assert said["covtype-introduction", "Master-FL-FedAvg"] == 0.874
+    assert said["covtype-swap", "FedProx"] == 0.686
