@@ -87,8 +87,8 @@ def cost(done: Done, command: str) -> str:
     ]
     if done.world.kind != "sessions":
         parts.append(
-            "Accuracies are means over devices on test data after the last round: mean ± standard deviation over "
-            "seeds, in brackets the standard deviation over devices."
+            "Accuracies are means over devices on test data, after the last round where no heading says otherwise: "
+            "mean ± standard deviation over seeds, in brackets the standard deviation over devices."
         )
     if done.world.kind == "comparison":
         parts[-1] += (

@@ -175,7 +175,10 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
     ("change", "sentence"),
     [
         ({"config": "missing.yaml"}, "worlds.drift.config must be a file beside it, got 'missing.yaml'"),
-        ({"kind": "contest"}, "worlds.drift.kind must be one of comparison, ablation, sessions, got 'contest'"),
+        (
+            {"kind": "contest"},
+            "worlds.drift.kind must be one of comparison, ablation, sessions, variants,",
+        ),
         ({"measures": ["acuracy"]}, "worlds.drift.measures: unknown 'acuracy'.*accuracy"),
     ],
 )

@@ -1,0 +1,45 @@
+"""A world whose rows are variants, each with a study of its own: its table beside the paper's figures."""
+
+import numpy as np
+
+from flstudy.reporting import load_study
+from flstudy.reproduction.plan import Plan, Published, World
+from flstudy.reproduction.variants import variants
+
+from ..reporting.conftest import make_study, make_trial
+
+
+def study(folder, values, mean):
+    """One of FedOmd's, whose trials have these validation values; the mean accuracy of each is ``mean`` per trial."""
+    trials = [make_trial(str(n), "FedOmd", value) for n, value in enumerate(values)]
+    curves = {
+        str(n): {"test/accuracy": [[each] * 10] * 2, "test/loss": [[1.0] * 10] * 2,
+                 "test/mean_accuracy": [[np.nan] * 9 + [each]] * 2}
+        for n, each in enumerate(mean)
+    }  # fmt: skip
+    return load_study(make_study(folder, trials, curves=curves, events=[(5, "drift to concept 1")]))
+
+
+def test_a_row_for_each_variant_the_best_first(tmp_path):
+    names = {"Alone": (), "Under a master": (), "Nobody": ()}
+    world = World(name="w", title="A world", config=tmp_path, kind="variants", measures=("mean", "delay"),
+                  variants=names)  # fmt: skip
+    paper = {("w", "Alone", "mean"): Published(0.5, None, None)}
+    plan = Plan(name="p", folder=tmp_path, title="P", worlds=(world,), published=paper)
+    done = {
+        "Alone": study(tmp_path / "a", [0.6, 0.7], [0.9, 0.65]),  # chosen on validation data, not on test data
+        "Under a master": study(tmp_path / "b", [0.6, 0.1], [0.8, 0.1]),
+        "Nobody": load_study(make_study(tmp_path / "c", [make_trial("0", "FedOmd", 0.1, status="diverged")])),
+    }
+    table, chosen, lost, *pictures = variants(plan, world, done, tmp_path)
+    head, *rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert head.strip("| ").split(" | ") == [
+        "Method", "Mean accuracy over all rounds %, paper", "Mean accuracy over all rounds %", "Rounds to detection"
+    ]  # fmt: skip
+    assert [row.strip("| ").split(" | ")[:3] for row in rows] == [
+        ["Under a master", "–", "80.00 ± 0.00"], ["Alone", "50.00", "65.00 ± 0.00"]
+    ]  # fmt: skip
+    assert "Under a master" in chosen
+    assert lost == "No trial did all its rounds: Nobody."
+    assert len(pictures) == 2
+    assert all((tmp_path / f"w-{kind}.png").stat().st_size > 10_000 for kind in ("curves", "losses"))
