@@ -147,9 +147,10 @@ def play(controller, loss, rounds, seed=7):
         k = int(state.active)
         moment = moment._replace(weights=JOBS[1])
         state, server, event = controller.after_round(state, server, JOBS[0] * loss(t, k), moment)
-        order, active, f, reachable, failed, restarted = (float(v) for v in controller.metrics(state).values())
-        log.append({"t": t, "m": order, "k": active, "F": f, "optimistic": reachable, "failed": failed,
-                    "restarted": restarted})  # fmt: skip
+        told = {name.removeprefix("master/"): float(value) for name, value in controller.metrics(state).items()}
+        failed = told["failed"] = told.pop("detected")
+        names = {"block_order": "m", "instance_order": "k", "loss": "F", "reachable": "optimistic", "best": "U"}
+        log.append({"t": t, **{names.get(name, name): value for name, value in told.items()}})
         assert (event is None) == (failed == 0)
     return log
 

@@ -18,7 +18,7 @@ def schedule(block, m, rho, draw):
 
 
 def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect):
-    """What happens in every round: dict(t, m, k, F, optimistic, failed, restarted)."""
+    """What happens in every round: dict(t, m, k, F, optimistic, U, failed, restarted)."""
 
     def rho(t):
         return min(c1 / math.sqrt(t) + c2 / t, 1.0)
@@ -47,7 +47,7 @@ def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect):
             done = tau + 1
             if sum(f - o for f, o in zip(every, optimistic, strict=True)) / done >= 3 * rho_hat(done):  # Test 2
                 flags |= 2
-            log.append({"t": t, "m": m, "k": running["k"], "F": f, "optimistic": optimistic[-1], "failed": flags,
+            log.append({"t": t, "m": m, "k": running["k"], "F": f, "optimistic": optimistic[-1], "U": highest, "failed": flags,
                         "restarted": cause if first else 0})  # fmt: skip
             first = False
             t += 1
