@@ -47,8 +47,8 @@ def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect):
             done = tau + 1
             if sum(f - o for f, o in zip(every, optimistic, strict=True)) / done >= 3 * rho_hat(done):  # Test 2
                 flags |= 2
-            log.append({"t": t, "m": m, "k": running["k"], "F": f, "optimistic": optimistic[-1], "U": highest, "failed": flags,
-                        "restarted": cause if first else 0})  # fmt: skip
+            log.append({"t": t, "m": m, "k": running["k"], "F": f, "optimistic": optimistic[-1], "U": highest,
+                        "failed": flags, "restarted": cause if first else 0})  # fmt: skip
             first = False
             t += 1
             if flags:
