@@ -243,8 +243,9 @@ def preset(content: str, asked: Sequence[str]) -> list[str]:
     given = written.get("algorithm")
     path = given.get("class_path") if isinstance(given, Mapping) else given
     chosen = next((value for key, value in reversed(list(pairs(asked))) if key == "algorithm"), path)
-    own = given.get("init_args") or {} if isinstance(given, Mapping) and short(chosen) == short(path) else {}
-    values = {f"algorithm.{key}": v for key, v in presets.get(short(chosen), {}).items() if key not in own}
+    said = dict(_flatten(written)) if short(chosen) == short(path) else {}  # of the file's own algorithm it knows best
+    every = {key if "." in key else f"algorithm.{key}": v for key, v in presets.get(short(chosen), {}).items()}
+    values = {key: value for key, value in every.items() if key not in said}
     return arguments({"algorithm": chosen, **values}) if values else []
 
 

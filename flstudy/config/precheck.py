@@ -232,18 +232,20 @@ def _search(space: Mapping[str, Any], chosen: Mapping[str, str]) -> None:
 
 
 def _presets(presets: Mapping[str, Any]) -> None:
-    """Check that each preset is one of an algorithm, of its own hyper-parameters, and within their domains."""
+    """Check that each preset is one of an algorithm, of hyper-parameters that there are, and within their domains."""
     for name, values in presets.items():
         where = f"study.presets.{name}"
         short = _class(where, name, "algorithm")
         if not isinstance(values, Mapping):
             raise ConfigError(f"{where} must hold hyper-parameters and values, got {values!r}")
-        known = parameters(short) if short else {}
         for key, value in values.items():
-            if short and key not in known:
-                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(str(key), sorted(known))}")
-            if short:
-                check_value(f"{where}.{key}", value, known[key].annotation, known[key].domain)
+            owner, _, own = str(key).rpartition(".")  # a dotted key is one of the config: privacy.clip
+            known = _known(str(key), {}) if owner else parameters(short) if short else None
+            if known is None:
+                continue
+            if own not in known:
+                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(str(key), sorted(_full(owner, known)))}")
+            check_value(f"{where}.{key}", value, known[own].annotation, known[own].domain)
 
 
 def _root(key: str) -> str:

@@ -233,7 +233,8 @@ class Study:
     chosen algorithm lacks is left out of its trials."""
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Values that belong to one algorithm, such as {FedProx: {mu: 0.01}}: they hold wherever the config, or the search,
-    chooses that algorithm and says nothing else, and are its first trial."""
+    chooses that algorithm and says nothing else, and are its first trial. A key with a dot, such
+    as privacy.clip, is one of the config; there too the file's own algorithm keeps what the file says."""
     sampler: Sampler = field(default_factory=Tpe)
     """What proposes the trials: see flstudy list samplers."""
     scheduler: Scheduler | None = None

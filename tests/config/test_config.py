@@ -309,6 +309,19 @@ def test_presets_are_an_algorithm_s_own_values(tmp_path: Path) -> None:
     assert load(written).flat() == prox.flat()
 
 
+def test_a_preset_may_reach_beyond_its_algorithm(tmp_path: Path) -> None:
+    path = with_presets(tmp_path, {"FedProx": {"mu": 0.25, "population.epochs": 7}})
+    assert load(path).flat()["population.epochs"] != 7
+    prox = load(path, options=["--algorithm", "FedProx"])
+    assert prox.flat()["population.epochs"] == 7
+    assert load(path, options=["--algorithm", "FedProx", "--population.epochs", "3"]).flat()["population.epochs"] == 3
+    searched = prox.with_overrides({"population.epochs": 2})
+    assert searched.flat()["population.epochs"] == 2
+    written = tmp_path / "again.yaml"
+    written.write_text(yaml.safe_dump(searched.plain()))
+    assert load(written).flat()["population.epochs"] == 2
+
+
 def test_what_a_file_says_itself_goes_before_a_preset(tmp_path: Path) -> None:
     algorithm = {"class_path": "FedProx", "init_args": {"lr": 0.7}}
     config = load(with_presets(tmp_path, {"FedProx": {"mu": 0.25, "lr": 0.01}}, algorithm))
@@ -321,6 +334,10 @@ def test_what_a_file_says_itself_goes_before_a_preset(tmp_path: Path) -> None:
         ({"FedPox": {"mu": 1}}, "study.presets: unknown algorithm 'FedPox': did you mean 'FedProx'?"),
         ({"FedProx": {"lrr": 1}}, "unknown key 'study.presets.FedProx.lrr': did you mean 'lr'?"),
         ({"FedProx": {"mu": -1}}, "study.presets.FedProx.mu must lie in [0, inf), got -1"),
+        (
+            {"FedProx": {"population.epocs": 2}},
+            "key 'study.presets.FedProx.population.epocs': did you mean 'population.ep",
+        ),
         ({"FedProx": 1}, "study.presets.FedProx must hold hyper-parameters and values, got 1"),
     ],
 )
