@@ -61,6 +61,8 @@ def assert_nothing_is_missing(store, trials) -> None:
         for split in ("valid", "test"):
             names = [f"{split}/accuracy", f"{split}/accuracy_std", *(f"seed{s}/{split}/accuracy" for s in (0, 44, 56))]
             expected |= {name: range(2, ROUNDS + 1, 2) for name in names}
+            of_all = [name.replace("/accuracy", "/mean_accuracy") for name in names]  # with the last round too
+            expected |= {name: range(ROUNDS, ROUNDS + 1) for name in of_all}
         assert set(run.data.metrics) == set(expected)
         for name, rounds in expected.items():
             history = store.client.get_metric_history(run.info.run_id, name)
