@@ -42,6 +42,7 @@ class Trial:
     feasible: bool = True  # within study.constraints
     stage: str = "search"  # or confirm: trained again on new seeds, for which its overrides have the key seeds
     of: str | None = None  # the trial of the search that is confirmed
+    source: str | None = None  # STUDY/TRIAL that trained it, if another study did
     started: float | None = None  # seconds since 1970
     ended_at: float | None = None
     attempts: int = 1
@@ -174,6 +175,7 @@ def _trial(entry: Mapping[str, Any]) -> Trial:
         feasible=bool(entry.get("feasible", True)),
         stage=str(entry.get("stage", "search")),
         of=None if entry.get("of") is None else str(entry["of"]),
+        source=entry.get("source"),
         started=entry.get("started"),
         ended_at=entry.get("ended_at"),
         attempts=int(entry.get("attempts") or 1),

@@ -50,7 +50,8 @@ def configure(plan: Plan, stage: Stage, options: Sequence[str] = ()) -> Config:
 
 
 def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str] = ()) -> Path:
-    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on.
+    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on. A search
+    begins with the preset stage's trials, if that is finished, instead of training them once more.
 
     Raises:
         ConfigError: if the study stopped without a single finished trial, or is running elsewhere.
@@ -66,7 +67,9 @@ def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str]
         return folder
     console.rule(name)
     if state is None:
-        code = run_study(config, console)
+        presets = folder.with_name(stage._replace(name="preset").study(plan))
+        tried = stage.name == "tuned" and standing(presets).get("state") == "finished"
+        code = run_study(config, console, known=presets if tried else None)
     else:
         code = run_study(load(folder / "study.yaml", command="tune"), console, folder)
     if code:

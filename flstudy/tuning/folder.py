@@ -42,6 +42,7 @@ class TrialSummary:
     feasible: bool = True  # within study.constraints
     stage: str = "search"  # or confirm: trained again on new seeds
     of: int | None = None  # the trial of the search that is confirmed
+    source: str | None = None  # STUDY/TRIAL that trained it, if another study did
     started: float | None = None  # seconds since 1970, of the first start
     ended_at: float | None = None
     attempts: int = 0  # starts

@@ -2,6 +2,7 @@
 
 import functools
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import Asha, ConfigError, HyperBand, MedianStopping, Pbt, RandomSearch
@@ -10,10 +11,12 @@ from flstudy.tuning.trial import algorithm_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
+    from flstudy.tuning.alike import Past
 
 
-def make_scheduler(config: "Config") -> Any:
-    """The scheduler of the config's study: one for each algorithm, or one for all (`Alike`)."""
+def make_scheduler(config: "Config", past: "Sequence[Past]" = ()) -> Any:
+    """The scheduler of the config's study: one for each algorithm, or one for all (`Alike`). ``past``: trials that
+    ended before, with which the new ones are compared as if they had run beside them."""
     from ray.tune.schedulers import FIFOScheduler
 
     from flstudy.tuning.alike import Alike
@@ -26,7 +29,10 @@ def make_scheduler(config: "Config") -> Any:
             return None
         return algorithm_of(config, proposal["overrides"]) if config.study.allocation == "equal" else "all"
 
-    return Alike(lambda proposal: _scheduler(config, proposal), kind)
+    scheduler = Alike(lambda proposal: _scheduler(config, proposal), kind)
+    for trial in () if isinstance(config.study.scheduler, Pbt) else past:  # its trials change while they train
+        scheduler.recall(trial)
+    return scheduler
 
 
 def _population(config: "Config", settings: Pbt, proposal: dict[str, Any]) -> Any:

@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
 
 def run_study(
-    config: "Config", console: Console | None = None, resume: Path | None = None, *, as_json: bool = False
+    config: "Config",
+    console: Console | None = None,
+    resume: Path | None = None,
+    *,
+    known: Path | None = None,
+    as_json: bool = False,
 ) -> int:
     """Tune ``config``, or go on with the study in the folder ``resume``, then show and keep the comparison; returns
-    the exit status. ``as_json`` prints one JSON object at the end and nothing else.
+    the exit status. ``known`` is another study, whose trials need not be trained again. ``as_json`` prints one JSON
+    object at the end and nothing else.
 
     1 where no trial finished, so that there is nothing to compare, or where too many failed.
     """
     console = console or terminal()
-    result = tune(config, console, resume, quiet=as_json)
+    result = tune(config, console, resume, known=known, quiet=as_json)
     events = [event._asdict() for event in config.events()]
     (result.path / "events.json").write_text(json.dumps(events, indent=2) + "\n")
     written = report(result.path)

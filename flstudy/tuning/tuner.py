@@ -27,6 +27,7 @@ from flstudy.tuning.schedulers import check_scheduler, make_scheduler, rungs
 from flstudy.tuning.sharing import share
 from flstudy.tuning.space import Space
 from flstudy.tuning.twostep import Steps, steps_of, told
+from flstudy.tuning.warmstart import take_over
 from flstudy.tuning.worker import Assignment, trainable
 
 if TYPE_CHECKING:
@@ -62,13 +63,19 @@ class StudyResult:
 
 
 def tune(
-    config: "Config", console: Console | None = None, resume: Path | None = None, *, quiet: bool = False
+    config: "Config",
+    console: Console | None = None,
+    resume: Path | None = None,
+    *,
+    known: Path | None = None,
+    quiet: bool = False,
 ) -> StudyResult:
     """Run the study of ``config`` in a new folder; Ctrl-C ends it early with what it has.
 
     With ``resume``, the folder of a study that stopped or was killed, it goes on there: trials that ended are kept,
-    the others are run again, from their snapshots and in their MLflow runs, and the sampler knows what it knew. Only
-    the scheduler starts with empty rungs. ``quiet`` prints nothing.
+    the others are run again, from their snapshots and in their MLflow runs, and the sampler and the scheduler know what
+    they knew. ``known`` is the folder of another study: trials of it that this one would train alike are not trained
+    again. ``quiet`` prints nothing.
 
     Raises ConfigError, before any trial starts, for a search space, store, folder or resources that cannot work.
     """
@@ -101,6 +108,10 @@ def tune(
                 console.print(
                     f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}", highlight=False
                 )
+            if known is not None:
+                past = take_over(known, folder, config)
+                if not quiet:
+                    console.print(f"{folder.name}: {len(past)} trials known from {known.name}", highlight=False)
         study_id = folder.state().get("study_id") or uuid.uuid4().hex
         folder.write_config(config)
         folder.write_state("running", study_id=study_id, store=store.uri, environment=environment())
@@ -160,9 +171,10 @@ def before_it_starts(config: "Config", steps: Sequence[Steps]) -> list[str]:
 def _fit(
     assignment: Assignment, space: Space, ledger: Ledger, interrupt: threading.Event, past: Sequence[TrialSummary]
 ) -> None:
-    """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those of a resumed study."""
+    """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those that are known already."""
     from ray import tune
 
+    from flstudy.tuning.alike import told_before
     from flstudy.tuning.searcher import Search
     from flstudy.tuning.watch import Stop, Watch
 
@@ -182,7 +194,7 @@ def _fit(
         tune.with_resources(trainable(assignment), resources),
         tune_config=tune.TuneConfig(
             search_alg=search,
-            scheduler=make_scheduler(assignment.config),
+            scheduler=make_scheduler(assignment.config, told_before(folder, past, study.objective.metric)),
             num_samples=-1,  # the search says when it is over
             reuse_actors=True,  # importing torch anew for every trial took three times as long
         ),

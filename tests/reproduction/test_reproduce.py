@@ -135,7 +135,11 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys):
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in page.splitlines() if line.startswith("| ")}
     assert "50.00 ± 2.00 (10.0)" in rows["FedAvg"] or "50.00 ± 2.00 (10.0)" in page
     assert "Spearman's rank correlation of the paper's order and that of the presets" in page
-    assert "9 trials, 45 rounds" in page
+    assert "6 trials, 30 rounds" in page  # the search began with the three of the presets
+    searched = load_study(Path("studies/small-drift-tuned")).searched
+    assert [trial.source for trial in searched[:3]] == [f"small-drift-preset/{number}" for number in range(3)]
+    assert all(trial.source is None and trial.status == "finished" and trial.run_id for trial in searched[3:])
+    assert all(trial.run_id for trial in searched)
     assert "2 trials, 10 rounds" in (paper / "results" / "epochs.md").read_text()
     readme = (paper / "results" / "README.md").read_text()
     assert "- [A drift](drift.md)\n- [Epochs](epochs.md)\n" in readme
