@@ -13,7 +13,8 @@ from flstudy.config.sections import ConfigError
 COMMANDS = {
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
-    "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]",
+    "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]\n"
+    "          begin with another one's trials: flstudy tune CONFIG --known STUDY",
     "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
@@ -86,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
+    known = named_study(arguments, "--known") if command == "tune" else None
     resume = resumed(arguments) if command == "tune" else None
+    if resume is not None and known is not None:
+        raise ConfigError("--known is for a new study, --resume for one that stopped: leave out one of the two")
     as_json = command == "tune" and "--json" in arguments
     if as_json:
         arguments.remove("--json")
@@ -126,7 +130,7 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.study import run_study
 
-    return run_study(config, resume=resume, as_json=as_json)
+    return run_study(config, resume=resume, known=known, as_json=as_json)
 
 
 CHANGEABLE = (
@@ -138,22 +142,30 @@ CHANGEABLE = (
 
 def resumed(arguments: list[str]) -> Path | None:
     """The folder of the study after ``--resume``, which is taken out of the arguments."""
+    folder = named_study(arguments, "--resume")
+    if folder is None:
+        return None
+    for key, _ in pairs(arguments):
+        if key not in CHANGEABLE:
+            raise ConfigError(
+                f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
+            )
+    if arguments and not arguments[0].startswith("-"):
+        raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
+    return folder
+
+
+def named_study(arguments: list[str], wanted: str) -> Path | None:
+    """The folder of the study after an option, both of which are taken out of the arguments."""
     for place, option in enumerate(arguments):
         name, given, value = option.partition("=")
-        if name != "--resume":
+        if name != wanted:
             continue
         value = value if given else (arguments[place + 1] if place + 1 < len(arguments) else "")
         del arguments[place : place + (1 if given else 2)]
         folder = Path(value) if Path(value).is_dir() and value else Path("studies") / value
         if not value or not (folder / "study.yaml").is_file():
-            raise ConfigError(f"--resume: there is no study {value!r}: see flstudy studies")
-        for key, _ in pairs(arguments):
-            if key not in CHANGEABLE:
-                raise ConfigError(
-                    f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
-                )
-        if arguments and not arguments[0].startswith("-"):
-            raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
+            raise ConfigError(f"{wanted}: there is no study {value!r}: see flstudy studies")
         return folder
     return None
 

@@ -22,8 +22,8 @@ def take_over(other: Path, folder: StudyFolder, config: "Config") -> list[TrialS
     from 0.
 
     A trial is taken over if it ended by itself, its values lie in this study's search space, and this study would
-    train it with the same config to the last value; what it cost stays with the study that trained it. None are, if
-    the studies have different objectives.
+    train it with the same config to the last value. None are, if the studies have different objectives. Whether both
+    ran the same version of flstudy is not asked.
 
     Raises:
         ConfigError: if ``other`` holds no study.
@@ -35,7 +35,9 @@ def take_over(other: Path, folder: StudyFolder, config: "Config") -> list[TrialS
     taken: list[TrialSummary] = []
     for trial in source.read_trials():
         searched = trial.stage == "search" and trial.status in WHOLE and set(trial.overrides) <= set(domains)
-        if not searched or not all(domains[key].contains(value) for key, value in trial.overrides.items()):
+        if not searched or not source.records(trial.trial).is_dir():
+            continue
+        if not all(domains[key].contains(value) for key, value in trial.overrides.items()):
             continue
         if config.with_overrides(trial.overrides).flat() != theirs.with_overrides(trial.overrides).flat():
             continue

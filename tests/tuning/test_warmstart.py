@@ -10,6 +10,7 @@ import yaml
 from rich.console import Console
 from stand_in import StandIn, study
 
+from flstudy import cli
 from flstudy.config import Asha, MedianStopping, Pbt
 from flstudy.config.config import load
 from flstudy.federation import Record
@@ -145,8 +146,8 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
     assert [run.data.metrics["valid/accuracy"] for run in runs] == [
         pytest.approx(trial.metrics["valid/accuracy"]) for trial in result.trials
     ]
-    everything = load(path, options=["--study.name", "nothing-new"], command="tune")
-    full = tune(everything, Console(file=io.StringIO()), known=folder)  # it has all its trials: none is run
+    assert cli.main(["tune", str(path), "--known", str(folder), "--study.name", "nothing-new"]) == 0
+    full = load_study(folder.with_name("nothing-new"))  # it has all its trials: none is run
     assert [trial.source for trial in full.trials] == ["presets/0", "presets/1"]
 
 
