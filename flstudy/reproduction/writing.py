@@ -77,7 +77,13 @@ def describe(plan: Plan, done: Done, folder: Path, command: str) -> str:
 
 def cost(done: Done, command: str) -> str:
     """What made the page, on what, and how long it took."""
-    trials = [(results, trial) for results in done.studies.values() for trial in results.trials if not trial.source]
+    here = {results.name for results in done.studies.values()}  # whose trials others of them may have taken over
+    trials = [
+        (results, trial)
+        for results in done.studies.values()
+        for trial in results.trials
+        if (trial.source or "").rpartition("/")[0] not in here
+    ]
     hours = float(np.nansum([spent_by(results, trial).hours for results, trial in trials]))
     rounds = sum(trial.rounds for _, trial in trials)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
