@@ -17,6 +17,7 @@ from flstudy.config.parser import arguments, build_parser, command_line, parse, 
 from flstudy.config.precheck import pairs, precheck
 from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.federation import Coordinator, Record
+from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
 from flstudy.population.loaded import Keeper, Loaded, installed
 
@@ -49,6 +50,7 @@ class Config:
         objects = self._objects()
         self.study: Study = objects.study
         self.run_section: Run = objects.run
+        self.recovery: Recovery = objects.recovery
         self.rounds: int = self.values.rounds
         self.seeds: list[int] = self.values.seeds
         self.store: str | None = self.values.store

@@ -14,6 +14,7 @@ from flstudy.config.names import nearest
 from flstudy.config.precheck import LINKED, ROOTS, names, pairs
 from flstudy.config.sections import ConfigError, Run, Sampler, Scheduler, Study
 from flstudy.controllers import Controller, Schedule
+from flstudy.metrics.drift import Recovery
 from flstudy.metrics.suffered import Regret
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Dataset, Population
@@ -79,6 +80,7 @@ def build_parser(command: str) -> ArgumentParser:
         help="How the devices' learning rate falls within a session: flstudy list schedules.",
     )
     parser.add_argument("--wireless", type=Wireless | None, default=None, help="A radio cell whose costs are logged.")
+    parser.add_class_arguments(Recovery, "recovery")
     parser.add_argument(
         "--regret", type=Regret | None, default=None, help="Log dynamic regret; the tolerance of each round's optimum."
     )

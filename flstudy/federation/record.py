@@ -36,11 +36,13 @@ def describe(
         batch_size: B, by which epochs are counted.
     """
     per_epoch = torch.div(cohort.sizes + batch_size - 1, batch_size, rounding_mode="floor")
+    epochs = fit.steps.to(per_epoch.device) / per_epoch
     replicas, jobs = fit.steps.shape
     values = {
         "train/loss": fit.loss.mean(1),
         "fit/steps": fit.steps.double().mean(1),
-        "fit/epochs": (fit.steps.to(per_epoch.device) / per_epoch).mean(1),
+        "fit/epochs": epochs.mean(1),
+        "fit/total_epochs": epochs.sum(1),
         **{f"server/{name}": value for name, value in diagnostics.items()},
     }
     return {

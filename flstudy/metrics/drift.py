@@ -10,7 +10,7 @@ after that round's server step. A replica whose accuracy is NaN (it diverged) ge
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,19 +19,36 @@ Floats = NDArray[np.float64]
 _SLACK = 1e-6  # accuracies averaged in float32 may exceed 1 by a rounding error
 
 
-class RecoveryRule(TypedDict):
-    """Keyword arguments of `recovery_rounds`, so that a preset is passed as `**PAPER`."""
-
-    window: int
-    tolerance: float
-    steady: int
+def _positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
 
 
-DEFAULT: RecoveryRule = {"window": 3, "tolerance": 0.02, "steady": 5}
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """When accuracy has recovered from a drift (`recovery_rounds`); windows count evaluations, not rounds."""
+
+    window: int = 3
+    """Evaluations over which accuracy is smoothed."""
+    tolerance: float = 0.02
+    """How near to the steady state smoothed accuracy must stay, a fraction of accuracy."""
+    steady: int = 5
+    """Evaluations at the end of a concept whose mean is its steady state."""
+
+    def __post_init__(self) -> None:
+        _positive("recovery.window", self.window)
+        _positive("recovery.steady", self.steady)
+        if not 0 < self.tolerance < 1:
+            raise ValueError(
+                f"recovery.tolerance must be in (0, 1), a fraction of accuracy, got {self.tolerance}: 0.02 is usual"
+            )
+
+
+DEFAULT = Recovery()
 """For short studies, evaluated every round or every few rounds."""
 
-PAPER: RecoveryRule = {"window": 100, "tolerance": 0.01, "steady": 100}
-"""FLASH averages its curves "across 100 rounds of interval" (Figure 3), an evaluation a round; tolerance: ours."""
+PAPER = Recovery(window=100, tolerance=0.01, steady=100)
+"""FLASH averages its curves "across 100 rounds of interval" (Figure 3), here an evaluation a round; tolerance: ours."""
 
 
 def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
@@ -47,7 +64,7 @@ def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
 
 
 def accuracy_before(
-    rounds: ArrayLike, accuracy: ArrayLike, drift: int, *, window: int = DEFAULT["steady"], since: int = 1
+    rounds: ArrayLike, accuracy: ArrayLike, drift: int, *, window: int = DEFAULT.steady, since: int = 1
 ) -> Floats:
     """Mean accuracy of the last `window` evaluations before round `drift`, of all of them where there are fewer.
 
@@ -76,9 +93,9 @@ def recovery_rounds(
     drift: int,
     until: int | None = None,
     *,
-    window: int = DEFAULT["window"],
-    tolerance: float = DEFAULT["tolerance"],
-    steady: int = DEFAULT["steady"],
+    window: int = DEFAULT.window,
+    tolerance: float = DEFAULT.tolerance,
+    steady: int = DEFAULT.steady,
 ) -> Floats:
     """Rounds from the drift until accuracy has reached, and keeps, its steady state under the new concept.
 
@@ -136,8 +153,3 @@ def _stretch(rounds: ArrayLike, accuracy: ArrayLike, first: int, last: int | Non
             f"rounds must have an evaluation in [{first}, {last}], got {r[0]} to {r[-1]} ({r.size} of them)"
         )
     return r[inside].astype(np.int64), a[..., inside]
-
-
-def _positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")

@@ -2,10 +2,11 @@
 what it has sent, and what of its drifts it has noticed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
-from flstudy.metrics.drift import dip, recovery_rounds, segments
+from flstudy.metrics.drift import DEFAULT, Recovery, dip, recovery_rounds, segments
 from flstudy.metrics.regret import WATCHED, noticed
 from flstudy.metrics.sessions import initial_accuracy
 
@@ -25,9 +26,13 @@ class WholeRun:
         drifts: rounds of the world's drifts, from 1.
         rounds: of the whole run.
         sessions: rounds with which sessions begin, but for the first.
+        rule: when a drift is recovered from.
     """
 
-    def __init__(self, drifts: Sequence[int], rounds: int, sessions: Sequence[int] = ()) -> None:
+    def __init__(
+        self, drifts: Sequence[int], rounds: int, sessions: Sequence[int] = (), rule: Recovery = DEFAULT
+    ) -> None:
+        self.rule = rule
         self.drifts, self.segments = tuple(drifts), segments(drifts, rounds)
         self.sessions = segments(sessions, rounds)
         self._curves: dict[str, dict[int, Sequence[float]]] = {split: {} for split in SPLITS}
@@ -75,7 +80,9 @@ class WholeRun:
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
                 found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
-                found[f"{split}/recovery"] = recovery_rounds(rounds, accuracy, last, until).tolist()
+                found[f"{split}/recovery"] = recovery_rounds(
+                    rounds, accuracy, last, until, **asdict(self.rule)
+                ).tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]

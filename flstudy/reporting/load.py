@@ -21,6 +21,7 @@ import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
+from flstudy.metrics.drift import Recovery
 from flstudy.tracking.records import curve, read_records
 from flstudy.tracking.trials import read_entries
 
@@ -84,6 +85,11 @@ class StudyResults:
     def seeds(self) -> list[int]:
         seeds = self.config.get("seeds", [])
         return [int(seed) for seed in seeds] if isinstance(seeds, list) else [int(seeds)]
+
+    @property
+    def recovery(self) -> Recovery:
+        """When the study's trials have recovered from a drift."""
+        return Recovery(**(self.config.get("recovery") or {}))
 
     @property
     def objective(self) -> tuple[str, bool]:

@@ -3,13 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flstudy.metrics.drift import accuracy_before, dip, recovery_rounds, segments
+from flstudy.metrics.drift import DEFAULT, Recovery, accuracy_before, dip, recovery_rounds, segments
 from flstudy.reporting.load import StudyResults, Trial
 from flstudy.reporting.selection import Chosen, choose, selection_metric
 
@@ -81,6 +81,7 @@ class Ranking:
     accuracy_metric: str  # of the curves
     notes: tuple[str, ...]  # one sentence each
     sessions: tuple[tuple[int, int], ...] = ()  # first and last rounds of the second session and those after it
+    rule: Recovery = DEFAULT  # when a drift is recovered from
 
     @property
     def confirmed(self) -> bool:
@@ -129,6 +130,7 @@ def rank(results: StudyResults) -> Ranking:
         accuracy_metric=accuracy_metric,
         notes=(*notes, *_counts(results, chosen)),
         sessions=tuple(segments([event.round for event in results.events if event.session], results.rounds)),
+        rule=results.recovery,
     )
 
 
@@ -152,7 +154,7 @@ def _drifts(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) 
         if event.session:
             continue
         labels[event.round] = f"{labels[event.round]}, {event.label}" if event.round in labels else event.label
-    unknown = np.full(accuracy.shape[:-1], np.nan)
+    unknown, rule = np.full(accuracy.shape[:-1], np.nan), results.recovery
     drifts, since = [], 1
     for first, last in segments(list(labels), results.rounds):
         earlier = ((rounds >= since) & (rounds < first)).any()
@@ -161,9 +163,11 @@ def _drifts(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) 
             Drift(
                 round=first,
                 label=labels[first],
-                before=accuracy_before(rounds, accuracy, first, since=since) if earlier else unknown,
+                before=accuracy_before(rounds, accuracy, first, window=rule.steady, since=since)
+                if earlier
+                else unknown,
                 dip=dip(rounds, accuracy, first, last) if during else unknown,
-                recovery=recovery_rounds(rounds, accuracy, first, last) if during else unknown,
+                recovery=recovery_rounds(rounds, accuracy, first, last, **asdict(rule)) if during else unknown,
             )
         )
         since = first

@@ -9,7 +9,6 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from flstudy.metrics.drift import DEFAULT
 from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reporting.ranking import Floats, Ranking
 
@@ -165,11 +164,11 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
             )
     most = max((len(row.drifts) for row in ranking.rows), default=0)
     if most:
-        first, last = ("first ", "last ") if most > 1 else ("", "")
+        (first, last), rule = ("first ", "last ") if most > 1 else ("", ""), ranking.rule
         notes.append(
-            f"Before: last {DEFAULT['steady']} evaluations before the {first}drift. Dip: lowest accuracy after it. "
-            f"Recovery, after the {last}drift: the mean of {DEFAULT['window']} evaluations stays within "
-            f"{100 * DEFAULT['tolerance']:g} points of that of the last {DEFAULT['steady']}; "
+            f"Before: last {rule.steady} evaluations before the {first}drift. Dip: lowest accuracy after it. "
+            f"Recovery, after the {last}drift: the mean of {rule.window} evaluations stays within "
+            f"{100 * rule.tolerance:g} points of that of the last {rule.steady}; "
             "(2/3) where only two seeds of three recover."
         )
     return notes + list(ranking.notes)

@@ -58,6 +58,7 @@ class World:
     config: Path
     options: tuple[str, ...] = ()  # command-line options on top of the config
     kind: str = "comparison"
+    preset: str = "the paper's hyper-parameters"  # what the first trial of each algorithm of a comparison has
     measures: tuple[str, ...] = ("accuracy",)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)  # name -> options on top of these
     compared: str = ""  # the variant that the others are compared with
@@ -127,6 +128,7 @@ def _world(folder: Path, path: Path, name: str, said: Mapping[str, Any]) -> Worl
         config=config,
         options=as_options(said.get("options")),
         kind=kind,
+        preset=str(said.get("preset", World.preset)),
         measures=measures,
         variants=variants,
         compared=compared,

@@ -98,8 +98,8 @@ def cost(done: Done, command: str) -> str:
         )
     if done.world.kind == "comparison":
         parts[-1] += (
-            " *Preset*: the paper's hyper-parameters; *tuned*: the trial that is best on validation data, of as many "
-            "for every algorithm, the preset among them. *Place*: by the first measure."
+            f" *Preset*: {done.world.preset}; *tuned*: the trial that is best on validation data, of as many for every "
+            "algorithm, the preset among them. *Place*: by the first measure, among those that the paper has, if any."
         )
     if done.world.kind == "variants":
         parts.append(
@@ -129,6 +129,9 @@ def comparison(plan: Plan, done: Done) -> list[str]:
             published = {name: figure.value for name, figure in paper.items() if figure is not None}
             orders = [ranks(published), ranks(found[0]), ranks(found[1])]
             names.sort(key=lambda name: (orders[2] or orders[1]).get(name, len(names)))
+            if published:
+                found = [{name: mean for name, mean in ours.items() if name in published} for ours in found]
+                orders[1:] = [ranks(ours) for ours in found]
         told = {name: shown_published(figure, share) for name, figure in paper.items()}
         beside = any(figure is not None for figure in paper.values())
         rows = tuple(

@@ -54,6 +54,11 @@ class Domain:
             return cls(kind, options=_options(where, bounds))
         return cls(kind, bounds=_bounds(where, kind, bounds))
 
+    def __str__(self) -> str:
+        """As a config writes it."""
+        values = [f"{value:g}" if isinstance(value, float) else str(value) for value in self.options or self.bounds]
+        return f"{{{self.kind}: [{', '.join(values)}]}}"
+
     def contains(self, value: Any) -> bool:
         if self.kind == "choice":
             return any(type(option) is type(value) and option == value for option in self.options)

@@ -7,7 +7,7 @@ algorithms, and ``algorithm.tau`` is not suggested with FedAvg.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +28,9 @@ class Space:
     """Domains by config key."""
 
     domains: Mapping[str, Domain]
+    _made: dict[int, tuple["Config", list[tuple[dict[str, Any], "Config"]]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # candidates by the config's id, since composing them takes seconds; the config is kept, so that its id is
 
     @classmethod
     def parse(cls, search: Mapping[str, Any]) -> Self:
@@ -55,6 +58,11 @@ class Space:
 
     def candidates(self, config: "Config") -> list[tuple[dict[str, Any], "Config"]]:
         """Every combination of the selectors, and the config it makes; ConfigError for one that makes none."""
+        if id(config) not in self._made:
+            self._made[id(config)] = config, self._candidates(config)
+        return self._made[id(config)][1]
+
+    def _candidates(self, config: "Config") -> list[tuple[dict[str, Any], "Config"]]:
         found: list[tuple[dict[str, Any], Config]] = [({}, config)]
         for key in self.selectors:
             grown = []
@@ -84,6 +92,30 @@ class Space:
             if key not in self.selectors:  # the candidates have tried those
                 for value in domain.extremes():
                     _override(config, {**owners[0][0], key: value}, key)
+
+        self._check_presets(config)
+
+    def _check_presets(self, config: "Config") -> None:
+        """Raise ConfigError for a preset that the search could not try: it would silently be drawn instead."""
+        for name, values in config.study.presets.items():
+            for key, value in values.items():
+                domain = self.domains.get(key if "." in key else f"algorithm.{key}")
+                if domain is not None and not domain.contains(value):
+                    raise ConfigError(
+                        f"study.presets.{name}.{key} must lie in study.search's {domain}, got {value!r}: "
+                        "widen the search"
+                    )
+
+    def outside(self, config: "Config") -> list[str]:
+        """A sentence for each searched key whose own value in an algorithm's first trial the domains do not hold; null,
+        which switches something off, is none."""
+        found = []
+        for chosen, made in self.candidates(config):
+            own, name = made.flat(), made.tags()["algorithm"]
+            for key, domain in self.domains.items():
+                if key not in chosen and own.get(key) is not None and not domain.contains(own[key]):
+                    found.append(f"{name}'s own {key}, {own[key]}, lies outside study.search's {domain}: it is drawn")
+        return found
 
     def grid(self, config: "Config", points: int) -> list[dict[str, Any]]:
         """Every combination of every candidate's keys, as Optuna keeps it; ranges give ``points`` values."""

@@ -135,7 +135,8 @@ class _Trial:
     def train(
         self, records_path: str | Path | None, snapshot: Path | None = None, resume: str | Path | None = None
     ) -> "Coordinator":
-        self.whole = WholeRun(self.config.drift_rounds(), self.config.rounds, self.config.session_rounds())
+        made = self.config
+        self.whole = WholeRun(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
         if records_path is None:
             coordinator = self.config.run(lambda record: self.on_round(record, None))
             self.on_end(None)

@@ -97,7 +97,7 @@ def tune(
     opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
     aside.shutdown(wait=False)
     steps = steps_of(space, config)
-    for line in before_it_starts(config, steps) if not quiet else ():
+    for line in [*before_it_starts(config, steps), *space.outside(config)] if not quiet else ():
         console.print(line, highlight=False, markup=False)
     with cluster(config.study.resources):
         store, data = opening.result(), share(examples)

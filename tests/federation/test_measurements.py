@@ -106,6 +106,7 @@ def test_steps_epochs_and_losses(scene):
         work = population.cohort(index)
         assert record.metrics["fit/steps"] == work.batches.steps.double().mean(1).tolist()
         assert record.metrics["fit/epochs"] == [2.0, 2.0]
+        assert record.metrics["fit/total_epochs"] == [2.0 * work.batches.steps.shape[1]] * 2
         assert 0 < record.metrics["fit/useful_share"][0] <= 1
         assert record.metrics["time/round_s"][0] > 0
         assert record.round == index + 1

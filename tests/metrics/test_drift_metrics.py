@@ -1,9 +1,11 @@
 """Dip, recovery and the level before a drift, against numbers worked out by hand."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
-from flstudy.metrics.drift import PAPER, accuracy_before, dip, recovery_rounds, segments
+from flstudy.metrics.drift import PAPER, Recovery, accuracy_before, dip, recovery_rounds, segments
 
 # Evaluated every second round; a drift at round 9 first shows in the evaluation of round 10.
 ROUNDS = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
@@ -83,7 +85,7 @@ def test_the_paper_preset_averages_over_100_evaluations():
     rounds = np.arange(1, 1001)
     accuracy = np.where(rounds < 401, 0.9, np.where(rounds < 501, 0.4, 0.8))
     # Trailing mean of 100 is 0.8 - 0.4 * (stale ones)/100: within 0.01 once at most 2 of the 0.4s remain, at round 598.
-    assert recovery_rounds(rounds, accuracy, 401, **PAPER) == 598 - 401
+    assert recovery_rounds(rounds, accuracy, 401, **asdict(PAPER)) == 598 - 401
 
 
 def test_segments():
@@ -110,3 +112,16 @@ def test_segments():
 def test_bad_input_names_the_value_and_its_domain(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ({"window": 0}, "recovery.window must be an integer >= 1, got 0"),
+        ({"steady": 2.5}, "recovery.steady must be an integer >= 1, got 2.5"),
+        ({"tolerance": 2.0}, r"recovery.tolerance must be in \(0, 1\), a fraction of accuracy, got 2.0: 0.02 is usual"),
+    ],
+)
+def test_a_rule_that_cannot_be_met_is_refused(named, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Recovery(**named)

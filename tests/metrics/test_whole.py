@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from flstudy.metrics.accuracy import spread
+from flstudy.metrics.drift import Recovery
 from flstudy.metrics.whole import NAMES, WholeRun
 
 
@@ -39,6 +40,10 @@ def test_dip_and_recovery_are_those_of_the_curve():
     assert found["valid/recovery"] == [3.0, 3.0]  # the mean of rounds 6 to 8 is at the level, that of 5 to 7 is not
     assert "test/dip" not in found
     assert set(found) < set(NAMES)
+    strict = WholeRun([5], 14, rule=Recovery(window=1, steady=8))
+    for round, level in enumerate([0.9] * 4 + [0.5] + [0.88] * 9, start=1):
+        strict.add(round, {"valid/accuracy": [level]})
+    assert strict.figures()["valid/recovery"] == [1.0]
 
 
 def test_a_round_told_again_replaces_itself():

@@ -8,6 +8,7 @@ from typing import Any
 
 from flstudy.config import ConfigError, Objective, Resources, StopRun, Study, Tpe
 from flstudy.federation import Record
+from flstudy.metrics.drift import DEFAULT, Recovery
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "FedAvg": {"lr": 0.1},
@@ -37,6 +38,7 @@ class StandIn:
     path: str = "tune_configs/stand_in.yaml"
     store: str | None = None
     round_s: float = 0.0
+    recovery: Recovery = DEFAULT
 
     def flat(self) -> dict[str, Any]:
         own = ALGORITHMS[self.values["algorithm"]]

@@ -153,3 +153,17 @@ def test_nearest_keys_are_siblings_and_never_the_parent():
     assert nearest_key("algorithm.tua", known) == "algorithm.tau"
     assert nearest_key("algoritm.tau", known) == "algorithm.tau"
     assert nearest_key("algorithm.zeta", ["algorithm", "algorithm.lr"]) is None
+
+
+def test_a_preset_that_the_search_could_not_try_is_refused():
+    config = StandIn(study=study(search=SEARCH, presets={"FedYogi": {"lr": 0.1, "tau": 5.0}}))
+    with pytest.raises(
+        ConfigError, match=r"study.presets.FedYogi.tau must lie in study.search's \{.*\}, got 5.0: widen"
+    ):
+        Space.parse(SEARCH).validate(config)
+
+
+def test_a_default_outside_the_search_is_told():
+    searched = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.tau": {"loguniform": [0.01, 1.0]}}
+    sentence = "Flash's own algorithm.tau, 0.001, lies outside study.search's {loguniform: [0.01, 1]}: it is drawn"
+    assert Space.parse(searched).outside(StandIn()) == [sentence]
