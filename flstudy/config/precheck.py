@@ -33,7 +33,7 @@ ROOTS = {  # config key -> base class of what it may name
     "study.scheduler": "Scheduler",
 }
 SECTIONS = {"run": "Run", "study": "Study", "wireless": "Wireless", "privacy": "Privacy"}
-SECTIONS |= {"privacy.adaptive_clip": "AdaptiveClip", "regret": "Regret"}
+SECTIONS |= {"privacy.adaptive_clip": "AdaptiveClip", "regret": "Regret", "recovery": "Recovery"}
 SECTIONS |= {f"study.{name.lower()}": name for name in ("Objective", "Resources", "Budget", "Confirm", "Failures")}
 HIDDEN = {  # bases of what can be named
     *("Algorithm", "Clustered", "FedOpt", "Joint", "Task", "Partition", "Drift", "OneChange", "Presence", "Controller"),
