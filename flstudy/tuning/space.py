@@ -92,7 +92,6 @@ class Space:
             if key not in self.selectors:  # the candidates have tried those
                 for value in domain.extremes():
                     _override(config, {**owners[0][0], key: value}, key)
-
         self._check_presets(config)
 
     def _check_presets(self, config: "Config") -> None:
