@@ -4,45 +4,14 @@ A scheduler that compares all trials with each other stops the algorithms that s
 reached. With ``allocation: equal`` each algorithm's trials have a scheduler of their own, and confirmations have none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule, PopulationBasedTraining, TrialScheduler
 
-from flstudy.tracking.records import curve, metric_names, read_records
-from flstudy.tuning.folder import StudyFolder, TrialSummary
-
-
-@dataclass(frozen=True, eq=False)
-class Past:
-    """A trial that ended in an earlier start of the study, or in another study, as schedulers see trials."""
-
-    trial_id: str
-    config: dict[str, Any]  # its proposal
-    told: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
-
-
-def told_before(folder: StudyFolder, past: Sequence[TrialSummary], metric: str) -> list[Past]:
-    """What the trials that ended have reported of the objective, read from their records."""
-    found = []
-    for trial in past:
-        if not trial.ended:
-            continue
-        told: dict[int, float] = {}
-        if folder.records(trial.trial).is_dir():
-            table = read_records(folder.records(trial.trial))
-            if metric in metric_names(table):
-                rounds, values = curve(table, metric)
-                told = {int(r): float(v) for r, v in zip(rounds, values.mean(0), strict=True) if np.isfinite(v)}
-        if trial.rounds and trial.objective is not None:
-            told[trial.rounds] = trial.objective
-        proposal = {"number": trial.trial, "overrides": trial.overrides, "stage": trial.stage, "of": trial.of}
-        found.append(Past(f"past-{trial.trial}", proposal, sorted(told.items())))
-    return found
+from flstudy.tuning.past import Past
 
 
 class Alike(FIFOScheduler):

@@ -21,6 +21,11 @@ class Proposal(TypedDict):
     of: int | None
 
 
+def proposal_of(trial: TrialSummary) -> Proposal:
+    """What the worker of a trial on the list got, or gets once more."""
+    return {"number": trial.trial, "overrides": dict(trial.overrides), "stage": trial.stage, "of": trial.of}
+
+
 class Spending(Protocol):
     """What the search asks of the list of trials."""
 

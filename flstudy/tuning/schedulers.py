@@ -11,7 +11,7 @@ from flstudy.tuning.trial import algorithm_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-    from flstudy.tuning.alike import Past
+    from flstudy.tuning.past import Past
 
 
 def make_scheduler(config: "Config", past: "Sequence[Past]" = ()) -> Any:

@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from flstudy.config import TwoStep
-from flstudy.tuning.arms import Arm, Asked, Proposal, Spending, fresh_seeds
+from flstudy.tuning.arms import Arm, Asked, Spending, fresh_seeds, proposal_of
 from flstudy.tuning.domain import Domain
 from flstudy.tuning.folder import TrialSummary
 from flstudy.tuning.goals import goals, shares, values, violations
@@ -202,7 +202,7 @@ class Search(Searcher):
             assert past.of is not None
             self._confirmed.add(past.of)
             if not past.ended:
-                self._again.append(Asked(_proposal(past), None, None))
+                self._again.append(Asked(proposal_of(past), None, None))
             return
         arm = next(arm for arm in self.arms if self._belongs(past, arm.fixed))
         arm.started += 1
@@ -212,7 +212,7 @@ class Search(Searcher):
             trial = arm.study.ask()
             trial.set_user_attr("trial", past.trial)
             self.space.suggest(trial, self._has_key, arm.fixed)
-            self._again.append(Asked(_proposal(past), arm, trial))
+            self._again.append(Asked(proposal_of(past), arm, trial))
             return
         states = {"pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         state = states.get(past.status, TrialState.COMPLETE)
@@ -252,10 +252,6 @@ class Search(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """As for `save`."""
         raise NotImplementedError("a study is resumed by flstudy tune --resume")
-
-
-def _proposal(trial: TrialSummary) -> Proposal:
-    return {"number": trial.trial, "overrides": dict(trial.overrides), "stage": trial.stage, "of": trial.of}
 
 
 def _short(name: Any) -> str:

@@ -174,7 +174,7 @@ def _fit(
     """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those that are known already."""
     from ray import tune
 
-    from flstudy.tuning.alike import told_before
+    from flstudy.tuning.past import told_before
     from flstudy.tuning.searcher import Search
     from flstudy.tuning.watch import Stop, Watch
 

@@ -16,8 +16,8 @@ from flstudy.config.config import load
 from flstudy.federation import Record
 from flstudy.reporting.load import load_study
 from flstudy.tracking.records import RecordWriter
-from flstudy.tuning.alike import Past, told_before
 from flstudy.tuning.folder import StudyFolder, TrialSummary
+from flstudy.tuning.past import Past, told_before
 from flstudy.tuning.schedulers import make_scheduler
 from flstudy.tuning.tuner import tune
 from flstudy.tuning.warmstart import take_over
