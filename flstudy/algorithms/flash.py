@@ -94,9 +94,14 @@ class Flash(FedOpt):
         return gap + self.tau
 
     def diagnostics(self, before: Server, after: Server, inbox: Inbox) -> dict[str, Tensor]:
+        """Adds the mean of β₃, the share of coordinates that the clamp holds, and the boost: how many times as long the
+        step is as it would be with d = 0. The mean effective rate hardly shows the boost, since the few coordinates
+        that a drift moves most are those with the smallest rates."""
         root = after.v.sqrt()
+        still = (after.m / (root + self.tau)).norm()
         return {
             **super().diagnostics(before, after, inbox),
             "beta3": after.beta3.mean(),
             "clamped": (root - after.d < self.kappa * root).to(root.dtype).mean(),
+            "boost": torch.where(still > 0, (after.m / self.divisor(after)).norm() / still, 1.0),
         }

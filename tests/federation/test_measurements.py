@@ -127,6 +127,9 @@ def test_server_diagnostics(cls):
             assert record.metrics["server/clamped"] == clamped.tolist()
             assert record.metrics["server/beta3"] == pytest.approx(after.beta3.mean(1).tolist(), abs=1e-12)
             assert ((after.beta3 >= 0) & (after.beta3 <= 1)).all()
+            without_d = 0.3 * after.m / (after.v.sqrt() + 0.02)
+            boost = (after.x - before.x).norm(dim=1) / without_d.norm(dim=1)
+            assert record.metrics["server/boost"] == pytest.approx(boost.tolist(), rel=1e-12)
         metrics = record.metrics
         step = after.x - before.x
         assert metrics["server/update_norm"] == pytest.approx(step.norm(dim=1).tolist(), rel=1e-12)
