@@ -50,8 +50,9 @@ def configure(plan: Plan, stage: Stage, options: Sequence[str] = ()) -> Config:
 
 
 def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str] = ()) -> Path:
-    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on. A search
-    begins with the preset stage's trials, if that is finished, instead of training them once more.
+    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on, and one that
+    has fewer trials than are asked for now gets the others. A search begins with the preset stage's trials, if that is
+    finished, instead of training them once more.
 
     Raises:
         ConfigError: if the study stopped without a single finished trial, or is running elsewhere.
@@ -62,7 +63,8 @@ def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str]
     state = standing(folder).get("state")
     if state == "running":
         raise ConfigError(f"study {name} is running in process {standing(folder)['pid']}: wait for its end")
-    if state == "finished":
+    more = [] if state is None else _more_trials(folder, config)
+    if state == "finished" and not more:
         console.print(f"{name}: done", highlight=False)
         return folder
     console.rule(name)
@@ -71,9 +73,18 @@ def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str]
         tried = stage.name == "tuned" and standing(presets).get("state") == "finished"
         code = run_study(config, console, known=presets if tried else None)
     else:
-        code = run_study(load(folder / "study.yaml", command="tune"), console, folder)
+        code = run_study(load(folder / "study.yaml", options=more, command="tune"), console, folder)
     if code:
         raise ConfigError(f"study {name} has no trial to show: see flstudy report {name}")
     if standing(folder).get("state") != "finished":
         raise KeyboardInterrupt
     return folder
+
+
+def _more_trials(folder: Path, config: Config) -> list[str]:
+    """The option that extends the study in this folder to as many trials as are asked for: never to fewer, and not
+    where something else was searched."""
+    theirs, asked = load(folder / "study.yaml", command="tune").study, config.study.trials
+    if theirs.trials is None or asked is None or asked <= theirs.trials or theirs.search != config.study.search:
+        return []
+    return [f"--study.trials={asked}"]

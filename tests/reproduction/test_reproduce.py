@@ -1,17 +1,21 @@
 """`flstudy reproduce`, with a paper of two small worlds, real Ray workers and a real store."""
 
 import csv
+import io
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from flstudy.cli import main
 from flstudy.config.sections import ConfigError
 from flstudy.reporting.load import load_study
+from flstudy.reproduction import stages as stages_module
 from flstudy.reproduction.plan import MEASURES, read_plan
-from flstudy.reproduction.stages import configure, stages
+from flstudy.reproduction.stages import configure, run_stage, stages
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 STUDY = {
@@ -173,6 +177,41 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
     rates = {name: point["algorithm.lr"] for name, point in points.items()}
     assert rates == {"FedAvg": 0.5, "FedYogi": 0.2, "Flash": 0.1}
     assert preset.with_overrides({"algorithm": "Flash", "algorithm.lr": 0.3}).flat()["algorithm.tau"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("state", "had", "asked", "gets"),
+    [
+        ("finished", 6, 6, None),
+        ("finished", 6, 3, None),
+        ("finished", 6, 9, 9),
+        ("interrupted", 6, 3, 6),
+        ("interrupted", 6, 9, 9),
+    ],
+)
+def test_a_stage_that_is_there_is_extended_when_more_trials_are_asked_for(
+    paper, tmp_path, monkeypatch, state, had, asked, gets
+):
+    plan = read_plan("small", paper.parent)
+    stage = next(stage for stage in stages(plan) if stage.name == "tuned")
+    options = [f"--study.folder={tmp_path}"]
+    folder = tmp_path / stage.study(plan)
+    folder.mkdir()
+    (folder / "study.yaml").write_text(
+        yaml.safe_dump(configure(plan, stage, [*options, f"--study.trials={had}"]).plain())
+    )
+    (folder / "state.json").write_text(json.dumps({"state": state}))
+    asked_for = []
+
+    def run_study(config, console, going_on):
+        asked_for.append(config.study.trials)
+        assert going_on == folder
+        (folder / "state.json").write_text(json.dumps({"state": "finished"}))
+        return 0
+
+    monkeypatch.setattr(stages_module, "run_study", run_study)
+    assert run_stage(plan, stage, Console(file=io.StringIO()), [*options, f"--study.trials={asked}"]) == folder
+    assert asked_for == ([] if gets is None else [gets])
 
 
 @pytest.mark.parametrize(
