@@ -31,7 +31,7 @@ def curves(results: StudyResults, title: str) -> Figure | None:
     if not kinds:
         return None
     lines = -(-len(kinds) // 2)
-    figure = new_figure(3.2 * lines + 0.3)
+    figure = new_figure(3.5 * lines + 0.3)
     for place, (kind, names) in enumerate(kinds.items(), start=1):
         axes = figure.add_subplot(lines, 2, place)
         colours = {**dict(zip(names, COLOURS, strict=False)), **EVERYWHERE}
@@ -52,7 +52,7 @@ def curves(results: StudyResults, title: str) -> Figure | None:
         axes.set_ylim(-2, 102)
         axes.set_xlabel("Round")
         axes.set_ylabel("Test accuracy (%)")
-        axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
         plain(axes)
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure
