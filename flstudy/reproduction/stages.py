@@ -50,9 +50,9 @@ def configure(plan: Plan, stage: Stage, options: Sequence[str] = ()) -> Config:
 
 
 def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str] = ()) -> Path:
-    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on, and one that
-    has fewer trials than are asked for now gets the others. A search begins with the preset stage's trials, if that is
-    finished, instead of training them once more.
+    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on, and a search
+    that has fewer trials than are asked for now gets the others. A search begins with the preset stage's trials, if
+    that is finished, instead of training them once more.
 
     Raises:
         ConfigError: if the study stopped without a single finished trial, or is running elsewhere.
@@ -63,7 +63,7 @@ def run_stage(plan: Plan, stage: Stage, console: Console, options: Sequence[str]
     state = standing(folder).get("state")
     if state == "running":
         raise ConfigError(f"study {name} is running in process {standing(folder)['pid']}: wait for its end")
-    more = [] if state is None else _more_trials(folder, config)
+    more = _more_trials(folder, config) if state is not None and stage.name == "tuned" else []
     if state == "finished" and not more:
         console.print(f"{name}: done", highlight=False)
         return folder

@@ -180,20 +180,22 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
 
 
 @pytest.mark.parametrize(
-    ("state", "had", "asked", "gets"),
+    ("world", "state", "had", "asked", "gets"),
     [
-        ("finished", 6, 6, None),
-        ("finished", 6, 3, None),
-        ("finished", 6, 9, 9),
-        ("interrupted", 6, 3, 6),
-        ("interrupted", 6, 9, 9),
+        ("drift", "finished", 6, 6, None),
+        ("drift", "finished", 6, 3, None),
+        ("drift", "finished", 6, 9, 9),
+        ("drift", "interrupted", 6, 3, 6),
+        ("drift", "interrupted", 6, 9, 9),
+        ("epochs", "finished", 2, 9, None),  # an ablation's grid is what it is
+        ("epochs", "interrupted", 2, 9, 2),
     ],
 )
-def test_a_stage_that_is_there_is_extended_when_more_trials_are_asked_for(
-    paper, tmp_path, monkeypatch, state, had, asked, gets
+def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
+    paper, tmp_path, monkeypatch, world, state, had, asked, gets
 ):
     plan = read_plan("small", paper.parent)
-    stage = next(stage for stage in stages(plan) if stage.name == "tuned")
+    stage = stages(plan, [world])[-1]
     options = [f"--study.folder={tmp_path}"]
     folder = tmp_path / stage.study(plan)
     folder.mkdir()
