@@ -87,9 +87,10 @@ def cost(done: Done, command: str) -> str:
     hours = float(np.nansum([spent_by(results, trial).hours for results, trial in trials]))
     rounds = sum(trial.rounds for _, trial in trials)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     parts = [
-        f"`{command}` on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {hours:.1f} "
-        "hours of training, all trials added up."
+        f"`{command}` on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {spent} of "
+        "training, all trials added up."
     ]
     if done.world.kind != "sessions":
         parts.append(

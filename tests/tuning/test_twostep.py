@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from rich.console import Console
-from stand_in import ALGORITHMS, StandIn, study
+from stand_in import StandIn, study
 
 from flstudy.config import Budget, ConfigError, Confirm, GridSearch, TwoStep
 from flstudy.tuning.folder import StudyFolder
@@ -42,8 +42,10 @@ BEST = {"Adaptive": {LR: 0.1, SERVER: 0.01, TAU: 1.0e-5}, "Joint": {LR: 0.01, SE
 @pytest.fixture(autouse=True)
 def methods(monkeypatch):
     """One method that is adaptive on the server only, and one on both sides."""
-    monkeypatch.setitem(ALGORITHMS, "Adaptive", {"lr": 0.1, "server_lr": 0.1, "tau": 1.0e-3})
-    monkeypatch.setitem(ALGORITHMS, "Joint", {"lr": 0.1, "server_lr": 0.1, "tau": 1.0e-3, "eps": 1.0e-3})
+    # Not the module's own: a study before this that was pickled by value left the class with a copy of its globals.
+    algorithms = StandIn.flat.__globals__["ALGORITHMS"]
+    monkeypatch.setitem(algorithms, "Adaptive", {"lr": 0.1, "server_lr": 0.1, "tau": 1.0e-3})
+    monkeypatch.setitem(algorithms, "Joint", {"lr": 0.1, "server_lr": 0.1, "tau": 1.0e-3, "eps": 1.0e-3})
 
 
 def made(trials: int | None = 200, search: dict[str, Any] | None = None, **settings: Any) -> tuple[Space, StandIn]:
