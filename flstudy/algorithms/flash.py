@@ -95,8 +95,8 @@ class Flash(FedOpt):
 
     def diagnostics(self, before: Server, after: Server, inbox: Inbox) -> dict[str, Tensor]:
         """Adds the mean of β₃, the share of coordinates that the clamp holds, and the boost: how many times as long the
-        step is as it would be with d = 0. The mean effective rate hardly shows the boost, since the few coordinates
-        that a drift moves most are those with the smallest rates."""
+        step is as it would be with d = 0. The mean effective rate may hide the boost: it weighs all coordinates alike,
+        the step's length weighs those that move."""
         root = after.v.sqrt()
         still = (after.m / (root + self.tau)).norm()
         return {

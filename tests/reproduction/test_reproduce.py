@@ -216,6 +216,21 @@ def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
     assert asked_for == ([] if gets is None else [gets])
 
 
+def test_a_search_of_something_else_is_not_extended(paper, tmp_path):
+    plan = read_plan("small", paper.parent)
+    stage = stages(plan, ["drift"])[-1]
+    options = [f"--study.folder={tmp_path}"]
+    folder = tmp_path / stage.study(plan)
+    folder.mkdir()
+    (folder / "study.yaml").write_text(yaml.safe_dump(configure(plan, stage, options).plain()))
+    (folder / "state.json").write_text(json.dumps({"state": "finished"}))
+    wider = {**STUDY["study"], "search": {**STUDY["study"]["search"], "algorithm.lr": {"loguniform": [0.001, 1.0]}}}
+    (paper / "study.yaml").write_text(yaml.safe_dump({**STUDY, "study": wider}))
+    console = Console(file=io.StringIO())
+    assert run_stage(plan, stage, console, [*options, "--study.trials=9"]) == folder
+    assert console.file.getvalue() == "small-drift-tuned: done\n"
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
