@@ -123,7 +123,7 @@ def test_importing_flstudy_imports_no_study_tools():
 
 def test_a_run_imports_no_study_tools():
     code = (
-        "import sys; from flstudy.algorithms import FedAvg; from tests.bench import run; "
+        "import sys; from flstudy.algorithms import FedAvg; from tests.worlds import run; "
         f"run(FedAvg(lr=0.1), 1, evaluate=True); assert not {STUDY} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

@@ -18,7 +18,7 @@ from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
 from flstudy.tasks import Objective, initial_parameters
 
-from ..bench import run
+from ..worlds import run
 
 ROOT = Path(__file__).parents[2]
 

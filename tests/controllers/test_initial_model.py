@@ -9,7 +9,7 @@ from flstudy.controllers import Average, DynamicInitialModel
 from flstudy.federation.steps import received, step
 from flstudy.population import AlternatingGroups, Event
 
-from ..bench import SEEDS, difference, drifting, run
+from ..worlds import SEEDS, difference, drifting, run
 
 ROUNDS, LENGTH = 10, 2  # five sessions of two rounds
 FAST = FedAvg(lr=0.1)

@@ -18,8 +18,8 @@ from flstudy.federation.steps import received, step
 from flstudy.population import SuddenDrift
 from flstudy.population.streams import bits
 
-from ..bench import DEVICES, SEEDS, difference, logistic, measured, run, trainer, world
 from ..references.masterfl import master
+from ..worlds import DEVICES, SEEDS, difference, logistic, measured, run, trainer, world
 
 OMD = FedOmd(lr=0.5, mirror="euclidean")
 FIGURE = [Instance(k, s, s + 2**k - 1) for k, s in

@@ -9,7 +9,7 @@ from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.controllers import Cosine, Polynomial
 from flstudy.population import AlternatingGroups
 
-from ..bench import difference, drifting, run
+from ..worlds import difference, drifting, run
 
 
 def test_the_formula_of_the_released_code():

@@ -10,7 +10,7 @@ from flstudy.algorithms import FedAdam, FedAvg, FedAvgM, Scaffold
 from flstudy.controllers import Controller, Restart
 from flstudy.population import Event
 
-from ..bench import difference, drifting, run
+from ..worlds import difference, drifting, run
 
 
 def test_restart_begins_anew_and_says_so():

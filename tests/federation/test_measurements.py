@@ -11,7 +11,7 @@ from flstudy.execution import survey as survey_module
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import AlternatingGroups
 
-from ..bench import CLASSES, DEVICES, difference, drifting, mlp, run, world
+from ..worlds import CLASSES, DEVICES, difference, drifting, mlp, run, world
 
 ROUNDS = 3
 

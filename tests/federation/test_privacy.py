@@ -13,7 +13,7 @@ from flstudy.federation.guard import Guard
 from flstudy.population import AlternatingGroups
 from flstudy.privacy import Accountant, AdaptiveClip, Privacy, Sample
 
-from ..bench import DEVICES, difference, drifting, measured, run, state, world
+from ..worlds import DEVICES, difference, drifting, measured, run, state, world
 
 SEEDS = (3, 44)
 NOISY = Privacy(clip=0.05, noise=2.0, delta=1e-3, orders=[2.0, 8.0], adaptive_clip=AdaptiveClip(count_noise=4.0))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from flstudy import Coordinator, Population
 from flstudy.algorithms import FedAvg, Flash
 
-from ..bench import CLASSES, FEATURES, difference, drifting, examples, measured, mlp, run, trainer, world
+from ..worlds import CLASSES, FEATURES, difference, drifting, examples, measured, mlp, run, trainer, world
 
 
 class Net(L.LightningModule):

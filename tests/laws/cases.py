@@ -28,7 +28,7 @@ from flstudy.algorithms import (
     Strategy,
 )
 
-from ..bench import shipped
+from ..worlds import shipped
 
 # A method that is added to the package is tried under all of these without a word here.
 EVERYBODY: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from flstudy import Coordinator
 from flstudy.algorithms import Scaffold
 from flstudy.controllers import Restart
 
-from ..bench import drifting, mlp, trainer
+from ..worlds import drifting, mlp, trainer
 
 
 class Slow(L.Callback):

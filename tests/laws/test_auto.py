@@ -8,7 +8,7 @@ from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.execution import auto, programs, vectorized
 from flstudy.tasks import Cnn
 
-from ..bench import CLASSES, difference, drifting, examples, measured, run, state, world
+from ..worlds import CLASSES, difference, drifting, examples, measured, run, state, world
 
 TWICE = {"seeds": (0, 44), "initial": "seeded"}
 

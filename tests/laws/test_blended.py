@@ -11,7 +11,7 @@ from flstudy.algorithms.parts.memory import rule_memory
 from flstudy.config import ConfigError, load
 from flstudy.tasks import Cnn, Objective
 
-from ..bench import DEVICES, SIZES, difference, drifting, measured, run, world
+from ..worlds import DEVICES, SIZES, difference, drifting, measured, run, world
 
 LOCAL = {"lr": 0.05, "weight_decay": 0.02}
 EXECUTORS = ("sequential", "vectorized", "trainer")

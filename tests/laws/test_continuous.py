@@ -8,7 +8,7 @@ import torch
 from flstudy.algorithms import Continuous
 from flstudy.population import AlternatingGroups
 
-from ..bench import CLASSES, difference, drifting, run
+from ..worlds import CLASSES, difference, drifting, run
 
 
 @pytest.mark.parametrize("how", [{}, {"distillation": "glfc_rd", "classes": CLASSES}])

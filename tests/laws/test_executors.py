@@ -8,7 +8,7 @@ from flstudy.execution import programs
 from flstudy.population import ClassIntroduction, FeatureShift, FreshDraws, InMemory, Rotation, ScheduledDrift
 from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Vgg
 
-from ..bench import CLASSES, FEATURES, SEEDS, SIZES, difference, drifting, examples, measured, run, state, wide, world
+from ..worlds import CLASSES, FEATURES, SEEDS, SIZES, difference, drifting, examples, measured, run, state, wide, world
 from .cases import settings
 
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")

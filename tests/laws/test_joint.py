@@ -17,7 +17,7 @@ from flstudy.algorithms import (
 from flstudy.execution.trees import nbytes
 from flstudy.tasks import Cnn, Objective
 
-from ..bench import CLASSES, FEATURES, difference, drifting, logistic, measured, run
+from ..worlds import CLASSES, FEATURES, difference, drifting, logistic, measured, run
 
 LOCAL = {"lr": 0.05, "weight_decay": 0.02}
 

@@ -9,8 +9,8 @@ from torch import nn
 from flstudy.algorithms import Mime, MimeLite
 from flstudy.execution import survey
 
-from ..bench import CLASSES, DEVICES, FEATURES, difference, drifting, logistic, measured, run
 from ..references import problem
+from ..worlds import CLASSES, DEVICES, FEATURES, difference, drifting, logistic, measured, run
 from .test_references import cohort
 
 

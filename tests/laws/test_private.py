@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.federation.guard import Guard
 
-from ..bench import difference, drifting, run, shipped
+from ..worlds import difference, drifting, run, shipped
 
 METHODS = {name: method(weighting="uniform") for name, method in shipped().items()}
 ADMITTED = {name: one for name, one in METHODS.items() if not (one.asks or one.oracle or one.reads_each)}

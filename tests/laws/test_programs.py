@@ -7,7 +7,7 @@ from flstudy.algorithms import FedAda2, FedAvg, FedProx, Flash, Scaffold
 from flstudy.execution import programs, vectorized
 from flstudy.tasks import Mlp
 
-from ..bench import CLASSES, FEATURES, difference, run
+from ..worlds import CLASSES, FEATURES, difference, run
 
 
 def widths(algorithm, task=None) -> int:

@@ -10,7 +10,7 @@ from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.executor import Ground, gradient
 from flstudy.execution.trees import take
 
-from ..bench import difference, drifting, run
+from ..worlds import difference, drifting, run
 from .cases import settings
 
 CASES = settings()

@@ -30,7 +30,7 @@ from flstudy.algorithms import (
 )
 from flstudy.population import Synthetic
 
-from ..bench import DEVICES, SEEDS, difference, drifting, measured, run, shipped, state, world
+from ..worlds import DEVICES, SEEDS, difference, drifting, measured, run, shipped, state, world
 from .cases import plain, takes_momentum
 
 LOCAL = {"lr": 0.1, "weight_decay": 0.02}

@@ -45,7 +45,7 @@ from flstudy.algorithms import (
 from flstudy.algorithms.parts.blend import drawn
 from flstudy.population import AlternatingGroups, RecurrentDrift
 
-from ..bench import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide
+from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide
 from .cases import takes_momentum
 
 ROUNDS = 4

@@ -19,7 +19,7 @@ from flstudy.controllers import DynamicInitialModel, Restart
 from flstudy.population import AlternatingGroups
 from flstudy.tasks import Mlp
 
-from ..bench import CLASSES, FEATURES, difference, drifting, measured, run
+from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run
 from .cases import plain
 from .killed import main
 

@@ -11,8 +11,8 @@ from flstudy import Coordinator
 from flstudy.algorithms import FedAvg, FedDrift, FedDriftEager, FedYogi, HypCluster, LocalOnly, Oracle
 from flstudy.population import SuddenDrift
 
-from ..bench import CLASSES, DEVICES, Choices, Ragged, difference, drifting, examples, logistic, measured, run, world
 from ..references import problem
+from ..worlds import CLASSES, DEVICES, Choices, Ragged, difference, drifting, examples, logistic, measured, run, world
 
 LOCAL = {"lr": 0.1, "weight_decay": 0.02}
 INF = float("inf")

@@ -11,7 +11,7 @@ from flstudy import Population
 from flstudy.algorithms import FedAvg, FedDC, FedDyn, FedProx, Scaffold
 from flstudy.population import InMemory, Partition
 
-from ..bench import difference, run, world
+from ..worlds import difference, run, world
 
 CURVATURE = torch.tensor([[1.0, 4.0], [3.0, 0.5], [0.2, 2.0]], dtype=torch.float64)  # h of each device
 CENTER = torch.tensor([[1.0, -1.0], [-2.0, 0.5], [4.0, 3.0]], dtype=torch.float64)  # a

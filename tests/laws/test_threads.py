@@ -10,7 +10,7 @@ from flstudy.execution.threads import Threads
 from flstudy.execution.trees import leaves
 from flstudy.tasks import Cnn, Mlp
 
-from ..bench import CLASSES, FEATURES, drifting, examples, run, state
+from ..worlds import CLASSES, FEATURES, drifting, examples, run, state
 
 
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1)], ids=["Scaffold", "Flash"])

@@ -12,8 +12,8 @@ from flstudy.metrics.regret import count_changes, detections, dynamic_regret, re
 from flstudy.population import IncrementalDrift, SuddenDrift
 from flstudy.tasks import Logistic
 
-from ..bench import CLASSES, FEATURES, SEEDS, difference, drifting, logistic, mlp, run, world
 from ..references import problem
+from ..worlds import CLASSES, FEATURES, SEEDS, difference, drifting, logistic, mlp, run, world
 
 L2 = 0.01
 

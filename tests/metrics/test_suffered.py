@@ -14,8 +14,8 @@ from flstudy.metrics.regret import dynamic_regret, variation
 from flstudy.metrics.suffered import Regret
 from flstudy.population import RepeatedDrift
 
-from ..bench import SEEDS, logistic, measured, run, world
 from ..config.test_config import QUICK
+from ..worlds import SEEDS, logistic, measured, run, world
 
 ROUNDS, DRIFTS = 9, [4, 7]
 REGRET = Regret(tolerance=1e-3)

@@ -15,7 +15,7 @@ from flstudy.population import FreshDraws
 from flstudy.population.streams import bits
 from flstudy.privacy import Privacy
 
-from ..bench import DEVICES, SEEDS, difference, drifting, logistic, measured, run, state, world
+from ..worlds import DEVICES, SEEDS, difference, drifting, logistic, measured, run, state, world
 
 POOL = np.arange(5000) * 3 + 1
 

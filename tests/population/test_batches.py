@@ -6,7 +6,7 @@ import torch
 
 from flstudy.population import Plan
 
-from ..bench import DEVICES, drifting, world
+from ..worlds import DEVICES, drifting, world
 
 
 def rows_of(work, s, j):

@@ -18,7 +18,7 @@ from flstudy.population import (
 )
 from flstudy.population.population import Stack
 
-from ..bench import CLASSES, DEVICES, examples, world
+from ..worlds import CLASSES, DEVICES, examples, world
 
 SHAPE = (2, 3, 3)
 IMAGES = torch.arange(4 * 18, dtype=torch.float64).view(4, *SHAPE)

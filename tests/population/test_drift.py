@@ -7,8 +7,8 @@ import torch
 from flstudy.population import Event, IncrementalDrift, LabelSwap, RecurrentDrift, SuddenDrift
 from flstudy.population.population import Stack
 
-from ..bench import drifting, world
 from ..references import drift as reference
+from ..worlds import drifting, world
 
 
 def ranks(schedule, seed, devices):

@@ -20,7 +20,7 @@ from flstudy.population import (
     ScheduledPresence,
 )
 
-from ..bench import CLASSES, DEVICES, SEEDS, Ragged, drifting, examples, logistic, run, world
+from ..worlds import CLASSES, DEVICES, SEEDS, Ragged, drifting, examples, logistic, run, world
 
 ROUNDS, GROUPS = [3, 5], [[2, 0], [3], [1]]
 THERE = [(0, 2), (0, 2), (0, 2, 3), (0, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]  # of rounds 1 … 6

@@ -8,7 +8,7 @@ import pytest
 from flstudy.population import Digits, Distinct, Half, LabelGroups, PartialOverlap, TwoShard
 from flstudy.population.labels import NOBODY
 
-from ..bench import world
+from ..worlds import world
 
 RNG = np.random.default_rng
 LABELS = RNG(3).permutation(np.repeat(np.arange(10), np.arange(60, 160, 10)))

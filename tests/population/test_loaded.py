@@ -10,7 +10,7 @@ from flstudy.population import Digits, Dirichlet, Examples, Partition, Synthetic
 from flstudy.population.loaded import Keeper, installed, key, load, read
 from flstudy.tuning.sharing import mapped
 
-from ..bench import CLASSES, FEATURES, difference, drifting, examples, run, state
+from ..worlds import CLASSES, FEATURES, difference, drifting, examples, run, state
 
 SMALL = Synthetic(features=FEATURES, labels=CLASSES, log_mean=0.0, log_std=0.0, extra=20)
 

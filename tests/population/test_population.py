@@ -7,7 +7,7 @@ import torch
 from flstudy import Population
 from flstudy.population import Dirichlet, InMemory, LabelSwap, SuddenDrift
 
-from ..bench import DEVICES, SIZES, Ragged, drifting, examples, world
+from ..worlds import DEVICES, SIZES, Ragged, drifting, examples, world
 
 
 def test_splits_are_disjoint_complete_and_of_the_asked_size():

@@ -8,7 +8,7 @@ import pytest
 from flstudy.algorithms import FedAvg, Scaffold
 from flstudy.population import AlternatingGroups, Event, ScheduledPresence
 
-from ..bench import DEVICES, SEEDS, difference, drifting, run, world
+from ..worlds import DEVICES, SEEDS, difference, drifting, run, world
 
 STAYS = {0: [(1, 0)], 1: [(1, 4)], 2: [(3, 6), (8, 0)], 5: [(4, 0)]}
 

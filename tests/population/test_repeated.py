@@ -7,7 +7,7 @@ import pytest
 
 from flstudy.population import Event, LabelSwap, RepeatedDrift
 
-from ..bench import CLASSES, world
+from ..worlds import CLASSES, world
 
 PAIRS = [(0, 1), (2, 3)]
 

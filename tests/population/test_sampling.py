@@ -5,7 +5,7 @@ import pytest
 
 from flstudy.population.rounds import drawn
 
-from ..bench import DEVICES, world
+from ..worlds import DEVICES, world
 
 ROUNDS = 3000
 

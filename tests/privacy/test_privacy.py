@@ -5,7 +5,7 @@ import pytest
 from flstudy.algorithms import Continuous, FedAvg, HypCluster, Mime, Oracle
 from flstudy.privacy import AdaptiveClip, Privacy
 
-from ..bench import shipped
+from ..worlds import shipped
 
 WRONG = [
     ({"noise": 1.0}, r"noise = 1\.0 needs a bound of what one device can do, got clip = null: set clip"),

@@ -11,7 +11,7 @@ from flstudy.reporting.figures.instances import Span, spans, told
 from flstudy.reporting.findings import find
 from flstudy.reporting.restarts import restarts
 
-from ..bench import logistic, run, world
+from ..worlds import logistic, run, world
 
 ROUNDS, SEEDS = 40, (0, 44)
 FIGURE = [Instance(k, s, s + 2**k - 1) for k, s in

@@ -11,9 +11,9 @@ from flstudy.config import ConfigError, load
 from flstudy.execution.executor import gradient
 from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Objective, ResNet18, ResNet34, Vgg, initial_parameters
 
-from ..bench import CLASSES, FEATURES, Ragged, difference, drifting, examples, run, state, world
 from ..config.test_config import QUICK
 from ..laws.test_executors import sequences, texts
+from ..worlds import CLASSES, FEATURES, Ragged, difference, drifting, examples, run, state, world
 from .test_objective import some
 from .test_own_modules import OnlyTrainingStep
 

@@ -22,7 +22,7 @@ from flstudy.tasks import (
     registry,
 )
 
-from ..bench import CLASSES, FEATURES, difference, measured, mlp, run, world
+from ..worlds import CLASSES, FEATURES, difference, measured, mlp, run, world
 
 TASKS = {
     "Logistic": lambda: Logistic((FEATURES,), CLASSES),

@@ -10,7 +10,7 @@ from flstudy import Coordinator
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.tasks import Cnn, Logistic, Mlp
 
-from ..bench import CLASSES, FEATURES, Ragged, difference, examples, run, world
+from ..worlds import CLASSES, FEATURES, Ragged, difference, examples, run, world
 
 EVEN = Ragged([20] * 6)  # 20 examples, 12 of them for training: three batches of four each
 

@@ -13,7 +13,7 @@ from flstudy.execution.executor import Ground, gradient, validation_loss
 from flstudy.execution.survey import Survey
 from flstudy.tasks import Cnn, Logistic, Mlp, Objective, Penalty, initial_parameters
 
-from ..bench import CLASSES, FEATURES, difference, drifting, measured, run, state, world
+from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, world
 
 MAKE = {
     "Logistic": lambda **given: Logistic((FEATURES,), CLASSES, **given),

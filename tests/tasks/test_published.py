@@ -22,7 +22,7 @@ from flstudy.population import (
 )
 from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Objective, ResNet18, ResNet34, Vgg, initial_parameters
 
-from ..bench import CLASSES, difference, examples, run, state, world
+from ..worlds import CLASSES, difference, examples, run, state, world
 
 IMAGE = (3, 32, 32)
 TINY = (3, 8, 8)

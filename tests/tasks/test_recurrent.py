@@ -18,7 +18,7 @@ from flstudy.tasks import Lstm, Objective, initial_parameters
 from flstudy.tasks.recurrence import recurrence
 from flstudy.tasks.recurrent import LstmLayers
 
-from ..bench import difference
+from ..worlds import difference
 
 WORDS, LENGTH = 7, 6
 

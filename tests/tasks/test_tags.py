@@ -9,9 +9,9 @@ from flstudy.algorithms import FedAda2, FedAvg
 from flstudy.population import Iid, InMemory, LabelSwap, StackOverflowTags, SuddenDrift
 from flstudy.tasks import Objective, TagLogistic, initial_parameters
 
-from ..bench import difference, measured, run, state, world
 from ..population.datasets import on_disk
 from ..population.datasets.on_disk import TAGS, WORDS
+from ..worlds import difference, measured, run, state, world
 
 
 def parameters(task):

@@ -12,7 +12,7 @@ from flstudy.execution import settled
 from flstudy.population import Digits, FeatureShift, Iid, InMemory, LabelSwap, SuddenDrift
 from flstudy.tasks import Objective, Vit, initial_parameters
 
-from ..bench import CLASSES, difference, examples, measured, run, state, world
+from ..worlds import CLASSES, difference, examples, measured, run, state, world
 
 SHAPE = (3, 12, 8)
 SIZES = {"patch": 4, "dim": 12, "depth": 2, "heads": 3, "mlp_ratio": 2}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.writers import measure
+from tests.benchmark.writers import measure
 
 
 @pytest.mark.end_to_end

@@ -11,8 +11,8 @@ from flstudy.algorithms.parts.adaptive import adaptive, exact
 from flstudy.algorithms.parts.covers import least, slices, sm3
 from flstudy.algorithms.parts.memory import rule_memory
 
-from ...bench import difference
 from ...references import adaptive as reference
+from ...worlds import difference
 
 SHAPES = ((4, 3), (4,), (2, 3, 2), ())
 LAYOUT = Layout.of((str(number), torch.empty(shape)) for number, shape in enumerate(SHAPES))

@@ -10,7 +10,7 @@ from flstudy.algorithms import FedAvg
 from flstudy.population import HeavyTails, Population
 from flstudy.tasks import Quadratic
 
-from ...bench import run
+from ...worlds import run
 
 
 def test_devices_draw_from_their_distributions():

@@ -13,7 +13,7 @@ from flstudy.algorithms import FedAvg
 from flstudy.population import BalancedDirichlet, Cifar10, Cifar100, FashionMnist, Mnist, Svhn
 from flstudy.tasks import Logistic
 
-from ...bench import run
+from ...worlds import run
 from .on_disk import accept_any_checksum, write_cifar, write_idx, write_svhn
 
 

@@ -10,7 +10,7 @@ from flstudy.population import Landmarks
 from flstudy.population.datasets.landmarks import DEVIATION, MEAN
 from flstudy.tasks import Vit
 
-from ...bench import run
+from ...worlds import run
 from .on_disk import write_landmarks
 
 

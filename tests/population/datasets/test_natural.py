@@ -14,7 +14,7 @@ from flstudy.population.datasets.text import CHARACTERS, by_character, by_word
 from flstudy.population.loaded import key
 from flstudy.tasks import Logistic, Lstm
 
-from ...bench import run
+from ...worlds import run
 from . import on_disk
 from .on_disk import SIZES, WORDS
 

@@ -12,7 +12,7 @@ from flstudy.population import AgNews
 from flstudy.population.loaded import key
 from flstudy.tasks import FastText
 
-from ...bench import run
+from ...worlds import run
 from .on_disk import write_ag_news
 
 LINES = (  # the words of on_disk.NEWS, by hand

@@ -8,8 +8,8 @@ from flstudy.config.precheck import names
 from flstudy.population import Synthetic
 from flstudy.population.datasets.base import registry
 
-from ...bench import world
 from ...references import synthetic as reference
+from ...worlds import world
 
 
 def devices(data, seed, clients):

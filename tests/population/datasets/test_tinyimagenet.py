@@ -14,7 +14,7 @@ from flstudy.population import TinyImageNet
 from flstudy.population.datasets import tinyimagenet
 from flstudy.tasks import Logistic
 
-from ...bench import run
+from ...worlds import run
 from .on_disk import write_tiny_imagenet
 
 

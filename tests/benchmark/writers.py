@@ -1,4 +1,4 @@
-"""Trials that write to one store at once: `python tests/benchmarks/writers.py > tests/benchmarks/results/writers.md`.
+"""Trials that write to one store at once: `python tests/benchmark/writers.py > tests/benchmark/results/writers.md`.
 
 Each of 8 processes tells rounds of a trial (25 metrics of three seeds, an evaluation in every fifth round) through
 TrialRun, as many a second as a fast trial has. Counted are the rows told and the rows in the database afterwards, and

@@ -57,7 +57,7 @@ def quiet() -> None:
 
 def made_by(script: str, *packages: str) -> str:
     """The command, the machine and the versions, as a line of Markdown."""
-    command = " ".join([f"tests/benchmarks/{script}", *sys.argv[1:]])
+    command = " ".join([f"tests/benchmark/{script}", *sys.argv[1:]])
     machine = f"2 shared cores ({platform.machine().replace('_', '-')}), Python {platform.python_version()}"
     return f"`python {command}`; {machine}, " + ", ".join(f"{name} {version(name)}" for name in packages) + load()
 

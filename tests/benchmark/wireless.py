@@ -1,4 +1,4 @@
-"""Rounds in a radio cell: `python tests/benchmarks/wireless.py > tests/benchmarks/results/wireless.md`.
+"""Rounds in a radio cell: `python tests/benchmark/wireless.py > tests/benchmark/results/wireless.md`.
 
 Latency and energy of a round of device sessions' networks (Table I), beside what the paper reports per round (Table
 VII), under both readings of the band and as the four figures can be fitted; what Table I's complexities count; and how

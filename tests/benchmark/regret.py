@@ -1,5 +1,5 @@
 """What drifts cost Master-FL and its bases: dynamic regret (Ganguly & Aggarwal 2024, eq. 7), a table and a figure:
-`python tests/benchmarks/regret.py > tests/benchmarks/results/regret.md`.
+`python tests/benchmark/regret.py > tests/benchmark/results/regret.md`.
 
 Logistic regression with λ/2 ‖x‖² on digits, 20 devices that all take part, one full-batch step a round; at L rounds the
 labels 0 and 1, 2 and 3, 4 and 5 are swapped. One replica per seed, all at once.
@@ -23,7 +23,7 @@ from flstudy.population import Digits, LabelSwap, RepeatedDrift
 from flstudy.reporting.figures import to_png
 from flstudy.reporting.figures.style import COLOURS, DASHES, GREY, new_figure, plain
 from flstudy.tasks import Logistic
-from tests.bench import Records, trainer
+from tests.worlds import Records, trainer
 
 L2, BATCH, TOLERANCE = 2e-4, 54, 1e-6
 RATES = (1.0, 3.0, 10.0, 30.0)  # each row has that of least regret

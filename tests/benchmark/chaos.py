@@ -1,4 +1,4 @@
-"""A study that is shot at: `python tests/benchmarks/chaos.py > tests/benchmarks/results/chaos.md`.
+"""A study that is shot at: `python tests/benchmark/chaos.py > tests/benchmark/results/chaos.md`.
 
 A random worker of the study is killed (SIGKILL) every 20 s, and its driver twice, each time to be started again with
 `flstudy tune --resume`. Afterwards every trial must have exactly one MLflow run, each of its rounds exactly once there
@@ -186,7 +186,7 @@ def main() -> int:
         if wrong:
             print((Path(place) / "driver.log").read_text()[-3000:], file=sys.stderr)
     print("# A study under fire\n")
-    print(f"`python tests/benchmarks/chaos.py {' '.join(sys.argv[1:])}`".rstrip("` ") + "`\n")
+    print(f"`python tests/benchmark/chaos.py {' '.join(sys.argv[1:])}`".rstrip("` ") + "`\n")
     print("| figure | |\n|---|---:|")
     for name, value in {
         "trials × rounds": f"{options.trials} × {options.rounds}",

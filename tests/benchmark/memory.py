@@ -1,4 +1,4 @@
-"""Memory of a long run: `python tests/benchmarks/memory.py > tests/benchmarks/results/memory.md`.
+"""Memory of a long run: `python tests/benchmark/memory.py > tests/benchmark/results/memory.md`.
 
 Resident memory over 2,000 compiled rounds under an ordinary Trainer, with MLflow (SQLite in a temporary folder) and the
 records of all rounds on, evaluation in every fifth round: once FedAvg on devices of one size, once Flash with early

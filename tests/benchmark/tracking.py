@@ -1,4 +1,4 @@
-"""What MLflow costs a round: `python tests/benchmarks/tracking.py > tests/benchmarks/results/tracking.md`.
+"""What MLflow costs a round: `python tests/benchmark/tracking.py > tests/benchmark/results/tracking.md`.
 
 Blocks of rounds with the callback MlflowRounds (SQLite in a temporary folder) and without it take turns in one process,
 evaluation in every fifth round. Times are from the first round's start to the last one's end: opening and closing the

@@ -1,6 +1,6 @@
 """Run Flower, pfl-research and flstudy on both workloads, and write the table.
 
-    python tests/benchmarks/peers/run.py
+    python tests/benchmark/peers/run.py
 
 needs Python 3.11 or newer and nothing else. It installs the peers' pinned requirements in environments of their own
 (some minutes and 2.5 GB the first time); the rows of flstudy and of the plain PyTorch loop come from `flstudy bench`
@@ -162,7 +162,7 @@ def summary(runs: dict[tuple[str, str, str], list[dict]], setups: dict, load: li
         "hardware": cpu(),
         "python": platform.python_version(),
         "load": f"{load[0]:.1f} before and {load[1]:.1f} after",
-        "command": f"python tests/benchmarks/peers/run.py --repeats {repeats}",
+        "command": f"python tests/benchmark/peers/run.py --repeats {repeats}",
         "setup": setups,
         "rows": rows,
     }

@@ -1,4 +1,4 @@
-"""Wall time of a study beside that of its rounds: `python tests/benchmarks/study.py --json study.json > study.md`.
+"""Wall time of a study beside that of its rounds: `python tests/benchmark/study.py --json study.json > study.md`.
 
 32 trials of 20 rounds on two workers: an MLP 60-64-10, 30 devices of 700 examples each, 10 of them per round with 40
 steps of batch 10, FedAvg whose learning rate is searched, no scheduler, evaluation in every fifth round. The bound is

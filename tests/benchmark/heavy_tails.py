@@ -1,5 +1,5 @@
 """What one device with heavy-tailed gradients does (FedAda², Propositions 2, 9 and 10), a table and a figure:
-`python tests/benchmarks/heavy_tails.py > tests/benchmarks/results/heavy_tails.md`.
+`python tests/benchmark/heavy_tails.py > tests/benchmark/results/heavy_tails.md`.
 
 Ten devices minimise ½ w² with gradients w + ξ, one step a round: under FedAvg, and under FedAvg whose devices step by
 AdaGrad (JointAdaptivity with a server that only averages). One replica per seed, all at once.
@@ -18,7 +18,7 @@ from flstudy.population import HeavyTails
 from flstudy.reporting.figures import to_png
 from flstudy.reporting.figures.style import COLOURS, GREY, new_figure, plain
 from flstudy.tasks import Quadratic
-from tests.bench import Records, trainer
+from tests.worlds import Records, trainer
 
 LARGE = 1e8  # τ_s and η_g of a server that averages: η_g m / (√v + τ_s) = Δ up to one part in 10⁸
 METHODS: dict[str, Algorithm] = {

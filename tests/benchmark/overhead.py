@@ -1,4 +1,4 @@
-"""What the platform costs: `python tests/benchmarks/overhead.py > tests/benchmarks/results/overhead.md`.
+"""What the platform costs: `python tests/benchmark/overhead.py > tests/benchmark/results/overhead.md`.
 
 2,000 trials that train nothing (two rounds, three replicas, three algorithms) go through all of it: TPE, Ray Tune on
 two workers, records, an MLflow run each in SQLite. Told every so many trials: seconds per trial, and the driver's
