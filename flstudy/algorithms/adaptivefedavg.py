@@ -13,7 +13,7 @@ drifts, as published; `floor` keeps a share of it.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class Message(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveFedAvg(Algorithm):
     """FedAvg that learns faster while the global model moves."""
+
+    citations: ClassVar[tuple[str, ...]] = ("canonaco2021",)
 
     beta1: float = hyper(0.5, "[0, 1)")
     """β₁, of the model's mean."""

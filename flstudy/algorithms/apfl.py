@@ -13,7 +13,7 @@ authors' code mixes outputs instead of weights, takes the step of v after that o
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Local(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Apfl(FedAvg):
     """Mixes a personal model with the global one."""
+
+    citations: ClassVar[tuple[str, ...]] = ("deng2020",)
 
     alpha: float = hyper(0.25, "[0, 1]")
     """α, share of the personal model; FLASH uses .25, and .5 for Shakespeare and Synthetic."""

@@ -55,6 +55,8 @@ class Upload(NamedTuple):
 class Continuous(FedAvg):
     """FedAvg that is kept near what it knew before the session began."""
 
+    citations: ClassVar[tuple[str, ...]] = ("chang2025", "dong2022")
+
     needs: ClassVar[tuple[str, ...]] = ("forward",)
     distillation: Literal["kl_soft", "glfc_rd"] = "kl_soft"
     """The loss: the authors' code, or the one that their paper cites."""

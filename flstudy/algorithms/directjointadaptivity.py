@@ -11,7 +11,7 @@ steps of the bias corrections from the number of the round, with m from 0; a v f
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
 from flstudy.algorithms.parts.layout import Layout
@@ -21,6 +21,8 @@ from flstudy.algorithms.parts.signatures import Job, Local, State
 @dataclass(frozen=True, kw_only=True)
 class DirectJointAdaptivity(JointAdaptivity):
     """Adaptive devices that start from the server's second moment."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

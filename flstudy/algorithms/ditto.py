@@ -10,7 +10,7 @@ received.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,8 @@ class Local(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
     """Fairness and robustness through a personal model near the global one."""
+
+    citations: ClassVar[tuple[str, ...]] = ("li2021ditto",)
 
     lam: float = hyper(0.1, "[0, inf)")
     """λ, how strongly a personal model is held near the global one; the paper chooses among {.1, 1, 2}."""

@@ -11,7 +11,7 @@ rate, which the paper does not have, scales m in both lines: x̂ = x + η_g λ m
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedAcg(Algorithm):
     """Sends the model to where the server's momentum is about to carry it, and holds devices near that."""
+
+    citations: ClassVar[tuple[str, ...]] = ("kim2024",)
 
     lam: float = hyper(0.85, "[0, 1)")
     """λ, server momentum."""

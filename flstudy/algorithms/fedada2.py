@@ -9,7 +9,7 @@ more (``covers``); the paper's Table 2 counts 2 n, model included, for FedAda² 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
 
@@ -17,6 +17,8 @@ from flstudy.algorithms.jointadaptivity import JointAdaptivity
 @dataclass(frozen=True, kw_only=True)
 class FedAda2(JointAdaptivity):
     """Memory-saving adaptive devices under an adaptive server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024", "anil2019")
 
     client_optimizer: Literal["sm3_adagrad", "sm3_adam"] = "sm3_adagrad"
     """Of the devices; the server may have another."""

@@ -4,6 +4,7 @@ v ← v + Δ²;   the rest is FedOpt's, with β₁ = 0
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from flstudy.algorithms.parts.rules import adagrad_moment
 @dataclass(frozen=True, kw_only=True)
 class FedAdaGrad(FedOpt):
     """AdaGrad on the server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     beta1: float = hyper(0.0, "[0, 1)")
     """β₁, decay of the first moment; 0 in the paper's experiments."""

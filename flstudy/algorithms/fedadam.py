@@ -5,7 +5,7 @@ with bias_correction: η_g √(1 - β₂^t) / (1 - β₁^t) in round t = 1, 2, �
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from flstudy.algorithms.parts.rules import adam_moment
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(FedOpt):
     """Adam on the server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     beta2: float = hyper(0.99, "[0, 1)")
     """β₂, decay of the second moment; .99 in the paper, .999 is its code's default."""

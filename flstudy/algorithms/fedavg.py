@@ -7,7 +7,7 @@ Laws: η_g = 1 is the mean of the local models.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -23,6 +23,8 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
     """Federated averaging."""
+
+    citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:
         return Server(x)

@@ -8,7 +8,7 @@ Differs: the paper writes gradients -Δ and subtracts.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Algorithm):
     """FedAvg with momentum on the server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("hsu2019",)
 
     beta: float = hyper(0.9, "[0, 1)")
     """β, server momentum."""

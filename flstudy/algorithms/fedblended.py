@@ -13,7 +13,7 @@ simulator, not the device, keeps the states of all. Rounds are the server's own,
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Message(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedBlended(Joint):
     """Devices with optimizers, steps and delays of their own under an adaptive server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     strategies: tuple[Strategy, ...] = (Strategy("adam"), Strategy("adagrad"), Strategy("sgd"))
     """O_1, …, O_Op; what one leaves open is the method's."""

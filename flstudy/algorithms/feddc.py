@@ -12,7 +12,7 @@ Momentum on the devices biases (y - x)/(K η_ℓ) and is refused.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedDC(Algorithm):
     """Every device learns how far it drifts, and its model plus that drift is what stays near the server's."""
+
+    citations: ClassVar[tuple[str, ...]] = ("gao2022",)
 
     alpha: float = hyper(0.01, "[0, inf)")
     """α, weight of the penalty; the paper's values are .005 to .1."""

@@ -10,7 +10,7 @@ Differs: as FedDrift-Eager; models that no participant trains cannot be compared
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from flstudy.algorithms.parts.signatures import Job, Round
 @dataclass(frozen=True, kw_only=True)
 class FedDrift(FedDriftEager):
     """Opens a model for every device that signals a drift, and merges models that have become alike."""
+
+    citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
 
     models: int = hyper(8, "[1, inf)")
     """M, most models at once."""

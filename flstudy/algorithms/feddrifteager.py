@@ -13,7 +13,7 @@ text starts a new model from scratch: ``new_model``.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class Client(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedDriftEager(Clustered):
     """Opens one new model when devices signal a drift."""
+
+    citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
 
     models: int = hyper(4, "[1, inf)")
     """M, most models at once."""

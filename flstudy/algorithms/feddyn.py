@@ -11,7 +11,7 @@ learning rate other than 1 scales the step from x.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Client(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Algorithm):
     """Dynamic regularisation: every device's objective is bent until its optimum is the federation's."""
+
+    citations: ClassVar[tuple[str, ...]] = ("acar2021",)
 
     alpha: float = hyper(0.01, "(0, inf)")
     """α, strength of the regularisation; the paper's grid is {.1, .01, .001}."""

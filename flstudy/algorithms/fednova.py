@@ -10,7 +10,7 @@ Differs: p_c counts participants only, the authors' code all workers; no server 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -26,6 +26,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedNova(FedAvg):
     """Averages directions instead of distances, so that who takes more steps does not pull harder."""
+
+    citations: ClassVar[tuple[str, ...]] = ("wang2020",)
 
     def local_end(self, local: Local, msg: Any, client: State) -> tuple[Any, State]:
         rho, steps = self.momentum, local.steps

@@ -12,7 +12,7 @@ local processing of Mitra et al.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class Message(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedOmd(Algorithm):
     """Online mirror descent on the devices, averaged."""
+
+    citations: ClassVar[tuple[str, ...]] = ("mitra2021", "ganguly2024")
 
     mirror: Literal["euclidean", "hypentropy", "pnorm", "eg"] = "hypentropy"
     """φ: ½ ‖x‖₂², the hypentropy (like gradient descent with η b where |x| ≪ b, multiplicative where |x| ≫ b),

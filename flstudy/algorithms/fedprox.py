@@ -8,7 +8,7 @@ Differs: devices take SGD steps on the proximal objective; the paper's γ-inexac
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -19,6 +19,8 @@ from flstudy.algorithms.parts.hyper import hyper
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
     """FedAvg with a proximal term that holds devices near the model they received."""
+
+    citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
 
     mu: float = hyper(0.01, "[0, inf)")
     """μ, strength of the proximal term; the paper's grid is {.001, .01, .1, 1}."""

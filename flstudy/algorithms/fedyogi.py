@@ -4,6 +4,7 @@ v ← v - (1 - β₂) Δ² sign(v - Δ²);   the rest is FedAdam's
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from flstudy.algorithms.parts.rules import yogi_moment
 @dataclass(frozen=True, kw_only=True)
 class FedYogi(FedAdam):
     """Yogi on the server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         return yogi_moment(v, delta, self.beta2)

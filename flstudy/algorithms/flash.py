@@ -14,7 +14,7 @@ as 0, which leaves d = 0. β₁, β₂, τ and v's start are not published: Redd
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Flash(FedOpt):
     """FLASH: early-stopping devices and a drift-aware adaptive server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
     gamma: float | None = hyper(0.04, "[0, inf)")
     """γ of the devices' early stopping; null trains all epochs. The paper: .03 to .05."""

@@ -9,7 +9,7 @@ of its own: from equal ones all devices would choose the first, ties going to th
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ from flstudy.algorithms.parts.signatures import Job, Round
 @dataclass(frozen=True, kw_only=True)
 class HypCluster(Clustered):
     """Every device trains, and uses, the global model that fits its data best."""
+
+    citations: ClassVar[tuple[str, ...]] = ("mansour2020", "ghosh2020")
 
     @property
     def starts(self) -> int:

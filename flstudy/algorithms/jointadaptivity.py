@@ -7,7 +7,7 @@ Laws: ε → ∞ and η_ℓ = ε η make it the adaptive server over SGD(η); de
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flstudy.algorithms.parts.joint import Joint
 from flstudy.algorithms.parts.signatures import Rule
@@ -16,6 +16,8 @@ from flstudy.algorithms.parts.signatures import Rule
 @dataclass(frozen=True, kw_only=True)
 class JointAdaptivity(Joint):
     """Adaptive devices that start from nothing, under an adaptive server."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     client_optimizer: Literal["adagrad", "adam", "sm3_adagrad", "sm3_adam"] = "adagrad"
     """Of the devices; the server may have another."""

@@ -31,6 +31,8 @@ class Nothing(NamedTuple):
 class LocalOnly(Algorithm):
     """The baseline without a federation; what a device uses is its own model."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+
     personalized: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:

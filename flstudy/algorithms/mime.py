@@ -10,7 +10,7 @@ Differs: as MimeLite; clipping is of either minibatch gradient.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -23,6 +23,8 @@ from flstudy.algorithms.parts.signatures import Batch, Gradient, Job, Local, Sta
 @dataclass(frozen=True, kw_only=True)
 class Mime(MimeLite):
     """MimeLite without the drift of devices towards their own optima."""
+
+    citations: ClassVar[tuple[str, ...]] = ("karimireddy2020mime", "karimireddy2021")
 
     def broadcast(self, server: Server, job: Job) -> Any:
         return super().broadcast(server, job)._replace(c=server.c)

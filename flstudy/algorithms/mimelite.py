@@ -17,7 +17,7 @@ dropout, and its mean is uniform whatever ``weighting`` says of Δ_i. Weight dec
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class Message(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class MimeLite(Algorithm):
     """Devices that imitate a centralised optimizer by applying its statistics."""
+
+    citations: ClassVar[tuple[str, ...]] = ("karimireddy2020mime", "karimireddy2021")
 
     base: Literal["sgdm", "adagrad", "adam"] = "sgdm"
     """The optimizer that is imitated."""

@@ -34,6 +34,8 @@ class Client(NamedTuple):
 class Moon(FedAvg):
     """Draws a device's representations to those of the global model, and away from those of its last one."""
 
+    citations: ClassVar[tuple[str, ...]] = ("li2021moon",)
+
     needs: ClassVar[tuple[str, ...]] = ("features",)
 
     mu: float = hyper(1.0, "[0, inf)")

@@ -26,6 +26,8 @@ from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
 class Oracle(FedYogi):
     """An upper bound: one model per concept, and no doubt about concepts."""
 
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
+
     oracle: ClassVar[bool] = True
 
     models: int = hyper(2, "[2, inf)")

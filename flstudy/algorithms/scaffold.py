@@ -10,7 +10,7 @@ Differs: N is the number of devices ever known, since devices may come and go. M
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Algorithm):
     """Control variates that cancel the drift of devices towards their own optima."""
+
+    citations: ClassVar[tuple[str, ...]] = ("karimireddy2020",)
 
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δy; the paper's is uniform."""

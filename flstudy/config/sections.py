@@ -1,7 +1,7 @@
 """The sections of a config that are not an algorithm, a population or a task. Plain data, quick to import."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 
 class ConfigError(ValueError):
@@ -21,12 +21,17 @@ class Objective:
 class Sampler:
     """Proposes the configurations of a study."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
     seed: int
 
 
 @dataclass(kw_only=True)
 class Tpe(Sampler):
     """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): for any space, conditional ones included."""
+
+    citations: ClassVar[tuple[str, ...]] = ("bergstra2011",)
 
     startup_trials: int = 8
     """Random trials before the model is used."""
@@ -42,6 +47,8 @@ class Tpe(Sampler):
 class RandomSearch(Sampler):
     """Independent draws: the baseline of every sampler, and the fairest when many workers start at once."""
 
+    citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
+
     seed: int = 0
     """Of the draws."""
 
@@ -49,6 +56,8 @@ class RandomSearch(Sampler):
 @dataclass(kw_only=True)
 class GridSearch(Sampler):
     """Every combination once, in an order drawn from the seed: choices as written, ranges at equal distances."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     points: int = 3
     """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
@@ -60,6 +69,8 @@ class GridSearch(Sampler):
 class TwoStep(Sampler):
     """A sweep in two steps (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
     their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     tie: list[list[str]] = field(default_factory=list)
     """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
@@ -77,6 +88,8 @@ class TwoStep(Sampler):
 class CmaEs(Sampler):
     """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
 
+    citations: ClassVar[tuple[str, ...]] = ("hansen2001",)
+
     startup_trials: int = 8
     """Random trials before the model is used."""
     sigma: float | None = None
@@ -90,6 +103,8 @@ class GaussianProcess(Sampler):
     """Bayesian optimisation with a Gaussian process: for few trials of long runs; choices of classes are drawn at
     random."""
 
+    citations: ClassVar[tuple[str, ...]] = ("snoek2012",)
+
     startup_trials: int = 8
     """Random trials before the model is used."""
     seed: int = 0
@@ -100,6 +115,8 @@ class GaussianProcess(Sampler):
 class Nsga2(Sampler):
     """The genetic algorithm NSGA-II (Deb et al. 2002)."""
 
+    citations: ClassVar[tuple[str, ...]] = ("deb2002",)
+
     population: int = 20
     """Trials of a generation."""
     seed: int = 0
@@ -109,12 +126,17 @@ class Nsga2(Sampler):
 class Scheduler:
     """Stops trials that are behind."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
     grace_rounds: int
 
 
 @dataclass(kw_only=True)
 class Asha(Scheduler):
     """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung."""
+
+    citations: ClassVar[tuple[str, ...]] = ("li2020asha",)
 
     grace_rounds: int = 10
     """Rounds that every trial gets."""
@@ -126,6 +148,8 @@ class Asha(Scheduler):
 class HyperBand(Scheduler):
     """Asynchronous HyperBand (Li et al. 2018, 2020): successive halving in several brackets with different grace, for
     when nobody knows how early a trial shows its worth."""
+
+    citations: ClassVar[tuple[str, ...]] = ("li2018hyperband", "li2020asha")
 
     grace_rounds: int = 5
     """Rounds that every trial of the most impatient bracket gets."""
@@ -140,6 +164,8 @@ class MedianStopping(Scheduler):
     """The median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
     median of the other trials' averages up to the same round."""
 
+    citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
+
     grace_rounds: int = 10
     """Rounds that every trial gets."""
     every: int = 5
@@ -153,6 +179,8 @@ class Pbt(Scheduler):
     """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm; at
     every interval the worst go on from the state of one of the best, with perturbed values. What it finds is a schedule
     of values, not a setting: `trials.jsonl` keeps each trial's."""
+
+    citations: ClassVar[tuple[str, ...]] = ("jaderberg2017",)
 
     keys: list[str] = field(default_factory=lambda: ["algorithm.server_lr"])
     """Searched keys that are perturbed; the others stay as they were drawn."""

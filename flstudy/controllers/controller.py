@@ -37,6 +37,9 @@ class Rehearsal(NamedTuple):
 class Controller(ABC):
     """Sees one replica's server state. Its own state is a tree of tensors, checkpointed with the run."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
     watches: ClassVar[bool] = False
     """Whether it decides by the devices' losses, and so cannot do without."""
 

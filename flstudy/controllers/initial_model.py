@@ -10,7 +10,7 @@ Laws: R = 0 is `Average`; R → ∞ takes the model of the session whose gradien
 algorithm alone.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class Average(Controller):
         state: what becomes of the server's other state (moments, control variates) when its model is replaced: it
             starts anew (``reset``) or stays (``keep``). The devices' rows stay with them.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     def __init__(self, pilots: int = 1, history: int | None = None, state: Literal["reset", "keep"] = "reset") -> None:
         name = type(self).__name__
@@ -114,6 +116,8 @@ class DynamicInitialModel(Average):
             (``diverse``).
         state: what becomes of the server's other state when its model is replaced: ``reset`` or ``keep``.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     def __init__(
         self,

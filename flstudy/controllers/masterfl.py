@@ -79,6 +79,8 @@ class MasterFL(Controller):
         loss_max: losses count for the tests as min(loss / loss_max, 1), > 0; ln(classes) is that of a blind guess.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024", "wei2021")
+
     watches: ClassVar[bool] = True
 
     def __init__(

@@ -1,7 +1,7 @@
 """Starting anew at given rounds."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flstudy.controllers.controller import Controller, Moment
 from flstudy.population import Event
@@ -20,6 +20,8 @@ class Restart(Controller):
         rounds: rounds (from 1) that begin with the initial server state; device rows are kept.
         keep_model: restart only what surrounds the model (moments, control variates), not the model.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, rounds: Sequence[int], keep_model: bool = False) -> None:
         if not rounds or min(rounds) < 1:

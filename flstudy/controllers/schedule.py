@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from flstudy.algorithms import Algorithm
 
@@ -19,6 +19,9 @@ class Schedule(ABC):
         rounds: T, those of a session, ≥ 1; rounds beyond are like the last of them, t = T - 1.
         floor: η_min as a share of η_ℓ, in [0, 1].
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     rounds: int
     floor: float = 0.0
@@ -54,6 +57,8 @@ class Polynomial(Schedule):
         power: > 0.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
     power: float = 0.9
 
     def __post_init__(self) -> None:
@@ -68,6 +73,8 @@ class Polynomial(Schedule):
 @dataclass(kw_only=True)
 class Cosine(Schedule):
     """η(t) = (η_ℓ - η_min) (1 + cos(π t/T)) / 2 + η_min, t = 0, 1, … of the session (Loshchilov & Hutter 2017)."""
+
+    citations: ClassVar[tuple[str, ...]] = ("loshchilov2017",)
 
     def left(self, share: float) -> float:
         return (1 + math.cos(math.pi * share)) / 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import lightning as L
 import torch
@@ -26,6 +27,8 @@ class Regret:
         tolerance: of the gradient's norm at a round's optimum, > 0.
         steps: most L-BFGS iterations for it, ≥ 1.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     tolerance: float = hyper(1e-6, "(0, inf)")
     steps: int = 1000

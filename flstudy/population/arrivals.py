@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from flstudy.population.streams import generator
 
 class Arrivals(ABC):
     """What a device trains on in a round. Its examples for validation and testing stay its own."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     @property
     @abstractmethod
@@ -39,6 +42,8 @@ class FreshDraws(Arrivals):
         source: ``everybody`` draws from the training examples of all devices, the paper's core data-source; ``device``
             from the device's own.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     mean: float = 1000.0
     deviation: float = 200.0

@@ -7,7 +7,7 @@ the examples are neither copied nor written to.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ class Tables(NamedTuple):
 class Change:
     """What the concepts of a drift are. A change says what it does to labels, to the order of an input's entries or
     to their values, for as many concepts as a schedule has; concept 0 is always the identity."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     def labels(self, concepts: int, classes: int) -> NDArray[np.int64]:
         """Table [concepts, classes]: what label y is called under each concept; empty where labels stay."""
@@ -56,6 +59,8 @@ class Change:
 class NoChange(Change):
     """Labels and inputs stay as they are: the drift is in what examples there are, or only a name."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+
 
 @dataclass
 class LabelSwap(Change):
@@ -67,6 +72,8 @@ class LabelSwap(Change):
     Args:
         pairs: labels to swap instead, each at most once; for schedules with one new concept.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
     pairs: list[tuple[int, int]] | None = None
 
@@ -110,6 +117,8 @@ class ComposedSwaps(Change):
         sets: pairs of labels that drift 1, 2, … swaps, from the first again after the last; null swaps
             (0, 1), (2, 3), … and (1, 2), (3, 4), … in turn, which gives 2 C different concepts to C ≥ 3 labels.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     sets: list[list[tuple[int, int]]] | None = None
 
@@ -159,6 +168,8 @@ class FeatureShift(Change):
         seed: of the random vectors.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ()
+
     size: float = 1.0
     by_feature: list[float] | None = None
     seed: int = 0
@@ -195,6 +206,8 @@ class Rotation(Change):
     Args:
         quarters: quarter turns, counter-clockwise, of concepts 1, 2, …; each in 1 … 3, all different.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ghosh2020",)
 
     quarters: list[int] = field(default_factory=lambda: [2, 1, 3])
 

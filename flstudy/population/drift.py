@@ -7,7 +7,7 @@ concept. Concept 0 is the data set's own; what the others are is a ``Change``.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ class Drift(ABC):
     Args:
         change: what changes: LabelSwap, ComposedSwaps, FeatureShift or Rotation.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     change: Change = field(default_factory=LabelSwap)
 
@@ -111,6 +114,8 @@ def round_half_up(value: float) -> int:
 class SuddenDrift(OneChange):
     """All drifting devices change at the same round."""
 
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
+
     def share(self, number: int) -> float:
         return float(number >= self.round)
 
@@ -126,6 +131,8 @@ class IncrementalDrift(OneChange):
         every: rounds between two increments, ≥ 1.
         step: share of the drifting devices that each increment adds, in (0, 1].
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
     every: int = 100
     step: float = 0.2
@@ -154,6 +161,8 @@ class RecurrentDrift(OneChange):
         back: first round under the old concept again, > round.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
+
     back: int
 
     def __post_init__(self) -> None:
@@ -175,6 +184,8 @@ class StaggeredDrift(OneChange):
     Args:
         until: last round at which a device may change, ≥ round.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     until: int
 

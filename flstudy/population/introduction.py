@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ class ClassIntroduction(Drift):
             exactly once.
         change: what changes beside the classes; by default nothing.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     change: Change = field(default_factory=NoChange)
     rounds: Sequence[int] = field(default_factory=lambda: list(COVTYPE))

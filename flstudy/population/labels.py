@@ -1,6 +1,7 @@
 """Partitions by label, for devices that come and go in groups (device sessions, sec. VI and App. D)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ class LabelGroups(Partition):
         alpha: inside a group, the concentration of a `BalancedDirichlet`; null deals every label out evenly.
         groups: g, number of groups, ≥ 2.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     overlap: float = 0.0
     alpha: float | None = 0.3
@@ -71,12 +74,16 @@ class LabelGroups(Partition):
 class Half(LabelGroups):
     """One half of the devices shares one half of the labels, the other half the other, every label dealt out evenly."""
 
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
     alpha: float | None = None
 
 
 @dataclass
 class PartialOverlap(LabelGroups):
     """Two sets of 60 % of the labels with 20 % in both, every label dealt out evenly."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     overlap: float = 1 / 3
     alpha: float | None = None
@@ -86,6 +93,8 @@ class PartialOverlap(LabelGroups):
 class TwoShard(Partition):
     """Labels are divided into as many batches as there are devices, each batch into two shards; every device holds
     one shard of two different batches."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.empty(len(labels), dtype=np.int64)
@@ -98,6 +107,8 @@ class TwoShard(Partition):
 @dataclass
 class Distinct(Partition):
     """Every device holds labels of its own, as many as the others."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.empty(len(labels), dtype=np.int64)

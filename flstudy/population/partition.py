@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 
 class Partition(ABC):
     """Assigns every example to a device."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -18,6 +22,8 @@ class Partition(ABC):
 @dataclass
 class Iid(Partition):
     """Every device gets an equal random share."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.arange(len(labels)) % clients
@@ -33,6 +39,8 @@ class Dirichlet(Partition):
         alpha: concentration, > 0; small is heterogeneous.
         min_size: examples that every device has at least.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("hsu2019", "li2022niid")
 
     alpha: float = 0.3
     min_size: int = 10
@@ -69,6 +77,8 @@ class BalancedDirichlet(Partition):
     Args:
         alpha: concentration of the prior, > 0; small is heterogeneous.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("hsu2019", "reddi2021")
 
     alpha: float = 0.1
 
@@ -114,6 +124,8 @@ class Shards(Partition):
     Args:
         per_client: shards of each device, ≥ 1.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 
     per_client: int = 2
 

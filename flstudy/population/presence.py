@@ -6,6 +6,7 @@ sessions from 0. Who is absent trains nothing and is not evaluated; its row in t
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ TABLE = Timetable("ScheduledPresence", ("device", "joins", "leaves"), open=("lea
 
 class Presence(ABC):
     """Which devices are there."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     @abstractmethod
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
@@ -70,6 +74,8 @@ class AlternatingGroups(Presence):
         groups: number of groups, ≥ 2.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
     rounds: int
     groups: int = 2
 
@@ -108,6 +114,8 @@ class ScheduledPresence(Presence):
             leaves, to the end where that is 0 or empty.
         starts: rounds with which sessions begin, beside round 1; null: those in which anybody joins or leaves.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     schedule: dict[int, list[tuple[int, int]]] | str
     starts: list[int] | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ class RepeatedDrift(Drift):
             runs have 31, 129, 279, 310, 369 and 462.
         cycle: number of concepts, ≥ 2; null: every drift brings one that has never been.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     rounds: Sequence[int] = field(default_factory=lambda: list(COVTYPE))
     cycle: int | None = 2

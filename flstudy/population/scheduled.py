@@ -1,7 +1,7 @@
 """Concept drift as somebody has written it down: each device's rounds and concepts."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ class ScheduledDrift(Drift):
         schedule: {device: [[round, concept], …]}, or the path of a CSV or Parquet file with columns device, round and
             concept; devices count from 0, rounds from 1.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     schedule: dict[int, list[tuple[int, int]]] | str
 

@@ -1,7 +1,7 @@
 """What a run promises its devices (McMahan et al. 2018; FedAda², Lee et al. 2024, sec. 6.1 and app. H.1)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.hyper import check, hyper
@@ -10,6 +10,8 @@ from flstudy.algorithms.parts.hyper import check, hyper
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClip:
     """A clipping bound that follows the norms of uploads (Andrew et al. 2021, Algorithm 1)."""
+
+    citations: ClassVar[tuple[str, ...]] = ("andrew2021",)
 
     quantile: float = hyper(0.5, "(0, 1)")
     """γ: the share of uploads that the bound is to leave as they are."""
@@ -32,6 +34,8 @@ class Privacy:
     among runs by it spends budget that no ε here counts. Noise is drawn from the run's seeds, so that runs can be made
     again: ε is a deployment's whose noise nobody can foretell.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("mcmahan2018",)
 
     clip: float | None = hyper(None, "(0, inf)")
     """c, largest L2 norm of a device's upload; null does not clip. Of an upload that is not finite nothing is kept."""

@@ -1,110 +1,13 @@
 """Whom to cite for what a study used."""
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flstudy.reporting.bibliography import ENTRIES
 from flstudy.reporting.load import StudyResults
-
-CITED: dict[str, tuple[str, ...]] = {
-    # algorithms
-    "FedAvg": ("mcmahan2017",),
-    "FedAvgM": ("hsu2019",),
-    "FedAcg": ("kim2024",),
-    "FedAdaGrad": ("reddi2021",),
-    "FedAdam": ("reddi2021",),
-    "FedYogi": ("reddi2021",),
-    "FedProx": ("li2020fedprox",),
-    "FedNova": ("wang2020",),
-    "FedOmd": ("mitra2021", "ganguly2024"),
-    "FedDyn": ("acar2021",),
-    "FedDC": ("gao2022",),
-    "Ditto": ("li2021ditto",),
-    "Apfl": ("deng2020",),
-    "AdaptiveFedAvg": ("canonaco2021",),
-    "HypCluster": ("mansour2020", "ghosh2020"),
-    "FedDriftEager": ("jothimurugesan2023",),
-    "FedDrift": ("jothimurugesan2023",),
-    "Moon": ("li2021moon",),
-    "Continuous": ("chang2025", "dong2022"),
-    "Oracle": ("panchal2023",),
-    "LocalOnly": (),
-    "Scaffold": ("karimireddy2020",),
-    "JointAdaptivity": ("lee2024",),
-    "DirectJointAdaptivity": ("lee2024",),
-    "FedAda2": ("lee2024", "anil2019"),
-    "FedBlended": ("lee2024",),
-    "Mime": ("karimireddy2020mime", "karimireddy2021"),
-    "MimeLite": ("karimireddy2020mime", "karimireddy2021"),
-    "Flash": ("panchal2023",),
-    # samplers
-    "Tpe": ("bergstra2011",),
-    "RandomSearch": ("bergstra2012",),
-    "GridSearch": (),  # nobody's in particular
-    "TwoStep": ("lee2024",),
-    "CmaEs": ("hansen2001",),
-    "GaussianProcess": ("snoek2012",),
-    "Nsga2": ("deb2002",),
-    # schedulers
-    "Asha": ("li2020asha",),
-    "HyperBand": ("li2018hyperband", "li2020asha"),
-    "Pbt": ("jaderberg2017",),
-    "MedianStopping": ("golovin2017",),
-    # worlds
-    "Digits": ("alpaydin1998",),
-    "HeavyTails": ("lee2024",),
-    "Synthetic": ("li2020fedprox",),
-    "Emnist": ("cohen2017", "caldas2018"),
-    "Shakespeare": ("mcmahan2017", "caldas2018"),
-    "StackOverflow": ("reddi2021",),
-    "StackOverflowTags": ("reddi2021",),
-    "Cifar10": ("krizhevsky2009",),
-    "Cifar100": ("krizhevsky2009",),
-    "Mnist": ("lecun1998",),
-    "LibSvm": ("chang2011",),
-    "FashionMnist": ("xiao2017",),
-    "Svhn": ("netzer2011",),
-    "TinyImageNet": ("le2015",),
-    "Landmarks": ("weyand2020", "hsu2020"),
-    "AgNews": ("zhang2015",),
-    "BalancedDirichlet": ("hsu2019", "reddi2021"),
-    "Dirichlet": ("hsu2019", "li2022niid"),
-    "Shards": ("mcmahan2017",),
-    "Iid": (),
-    "SuddenDrift": ("panchal2023",),
-    "IncrementalDrift": ("panchal2023",),
-    "RecurrentDrift": ("panchal2023",),
-    "StaggeredDrift": (),
-    "ScheduledDrift": (),
-    "RepeatedDrift": ("ganguly2024",),
-    "ClassIntroduction": ("ganguly2024",),
-    "FreshDraws": ("ganguly2024",),
-    "AlternatingGroups": ("chang2025",),
-    "ScheduledPresence": (),
-    "DynamicInitialModel": ("chang2025",),
-    "Average": ("chang2025",),
-    "Polynomial": ("chang2025",),
-    "Cosine": ("loshchilov2017",),
-    "Restart": (),
-    "MasterFL": ("ganguly2024", "wei2021"),
-    "LabelGroups": ("chang2025",),
-    "Half": ("chang2025",),
-    "PartialOverlap": ("chang2025",),
-    "TwoShard": ("chang2025",),
-    "Distinct": ("chang2025",),
-    "LabelSwap": ("panchal2023",),
-    "ComposedSwaps": ("ganguly2024",),
-    "NoChange": (),
-    "FeatureShift": (),
-    "Rotation": ("ghosh2020",),
-    # between devices and server
-    "Privacy": ("mcmahan2018",),
-    "AdaptiveClip": ("andrew2021",),
-    # what is measured
-    "Regret": ("ganguly2024",),
-}
-"""Keys of `bibliography.ENTRIES` by what a config can name; an empty one says that there is nobody to cite."""
 
 TOOLS: dict[str, str] = {
     "Optuna": "akiba2019",
@@ -125,7 +28,36 @@ class Citation:
 
     @property
     def bibtex(self) -> str:
-        return ENTRIES[self.key]
+        return references()[self.key]
+
+
+@functools.cache
+def references() -> dict[str, str]:
+    """The entries of references.bib by key, as they are written there."""
+    text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")
+    entries = re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]
+    return {entry[entry.index("{") + 1 : entry.index(",")]: entry.strip() for entry in entries}
+
+
+@functools.cache
+def cited() -> dict[str, tuple[str, ...]]:
+    """The BibTeX keys of every shipped class that a config can name, by its short name."""
+    return {one.__name__: one.citations for one in shipped()}
+
+
+def shipped() -> list[Any]:
+    """flstudy's own classes that a config can name, and their bases."""
+    from flstudy import algorithms, controllers, population
+    from flstudy.config.sections import Sampler, Scheduler
+    from flstudy.metrics.suffered import Regret
+    from flstudy.privacy import AdaptiveClip, Privacy
+
+    found: list[Any] = [algorithms.Algorithm, population.Dataset, population.Partition, population.Drift]
+    found += [population.Change, population.Presence, population.Arrivals, controllers.Controller]
+    found += [controllers.Schedule, Sampler, Scheduler, Regret, AdaptiveClip, Privacy]
+    for one in found:  # which grows as it goes
+        found += [child for child in one.__subclasses__() if child.__module__.startswith("flstudy.")]
+    return found
 
 
 def citations(
@@ -140,7 +72,7 @@ def citations(
     """
     used: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for results in studies for name in names_used(results)):
-        for key in CITED.get(name, ()):
+        for key in cited().get(name, ()):
             used.setdefault(key, []).append(name)
     statistics = STATISTICS | ({"PED-ANOVA": "watanabe2023"} if importances else {})
     statistics |= {"ranks over studies": "demsar2006"} if ranks else {}

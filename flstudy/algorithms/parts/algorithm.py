@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ class Algorithm(Models, EarlyStopping, ABC):
 
     A method overrides what its paper changes, most often one line of ``correct`` or ``server_step``.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     lr: float = hyper(0.05, "(0, inf)")
     """η_ℓ, learning rate of the devices."""

@@ -24,6 +24,9 @@ class Examples(NamedTuple):
 class Dataset(ABC):
     """A source of examples. ``shape`` and ``classes`` are known before loading, so that a task can be built."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
     shape: tuple[int, ...]
     """Shape of one example's input."""
     classes: int
@@ -41,6 +44,8 @@ class Dataset(ABC):
 @dataclass
 class Digits(Dataset):
     """scikit-learn's 1,797 handwritten digits (Alpaydin & Kaynak 1998): 8×8 grey images in [0, 1], ten classes."""
+
+    citations: ClassVar[tuple[str, ...]] = ("alpaydin1998",)
 
     def __post_init__(self) -> None:
         self.shape, self.classes = (1, 8, 8), 10
@@ -75,6 +80,8 @@ class Synthetic(Dataset):
         extra: examples that every device has on top; the authors' generator adds 50.
         largest: cap on a device's size (σ = 2 gives devices of over 10,000 examples); null leaves the tail alone.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
 
     alpha: float = 0.5
     beta: float = 0.5

@@ -24,6 +24,8 @@ class HeavyTails(Dataset):
         examples: draws that each device holds, ≥ 3; a round that takes one of many is one with fresh noise.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
+
     tails: Literal["student", "cauchy"] = "student"
     dimension: int = 1
     examples: int = 5000

@@ -142,6 +142,8 @@ class Cifar(Published):
 class Cifar10(Cifar):
     """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32×32 in ten classes, pooled."""
 
+    citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
+
     labels: ClassVar[int] = 10
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     deviation: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
@@ -154,6 +156,8 @@ class Cifar10(Cifar):
 
 class Cifar100(Cifar):
     """CIFAR-100 (Krizhevsky 2009): 60,000 colour images of 32×32 in 100 classes, pooled."""
+
+    citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
 
     labels: ClassVar[int] = 100
     mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
@@ -192,6 +196,8 @@ class Idx(Published):
 class Mnist(Idx):
     """MNIST (LeCun et al. 1998): 70,000 grey images of 28×28 of the ten digits, pooled."""
 
+    citations: ClassVar[tuple[str, ...]] = ("lecun1998",)
+
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     deviation: ClassVar[tuple[float, ...]] = (0.3081,)
 
@@ -203,6 +209,8 @@ class Mnist(Idx):
 
 class FashionMnist(Idx):
     """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled."""
+
+    citations: ClassVar[tuple[str, ...]] = ("xiao2017",)
 
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
@@ -219,6 +227,8 @@ class Svhn(Published):
     They are the 73,257 of training and the 26,032 of testing; the 531,131 extra ones are left out. The label of a
     digit is the digit.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("netzer2011",)
 
     size: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     labels: ClassVar[int] = 10

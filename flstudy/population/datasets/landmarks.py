@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class Landmarks(Dataset):
         size: height and width of images, ≥ 1.
         selection: seed of the choice of people, ≥ 0.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("weyand2020", "hsu2020")
 
     root: str = "data"
     mapping: str = "mini_gld_train_split.csv"

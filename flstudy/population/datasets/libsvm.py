@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class LibSvm(Dataset):
         root: folder with the files, packed or not.
         file: another file of the same kind instead, such as an unscaled one.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2011",)
 
     name: str = "covtype"
     root: str = "data"

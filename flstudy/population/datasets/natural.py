@@ -150,6 +150,8 @@ class Emnist(Natural):
     background of 1. Labels 0 … 9 are digits, then come upper-case and lower-case letters.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("cohen2017", "caldas2018")
+
     contents: ClassVar[tuple[str, ...]] = ("pixels", "label")
     page: ClassVar[str] = page("emnist", "about 0.3 GB")
 
@@ -185,6 +187,8 @@ class Shakespeare(Natural):
     Args:
         length: characters of an example's input.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("mcmahan2017", "caldas2018")
 
     length: int = 80
 
@@ -222,6 +226,8 @@ class StackOverflow(Natural):
         vocabulary: number of the most frequent words, ≥ 1.
         length: words of an example's input, ≥ 1.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
     vocabulary: int = 10_000

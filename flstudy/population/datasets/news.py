@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ class AgNews(Dataset):
         vocabulary: number of the most frequent words, ≥ 1.
         length: words of a text, ≥ 1; others are cut off.
     """
+
+    citations: ClassVar[tuple[str, ...]] = ("zhang2015",)
 
     root: str = "data"
     vocabulary: int = 30_520

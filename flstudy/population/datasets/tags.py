@@ -33,6 +33,8 @@ class StackOverflowTags(StackOverflow):
         tags: number of the most frequent tags, ≥ 1.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
+
     length: int = 64
     tags: int = 500
 

@@ -26,6 +26,8 @@ class TinyImageNet(Images):
     which compare it with the names and sizes of all files and decode anew where these have changed.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("le2015",)
+
     size: ClassVar[tuple[int, int, int]] = (3, 64, 64)
     labels: ClassVar[int] = 200
     mean: ClassVar[tuple[float, ...]] = (0.4802, 0.4481, 0.3975)
