@@ -1,4 +1,4 @@
-"""The laws' world: a small federation on which every law is tried: six devices of ragged sizes, four classes, twelve features."""
+"""The laws' world: a federation on which every law is tried: six ragged devices, four classes, twelve features."""
 
 import logging
 import warnings
