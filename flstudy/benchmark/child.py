@@ -196,7 +196,7 @@ def repeated(population: Population, window: int) -> Callable[[int], Cohort]:
 def run_plain(pipe: Connection, case: Case, workload: Workload) -> None:
     """The plain loop, one seed."""
     population = workload.population().settle([0])
-    loop = PlainLoop(workload, population.stack, torch.device(case.device), case.precision)
+    loop = PlainLoop(workload, population.store, torch.device(case.device), case.precision)
     pace = Pace(pipe, case, loop.reset)
     while True:
         start = time.perf_counter()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flstudy.algorithms import Algorithm
 from flstudy.benchmark.workloads import Workload
-from flstudy.population import Cohort, Stack
+from flstudy.population import Cohort, ExampleStore
 
 PRECISIONS = {  # Lightning's names: (dtype of the parameters, dtype of autocast)
     "32-true": (torch.float32, None),
@@ -33,19 +33,21 @@ class PlainLoop:
 
     Args:
         workload: the model and the method's numbers (learning rate, momentum, weight decay, γ).
-        stack: all examples.
+        store: all examples.
         device: where to train; examples stay there, each batch's row numbers are sent.
         precision: Lightning's name, one of ``PRECISIONS``.
     """
 
-    def __init__(self, workload: Workload, stack: Stack, device: torch.device, precision: str = "32-true") -> None:
+    def __init__(
+        self, workload: Workload, store: ExampleStore, device: torch.device, precision: str = "32-true"
+    ) -> None:
         dtype, self.autocast = PRECISIONS[precision]
         module, self.loss = workload.plain() if workload.plain is not None else (workload.task(), cross_entropy)
         self.model = module.to(device, dtype)
         self.initial = copy.deepcopy(self.model.state_dict())
         self.algorithm: Algorithm = workload.algorithm()
-        self.x = stack.x.to(device, dtype if stack.x.is_floating_point() else None)
-        self.y, self.device = stack.y.to(device), device
+        self.x = store.x.to(device, dtype if store.x.is_floating_point() else None)
+        self.y, self.device = store.y.to(device), device
 
     def reset(self) -> None:
         """Back to the initial model."""

@@ -45,9 +45,9 @@ def check(config: "Config", objects: Namespace) -> None:
             drift.tables(objects.population.dataset.shape, objects.population.dataset.classes)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    if objects.population.presence is not None:
+    if objects.population.availability is not None:
         try:
-            objects.population.presence.check(objects.population.clients, config.rounds)
+            objects.population.availability.check(objects.population.clients, config.rounds)
         except ValueError as error:
             raise ConfigError(str(error)) from error
     if objects.get("controller") is not None:

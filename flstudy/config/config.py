@@ -19,7 +19,7 @@ from flstudy.config.sections import ConfigError, Run, Study
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
-from flstudy.population.loaded import Keeper, Loaded, installed
+from flstudy.population.dataset_cache import CachedDataset, DatasetCache, installed
 
 
 class StopRun(Exception):
@@ -116,7 +116,7 @@ class Config:
             cause = error.__cause__ if isinstance(error.__cause__, ValueError) else error
             raise ConfigError(f"{self.path}: {cause}") from error
 
-    def rehearse(self) -> dict[str, Loaded]:
+    def rehearse(self) -> dict[str, CachedDataset]:
         """Load, partition and split the data of every seed, so that an impossible world fails before any work.
 
         Returns:
@@ -125,14 +125,14 @@ class Config:
         Raises:
             ConfigError: what the data set or the partition said, or of work that its devices are too small for.
         """
-        keeper, objects = Keeper(), self._objects()
+        cache, objects = DatasetCache(), self._objects()
         try:
-            with installed(keeper):
+            with installed(cache):
                 objects.population.settle(self.seeds)
         except (ValueError, OSError, ImportError) as error:
             raise ConfigError(f"{self.path}: {error}") from error
         check_work(objects)
-        return dict(keeper.own)
+        return dict(cache.own)
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ ROOTS = {  # config key -> base class of what it may name
     "population.partition": "Partition",
     "population.drift.change": "Change",  # before the drift that it is a part of: the first root that fits is a key's
     "population.drift": "Drift",
-    "population.presence": "Presence",
-    "population.arrivals": "Arrivals",
+    "population.availability": "Availability",
+    "population.data_stream": "DataStream",
     "controller": "Controller",
     "schedule": "Schedule",
     "study.sampler": "Sampler",
@@ -36,8 +36,9 @@ SECTIONS = {"run": "Run", "study": "Study", "wireless": "Wireless", "privacy": "
 SECTIONS |= {"privacy.adaptive_clip": "AdaptiveClip", "regret": "Regret", "recovery": "Recovery"}
 SECTIONS |= {f"study.{name.lower()}": name for name in ("Objective", "Resources", "Budget", "Confirm", "Failures")}
 HIDDEN = {  # bases of what can be named
-    *("Algorithm", "Clustered", "FedOpt", "Joint", "Task", "Partition", "Drift", "OneChange", "Presence", "Controller"),
-    *("Schedule", "Arrivals"),
+    *("Algorithm", "Clustered", "FedOpt", "Joint", "Task", "Partition", "Drift", "OneChange", "Availability"),
+    "Controller",
+    *("Schedule", "DataStream"),
     *("Dataset", "Natural", "Images", "Published", "Cifar", "Idx", "InMemory", "EvenLabels", "ResNet"),
 }
 LINKED = ("shape", "classes", "tokens")  # what a task is told of its data set

@@ -61,7 +61,7 @@ class Average(Controller):
         if sessions < self.pilots + 2:
             raise ValueError(
                 f"{type(self).__name__}: there must be pilots + 2 = {self.pilots + 2} sessions or more, got "
-                f"{sessions}: raise rounds, shorten the sessions (population.presence) or lower pilots"
+                f"{sessions}: raise rounds, shorten the sessions (population.availability) or lower pilots"
             )
 
     def weights(self, state: History, layout: Layout) -> Tensor:

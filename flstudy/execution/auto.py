@@ -54,7 +54,7 @@ class Auto(Executor):
             threads = Threads(ground)
         except ValueError:  # a task with dropout
             threads = None
-        if threads is not None and threads.workers > 1 and not ground.stack.x.is_cuda:
+        if threads is not None and threads.workers > 1 and not ground.store.x.is_cuda:
             self.executors["threads"] = threads
         self.chosen: str | None = None
         self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
@@ -120,7 +120,7 @@ class Auto(Executor):
 
         eager = self.vectorized
         if not self.vectorized.programs.undecided and self.vectorized.programs.compiled:
-            eager = Vectorized(Ground(eager.objective, eager.stack))  # compiling is asked for: measure what it removes
+            eager = Vectorized(Ground(eager.objective, eager.store))  # compiling is asked for: measure what it removes
         one, all_ = step_s(eager, 1), step_s(eager, wide)
         arithmetic = max(all_ - one, 0.0) / max(wide - 1, 1)
         overhead = max(one - arithmetic, 0.0)

@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.algorithms.parts.signatures import Gradient
 from flstudy.execution.trees import grid, nbytes, stack, take
-from flstudy.population import Batches, Stack
+from flstudy.population import Batches, ExampleStore
 from flstudy.tasks import Objective
 
 
@@ -52,7 +52,7 @@ class Ground(NamedTuple):
     """What all executors stand on: the task and the examples, on one device."""
 
     objective: Objective
-    stack: Stack
+    store: ExampleStore
 
 
 def one_by_one(

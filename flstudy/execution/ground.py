@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flstudy.execution.executor import Ground
 from flstudy.execution.programs import fingerprint
-from flstudy.population import Stack
+from flstudy.population import ExampleStore
 from flstudy.tasks import Objective
 
 EMBEDDED = 64  # examples at once
@@ -15,12 +15,12 @@ EMBEDDED = 64  # examples at once
 _last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs and what became of them
 
 
-def settled(objective: Objective, stack: Stack, device: torch.device, dtype: torch.dtype) -> Ground:
+def settled(objective: Objective, store: ExampleStore, device: torch.device, dtype: torch.dtype) -> Ground:
     """Everything on one device, in one precision.
 
     Args:
         objective: of the task; its frozen parts are moved.
-        stack: all examples. Where the task ``embeds``, its inputs become ``embed`` of them: trials that one process
+        store: all examples. Where the task ``embeds``, its inputs become ``embed`` of them: trials that one process
             runs on the same inputs with the same frozen weights share them.
         device: where the run works.
         dtype: of models and of inputs that are no integers.
@@ -30,14 +30,14 @@ def settled(objective: Objective, stack: Stack, device: torch.device, dtype: tor
     """
     objective.to(device, dtype)
     if getattr(objective.module, "embeds", False):
-        if stack.order.numel() > 0 or stack.shift.numel() > 0:
+        if store.order.numel() > 0 or store.shift.numel() > 0:
             raise ValueError(
                 f"task: {type(objective.module).__name__} computes once what its frozen layers say of an example, but "
                 f"the population's drift changes inputs; use LabelSwap, or train: full"
             )
-        stack = stack._replace(x=embedded(objective, stack.x, device, dtype))
-    x = stack.x.to(dtype) if stack.x.is_floating_point() else stack.x
-    return Ground(objective, Stack(*(part.to(device) for part in (x, *stack[1:]))))
+        store = store._replace(x=embedded(objective, store.x, device, dtype))
+    x = store.x.to(dtype) if store.x.is_floating_point() else store.x
+    return Ground(objective, ExampleStore(*(part.to(device) for part in (x, *store[1:]))))
 
 
 @torch.no_grad()

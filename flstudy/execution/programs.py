@@ -23,7 +23,7 @@ from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.hyper import traced
 from flstudy.execution.executor import Ground, gradient
 from flstudy.execution.trees import leaves
-from flstudy.population import Stack
+from flstudy.population import ExampleStore
 from flstudy.tasks import Objective
 
 WINDOW = 64  # local steps that a compiled loop is given at once
@@ -59,7 +59,7 @@ class Programs:
     """
 
     def __init__(self, ground: Ground, compile: Compile = False) -> None:
-        self.objective, self.stack = ground
+        self.objective, self.store = ground
         self.undecided, self.compiled = compile == "auto", False
         self._last: tuple[Any, Algorithm] | None = None
         if compile is True:
@@ -75,7 +75,7 @@ class Programs:
     @property
     def looped(self) -> bool:
         """Whether a compiled program is a loop; on a GPU that would ask the host after every step."""
-        return not self.stack.x.is_cuda
+        return not self.store.x.is_cuda
 
     @property
     def steps(self) -> int | None:
@@ -116,11 +116,11 @@ class Programs:
             The states, and the sum of the losses of the real steps [A].
         """
         if not self.compiled:
-            return unrolled(self.objective, algorithm, self.stack, local, rows, concept, None, msg, client)
+            return unrolled(self.objective, algorithm, self.store, local, rows, concept, None, msg, client)
         program, objective = self._program(algorithm, local, rows, msg, client)
         like = self._traced(algorithm, local.y)
         try:
-            return program(objective, like, self.stack, local, rows, concept, todo, msg, client)
+            return program(objective, like, self.store, local, rows, concept, todo, msg, client)
         except Exception as error:
             from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
@@ -139,7 +139,7 @@ class Programs:
         self, algorithm: Algorithm, local: Any, rows: Tensor, msg: Any, client: Any
     ) -> tuple[Program, Objective]:
         objective = _objectives.setdefault(self._task, self.objective)
-        shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.stack)))
+        shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.store)))
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
             prepare()
@@ -151,7 +151,7 @@ class Programs:
 def step(
     objective: Objective,
     algorithm: Algorithm,
-    stack: Stack,
+    store: ExampleStore,
     local: Any,
     line: Tensor,
     concept: Tensor,
@@ -160,7 +160,7 @@ def step(
     client: Any,
 ) -> tuple[Any, Tensor]:
     """One local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is True."""
-    x, y = stack.gather(line, concept)
+    x, y = store.gather(line, concept)
     grad = gradient(algorithm, objective, msg, client)
     stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
     if real is None:
@@ -171,7 +171,7 @@ def step(
 def unrolled(
     objective: Objective,
     algorithm: Algorithm,
-    stack: Stack,
+    store: ExampleStore,
     local: Any,
     rows: Tensor,
     concept: Tensor,
@@ -186,7 +186,7 @@ def unrolled(
         total = torch.zeros_like(local.steps)
         for k, line in enumerate(rows.unbind(0)):
             real = None if todo is None else todo > k
-            local, loss = step(objective, algorithm, stack, local, line, concept, real, msg, client)
+            local, loss = step(objective, algorithm, store, local, line, concept, real, msg, client)
             total = total + loss
         return local, total
 
@@ -197,7 +197,7 @@ def unrolled(
 def looped(
     objective: Objective,
     algorithm: Algorithm,
-    stack: Stack,
+    store: ExampleStore,
     local: Any,
     rows: Tensor,
     concept: Tensor,
@@ -209,7 +209,7 @@ def looped(
     last = todo.max().clamp(max=rows.shape[1])
 
     def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        return step(objective, algorithm, stack, local, line, concept, real, msg, client)
+        return step(objective, algorithm, store, local, line, concept, real, msg, client)
 
     def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
         return k < last

@@ -14,7 +14,7 @@ class Sequential(Executor):
     """Trains without masks, lanes or compilation, on exactly the examples of each batch."""
 
     def __init__(self, ground: Ground) -> None:
-        self.objective, self.stack = ground
+        self.objective, self.store = ground
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
@@ -46,4 +46,4 @@ class Sequential(Executor):
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
         """The real examples at these rows."""
-        return Batch(*self.stack.gather(rows[rows >= 0], concept))
+        return Batch(*self.store.gather(rows[rows >= 0], concept))

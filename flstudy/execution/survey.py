@@ -8,7 +8,7 @@ from torch.func import grad
 
 from flstudy.algorithms import Batch
 from flstudy.execution.executor import Ground
-from flstudy.population import Census
+from flstudy.population import EvaluationIndex
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
 
@@ -24,19 +24,19 @@ class Survey:
     """Evaluates models in batches over all replicas."""
 
     def __init__(self, ground: Ground) -> None:
-        self.objective, self.stack = ground
+        self.objective, self.store = ground
 
     @torch.no_grad()
-    def population(self, models: Tensor, census: Census, concepts: Tensor) -> Scores:
+    def population(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor) -> Scores:
         """The models x [S, n] on all devices' examples, under each device's concept [S, N]."""
         sums = models.new_zeros((3, *concepts.shape))  # examples, losses, correct
-        inputs = self.stack.x
+        inputs = self.store.x
         size = CHUNK if inputs.is_floating_point() else max(1, CHUNK // inputs[0].numel())
-        for start in range(0, census.rows.shape[1], size):
-            rows, device = (table[:, start : start + size] for table in census)
+        for start in range(0, examples.rows.shape[1], size):
+            rows, device = (table[:, start : start + size] for table in examples)
             real = (rows >= 0).to(models.dtype)
             concept = concepts.gather(1, device.clamp(min=0))
-            x, y = self.stack.gather(rows[..., None], concept)
+            x, y = self.store.gather(rows[..., None], concept)
             values = self._measure(models, Batch(x.squeeze(2), y.squeeze(2)))
             for total, value in zip(sums, (torch.ones_like(real), *values), strict=True):
                 total.scatter_add_(1, device.clamp(min=0), value.to(models.dtype) * real)
@@ -48,7 +48,7 @@ class Survey:
         """The models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
         shape = rows.shape[:2]
         rows, models = rows.flatten(0, 1), models.flatten(0, 1)
-        x, y = self.stack.gather(rows, concept.flatten())
+        x, y = self.store.gather(rows, concept.flatten())
         real = (rows >= 0).to(models.dtype)
         losses, correct = (value.to(models.dtype) * real for value in self._measure(models, Batch(x, y)))
         count = real.sum(1)
@@ -70,7 +70,7 @@ class Survey:
             )
         rows, lives = rows.flatten(0, 1), concept.flatten()
         x = models.repeat_interleave(jobs, 0)
-        total, inputs = torch.zeros_like(x), self.stack.x
+        total, inputs = torch.zeros_like(x), self.store.x
         tokens = 1 if inputs.is_floating_point() else inputs[0].numel()
         size = max(1, CHUNK // (jobs * tokens))
 
@@ -81,7 +81,7 @@ class Survey:
 
         with objective.evaluating():
             for part in torch.split(rows, size, 1):
-                total += torch.vmap(one, randomness="different")(x, *self.stack.gather(part, lives), part >= 0)
+                total += torch.vmap(one, randomness="different")(x, *self.store.gather(part, lives), part >= 0)
         return (total / (rows >= 0).sum(1, keepdim=True)).view(replicas, jobs, -1)
 
     def _scores(self, loss: Tensor, accuracy: Tensor) -> Scores:

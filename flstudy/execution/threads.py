@@ -44,7 +44,7 @@ class Threads(Executor):
         torch.set_num_threads(1)  # of this thread: several per fit would fight for the same cores
         # Parameters are swapped in while a task is called, so threads must not share one.
         objective = copy.deepcopy(self.ground.objective)
-        self._own.sequential = Sequential(Ground(objective, self.ground.stack))
+        self._own.sequential = Sequential(Ground(objective, self.ground.store))
 
     def _one(self, *arguments: Any) -> tuple[Any, ...]:
         one: tuple[Any, ...] = self._own.sequential.one(*arguments)

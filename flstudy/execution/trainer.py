@@ -23,7 +23,7 @@ class PerJobTrainer(Executor):
     milliseconds per job."""
 
     def __init__(self, ground: Ground) -> None:
-        self.objective, self.stack = ground
+        self.objective, self.store = ground
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -85,7 +85,7 @@ class PerJobTrainer(Executor):
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
         """The real examples at these rows."""
-        return Batch(*self.stack.gather(rows[rows >= 0], concept))
+        return Batch(*self.store.gather(rows[rows >= 0], concept))
 
 
 class LocalSteps(torch.optim.Optimizer):

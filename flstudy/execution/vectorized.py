@@ -40,7 +40,7 @@ class Vectorized(Executor):
     """
 
     def __init__(self, ground: Ground, programs: Programs | None = None, max_lanes: int | None = None) -> None:
-        self.objective, self.stack = ground
+        self.objective, self.store = ground
         self.programs = programs or Programs(ground)
         self.max_lanes = max_lanes
         self._widths = 1  # programs that a round needs
@@ -78,7 +78,7 @@ class Vectorized(Executor):
                 place += len(chunk)
                 continue
             warnings.warn(trouble, stacklevel=2)  # here, where the error and the memory that it holds are gone
-            if self.stack.x.is_cuda:
+            if self.store.x.is_cuda:
                 torch.cuda.empty_cache()
         back = sorted(range(len(order)), key=order.__getitem__)
         results = take(parts[0] if len(parts) == 1 else join(parts), shorten(back))
@@ -181,7 +181,7 @@ class Vectorized(Executor):
         """[A]: losses of the models [A, n] on the validation examples of their lanes."""
         rows, concept = work.valid[list(lanes)], work.concept[list(lanes)]
         rows = rows[:, : int((rows >= 0).sum(1).max())]  # the longest device of these, not of the population
-        batch = Batch(*self.stack.gather(rows, concept), rows >= 0)
+        batch = Batch(*self.store.gather(rows, concept), rows >= 0)
         if len(models) == 1:  # as most often when devices are ragged; mapping costs more than such a loss does
             return validation_loss(algorithm, self.objective, models[0], take(batch, 0)).unsqueeze(0)
         measure = torch.vmap(

@@ -110,7 +110,7 @@ class Coordinator(L.LightningModule):
         self.population = population.settle(self.seeds)
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
-        ground = settled(self.objective, population.stack, self.device, dtype)
+        ground = settled(self.objective, population.store, self.device, dtype)
         self.executor = make_executor(self.executor_name, ground, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())

@@ -9,7 +9,7 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
 from flstudy.metrics.accuracy import spread
-from flstudy.population import Census, Population, Split
+from flstudy.population import EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST = 2**26  # numbers in the devices' own models that are measured at once
@@ -35,7 +35,7 @@ class Evaluation:
 
     def __init__(self, algorithm: Algorithm, survey: Survey, population: Population, device: torch.device) -> None:
         self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
-        self.census: dict[Split, Census] = {}  # of everybody, in the round that was evaluated last
+        self.examples: dict[Split, EvaluationIndex] = {}  # of everybody, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
 
     def ask(self, server: Any, jobs: Job, concept: Tensor, index: int) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ class Evaluation:
         if self.algorithm.asks == "gradient":
             rows = self.population.examples_of("train", jobs.client, index).to(self.device)
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        return self._ask(server, self._moved(self.population.census("train", index, jobs.client)), concept)
+        return self._ask(server, self._moved(self.population.evaluation_index("train", index, jobs.client)), concept)
 
     def __call__(self, server: Any, bank: ClientBank, work: Work, round: Round, index: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after round ``index`` (from 0), a value per replica.
@@ -69,33 +69,36 @@ class Evaluation:
             metrics.update(spread("test/personal_accuracy", personal.accuracy))
         return metrics
 
-    def _everybody(self, split: Split, index: int) -> Census:
+    def _everybody(self, split: Split, index: int) -> EvaluationIndex:
         """Collected only where it has changed since the last time."""
-        moment = self.population.holdings.moment(split, index)
+        moment = self.population.device_data.moment(split, index)
         if self._moments.get(split) != moment:
-            self.census[split], self._moments[split] = self._moved(self.population.census(split, index)), moment
-        return self.census[split]
+            self.examples[split] = self._moved(self.population.evaluation_index(split, index))
+            self._moments[split] = moment
+        return self.examples[split]
 
     def _devices(self, server: Any, bank: ClientBank, round: Round, concepts: Tensor, index: int) -> dict[str, Scores]:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
             return {split: self._own(server, bank, split, concepts, index) for split in MEASURED}
         models = stacked(server.x)
-        census = {split: self._everybody(split, index) for split in MEASURED}
+        examples = {split: self._everybody(split, index) for split in MEASURED}
         if models.shape[1] == 1:
-            return {split: self.survey.population(models[:, 0], census[split], concepts) for split in MEASURED}
+            return {split: self.survey.population(models[:, 0], examples[split], concepts) for split in MEASURED}
         asks = self.algorithm.asks is not None
         survey = self._ask(server, self._everybody("train", index), concepts)[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = round._replace(concepts=concepts if self.algorithm.oracle else None)
         chosen = choose(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
-        return {split: self._chosen(models, chosen, used, census[split], concepts) for split in MEASURED}
+        return {split: self._chosen(models, chosen, used, examples[split], concepts) for split in MEASURED}
 
-    def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, census: Census, concepts: Tensor) -> Scores:
+    def _chosen(
+        self, models: Tensor, chosen: Tensor, used: Tensor, examples: EvaluationIndex, concepts: Tensor
+    ) -> Scores:
         """Of models [S, M, n] on the devices that chose them [S, N]."""
         numbers = used.any(0).nonzero().squeeze(1).tolist()
-        scores = [self.survey.population(models[:, m], census, concepts) for m in numbers]
+        scores = [self.survey.population(models[:, m], examples, concepts) for m in numbers]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
         place[numbers] = torch.arange(len(numbers), device=self.device)
 
@@ -130,11 +133,11 @@ class Evaluation:
         models = work.fit.personal.gather(1, job[..., None].expand(-1, -1, work.fit.personal.shape[-1]))
         return self.survey.devices(models, rows, work.concept.gather(1, job))
 
-    def _ask(self, server: Any, census: Census, concepts: Tensor) -> tuple[Tensor, Tensor]:
+    def _ask(self, server: Any, examples: EvaluationIndex, concepts: Tensor) -> tuple[Tensor, Tensor]:
         models, in_use = stacked(server.x), torch.vmap(self.algorithm.in_use)(server)
         measured = models.new_full((*concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
-            scores = self.survey.population(models[:, m], census, concepts)
+            scores = self.survey.population(models[:, m], examples, concepts)
             value = scores.loss if self.algorithm.asks == "loss" else scores.accuracy
             if value is None:
                 raise ValueError(
@@ -145,8 +148,8 @@ class Evaluation:
         most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use
         return torch.where(in_use[:, None], measured.nan_to_num(nan=most, posinf=most), torch.inf), in_use
 
-    def _moved(self, census: Census) -> Census:
-        return Census(*(table.to(self.device) for table in census))
+    def _moved(self, examples: EvaluationIndex) -> EvaluationIndex:
+        return EvaluationIndex(*(table.to(self.device) for table in examples))
 
 
 def stacked(x: Tensor) -> Tensor:

@@ -61,10 +61,10 @@ class Guard:
     def meets(self, population: Population) -> None:
         """Raise ValueError if the population draws its devices in another way than is accounted for, or lets them train
         on each other's examples."""
-        if self.private and population.arrivals is not None and population.arrivals.pooled:
+        if self.private and population.data_stream is not None and population.data_stream.pooled:
             raise ValueError(
-                "privacy: it promises to hide a device's examples, but population.arrivals draws from everybody's, so "
-                "that others upload what they learn of them: set population.arrivals.source to device"
+                "privacy: it promises to hide a device's examples, but population.data_stream draws from everybody's, "
+                "so that others upload what they learn of them: set population.data_stream.source to device"
             )
         if self.private and self.privacy is not None and self.privacy.sampling != population.sampling:
             raise ValueError(

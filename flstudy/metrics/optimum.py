@@ -66,14 +66,14 @@ class Asked:
     def world(self, index: int, replica: int) -> Hashable:
         """Equal for rounds (from 0) that ask for the same."""
         client, concept = self._devices(index, replica)
-        moment = self.population.holdings.moment("train", index)
+        moment = self.population.device_data.moment("train", index)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
 
     def _gathered(self, index: int, replica: int) -> Batch:
-        stack, devices = self.population.stack, self._devices(index, replica)
-        lists = [self.population.holdings.held(replica, client, "train", index) for client in devices[0].tolist()]
+        store, devices = self.population.store, self._devices(index, replica)
+        lists = [self.population.device_data.held(replica, client, "train", index) for client in devices[0].tolist()]
         concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
-        x, y = stack.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
+        x, y = store.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
         x, y = x.squeeze(1), y.squeeze(1)
         return Batch(x.double() if x.is_floating_point() else x, y)
 

@@ -1,8 +1,9 @@
-"""Worlds: data sets, partitions, drift, presence, cohorts and batch plans, all pure functions of (seed, round)."""
+"""Worlds: data sets, partitions, drift, availability, cohorts and batch plans, all pure functions of (seed, round)."""
 
-from flstudy.population.arrivals import Arrivals, FreshDraws
+from flstudy.population.availability import AlternatingGroups, Availability, ScheduledAvailability
 from flstudy.population.batches import Batches, Plan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
+from flstudy.population.data_stream import DataStream, FreshDraws
 from flstudy.population.datasets import (
     AgNews,
     Cifar10,
@@ -24,44 +25,45 @@ from flstudy.population.datasets import (
     Synthetic,
     TinyImageNet,
 )
+from flstudy.population.device_data import DeviceData, EvaluationIndex
 from flstudy.population.division import Split
 from flstudy.population.drift import Drift, Event, IncrementalDrift, RecurrentDrift, StaggeredDrift, SuddenDrift
-from flstudy.population.holdings import Census, Holdings
 from flstudy.population.introduction import ClassIntroduction
 from flstudy.population.labels import Distinct, Half, LabelGroups, PartialOverlap, TwoShard
 from flstudy.population.partition import BalancedDirichlet, Dirichlet, Iid, Partition, Shards
-from flstudy.population.population import Cohort, Population, Stack
-from flstudy.population.presence import AlternatingGroups, Presence, ScheduledPresence
+from flstudy.population.population import Cohort, ExampleStore, Population
 from flstudy.population.repeated import RepeatedDrift
 from flstudy.population.scheduled import ScheduledDrift
 
 __all__ = [
     "AgNews",
     "AlternatingGroups",
-    "Arrivals",
+    "Availability",
     "BalancedDirichlet",
     "Batches",
-    "Census",
     "Change",
     "Cifar10",
     "Cifar100",
     "ClassIntroduction",
     "Cohort",
     "ComposedSwaps",
+    "DataStream",
     "Dataset",
+    "DeviceData",
     "Digits",
     "Dirichlet",
     "Distinct",
     "Drift",
     "Emnist",
+    "EvaluationIndex",
     "Event",
+    "ExampleStore",
     "Examples",
     "FashionMnist",
     "FeatureShift",
     "FreshDraws",
     "Half",
     "HeavyTails",
-    "Holdings",
     "Iid",
     "InMemory",
     "IncrementalDrift",
@@ -75,16 +77,14 @@ __all__ = [
     "Partition",
     "Plan",
     "Population",
-    "Presence",
     "RecurrentDrift",
     "RepeatedDrift",
     "Rotation",
+    "ScheduledAvailability",
     "ScheduledDrift",
-    "ScheduledPresence",
     "Shakespeare",
     "Shards",
     "Split",
-    "Stack",
     "StackOverflow",
     "StackOverflowTags",
     "StaggeredDrift",

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flstudy.population.availability import groups_of
 from flstudy.population.partition import BalancedDirichlet, Partition
-from flstudy.population.presence import groups_of
 
 NOBODY = -1
 

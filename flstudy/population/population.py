@@ -12,15 +12,15 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
 from flstudy.algorithms.parts.signatures import Job, Round
-from flstudy.population.arrivals import Arrivals
+from flstudy.population.availability import Availability
 from flstudy.population.batches import Batches, Plan
+from flstudy.population.data_stream import DataStream
+from flstudy.population.dataset_cache import load
 from flstudy.population.datasets.base import Dataset, InMemory
+from flstudy.population.device_data import DeviceData, EvaluationIndex, refuse_empty
 from flstudy.population.division import Members, Split, divided, owners
 from flstudy.population.drift import Drift, Event
-from flstudy.population.holdings import Census, Holdings, refuse_empty
-from flstudy.population.loaded import load
 from flstudy.population.partition import Partition
-from flstudy.population.presence import Presence
 from flstudy.population.rounds import Rounds, RoundSampler, drawn
 from flstudy.population.streams import bits
 
@@ -47,7 +47,7 @@ class Cohort(NamedTuple):
         return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts))
 
 
-class Stack(NamedTuple):
+class ExampleStore(NamedTuple):
     """All examples of all replicas, stacked once, and what each concept does to them; without drift its tables are
     empty and cost nothing."""
 
@@ -82,8 +82,8 @@ class Population(L.LightningDataModule):
         sampling: ``fixed`` draws J, ``poisson`` every device by itself with probability J / N (at least one works).
         partition: who gets which example; null takes the data set's natural devices, or Iid where it has none.
         drift: concept drift, or null.
-        presence: who is there in which round, and where sessions begin; null: everybody always, in one session.
-        arrivals: what devices train on in a round; null: always all that they own.
+        availability: who is there in which round, and where sessions begin; null: everybody always, in one session.
+        data_stream: what devices train on in a round; null: always all that they own.
         batch_size: B, examples of a local minibatch.
         epochs: E, (largest) number of local epochs.
         steps: K, exact number of local minibatches instead of epochs.
@@ -103,8 +103,8 @@ class Population(L.LightningDataModule):
         sampling: Literal["fixed", "poisson"] = "fixed",
         partition: Partition | None = None,
         drift: Drift | None = None,
-        presence: Presence | None = None,
-        arrivals: Arrivals | None = None,
+        availability: Availability | None = None,
+        data_stream: DataStream | None = None,
         batch_size: int = 20,
         epochs: int = 1,
         steps: int | None = None,
@@ -127,7 +127,7 @@ class Population(L.LightningDataModule):
             raise ValueError(f"population: valid + test must be < 1 to leave training data, got {valid + test}")
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
         self.clients, self.participants, self.sampling = clients, participants, sampling
-        self.partition, self.drift, self.presence, self.arrivals = partition, drift, presence, arrivals
+        self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
         self.plan = Plan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
         self.seeds: tuple[int, ...] = ()
@@ -138,21 +138,21 @@ class Population(L.LightningDataModule):
         """Load, partition and split the data of every replica. Idempotent."""
         if tuple(seeds) == self.seeds:
             return self
-        if self.presence is not None:
-            self.presence.check(self.clients)
+        if self.availability is not None:
+            self.availability.check(self.clients)
         examples = load(self.dataset, seeds, self.clients)
-        self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the holdings'
+        self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the `DeviceData`
         for replica, seed in enumerate(seeds):
             owner = owners(examples.replica(replica), self.partition, self.clients, seed)
             self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares)
-        self.stack = Stack(examples.x, examples.y)
+        self.store = ExampleStore(examples.x, examples.y)
         if self.drift is not None:
             self.drift.check(self.clients)
             tables = self.drift.tables(self.dataset.shape, self.dataset.classes)
             if tables.shift.numel() > 0 and not examples.x.is_floating_point():
                 raise ValueError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
-            self.stack = Stack(examples.x, examples.y, *tables)
-        self.holdings = Holdings(seeds, self.members, examples.y, self.drift, self.arrivals)
+            self.store = ExampleStore(examples.x, examples.y, *tables)
+        self.device_data = DeviceData(seeds, self.members, examples.y, self.drift, self.data_stream)
         self._refuse_empty_rounds()
         self.seeds = tuple(seeds)
         return self
@@ -165,8 +165,8 @@ class Population(L.LightningDataModule):
             max((event.round for event in self.drift.events()), default=1),
         )
         for index in range(last):
-            there = everybody if self.presence is None else self.presence.present(index + 1, self.clients)
-            refuse_empty(self.holdings, there, index)
+            there = everybody if self.availability is None else self.availability.present(index + 1, self.clients)
+            refuse_empty(self.device_data, there, index)
 
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Population(L.LightningDataModule):
         participants = max(1, self.drawn(index)) if devices is None else min(devices, self.fewest(index))
         client = np.sort(np.argsort(draw, axis=1, kind="stable")[:, :participants], axis=1)
         concept = np.take_along_axis(self.concepts(index).numpy(), client, axis=1)
-        lists = [self.holdings.held(s, k, "train", index) for s, line in enumerate(client.tolist()) for k in line]
+        lists = [self.device_data.held(s, k, "train", index) for s, line in enumerate(client.tolist()) for k in line]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
@@ -189,7 +189,7 @@ class Population(L.LightningDataModule):
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=self.holdings.stage(index).valid[torch.arange(len(seeds))[:, None], where],
+            valid=self.device_data.stage(index).valid[torch.arange(len(seeds))[:, None], where],
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
@@ -206,9 +206,9 @@ class Population(L.LightningDataModule):
         """[S, N]: who can be drawn and is evaluated in round ``index`` (from 0): who is there and holds examples for
         training, validation and testing. Before the data are settled everybody holds some, and S is 1."""
         there = np.ones(self.clients, dtype=bool)
-        if self.presence is not None:
-            there = self.presence.present(index + 1, self.clients)
-        return self.holdings.stage(index).able & there if self.seeds else there[None]
+        if self.availability is not None:
+            there = self.availability.present(index + 1, self.clients)
+        return self.device_data.stage(index).able & there if self.seeds else there[None]
 
     def fewest(self, index: int) -> int:
         """How many devices are available in round ``index`` (from 0) in the replica that has the fewest."""
@@ -216,14 +216,18 @@ class Population(L.LightningDataModule):
 
     def attendance(self, index: int) -> tuple[NDArray[np.bool_], int, int]:
         """Of round ``index`` (from 0): who is there [N], the session (from 0), and how many were ever there."""
-        if self.presence is None:
+        if self.availability is None:
             return np.ones(self.clients, dtype=bool), 0, self.clients
-        number, presence = index + 1, self.presence
-        return presence.present(number, self.clients), presence.session(number), presence.known(number, self.clients)
+        number, availability = index + 1, self.availability
+        return (
+            availability.present(number, self.clients),
+            availability.session(number),
+            availability.known(number, self.clients),
+        )
 
     def age(self, index: int) -> int:
         """How many rounds of its session came before round ``index`` (from 0)."""
-        return index if self.presence is None else index + 1 - self.presence.began(index + 1)
+        return index if self.availability is None else index + 1 - self.availability.began(index + 1)
 
     def concepts(self, index: int) -> Tensor:
         """[S, N]: the concept of every device in round ``index`` (from 0)."""
@@ -231,13 +235,13 @@ class Population(L.LightningDataModule):
             return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
         return torch.from_numpy(np.stack([self.drift.concept(s, index + 1, self.clients) for s in self.seeds]))
 
-    def census(self, split: Split, index: int, clients: Tensor | None = None) -> Census:
-        """As `Holdings.census`."""
-        return self.holdings.census(split, index, clients)
+    def evaluation_index(self, split: Split, index: int, clients: Tensor | None = None) -> EvaluationIndex:
+        """As `DeviceData.evaluation_index`."""
+        return self.device_data.evaluation_index(split, index, clients)
 
     def examples_of(self, split: Split, clients: Tensor, index: int) -> Tensor:
-        """As `Holdings.examples_of`."""
-        return self.holdings.examples_of(split, clients, index)
+        """As `DeviceData.examples_of`."""
+        return self.device_data.examples_of(split, clients, index)
 
     def count_concepts(self) -> int:
         """How many concepts there are; 1 where nothing drifts."""
@@ -249,7 +253,7 @@ class Population(L.LightningDataModule):
 
     def sessions(self, rounds: int) -> list[Event]:
         """The sessions that begin within so many rounds, but for the first."""
-        return [] if self.presence is None else self.presence.events(rounds)
+        return [] if self.availability is None else self.availability.events(rounds)
 
     def events(self, rounds: int) -> list[Event]:
         """What happens to the world within so many rounds, for plots and metrics."""

@@ -86,7 +86,7 @@ def names_used(results: StudyResults) -> list[str]:
     config, study = results.config, results.config.get("study") or {}
     population = config.get("population") or {}
     algorithms = [trial.algorithm for trial in results.trials] or [short(config.get("algorithm"))]
-    world = [short(population.get(part)) for part in ("dataset", "partition", "drift", "presence", "arrivals")]
+    world = [short(population.get(part)) for part in ("dataset", "partition", "drift", "availability", "data_stream")]
     drift = population.get("drift")
     if isinstance(drift, Mapping):
         world.append(short((drift.get("init_args") or {}).get("change")))

@@ -39,7 +39,7 @@ _LIBRARIES = ("flstudy", "torch", "lightning", "jsonargparse", "PyYAML")  # what
 
 def save_model(coordinator: "Coordinator", path: Path) -> None:
     """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing."""
-    inputs = coordinator.population.stack.x
+    inputs = coordinator.population.store.x
     content = {
         "version": 1,
         "seed": coordinator.seeds[0],

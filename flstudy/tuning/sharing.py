@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from flstudy.population import loaded
-from flstudy.population.loaded import Keeper, Loaded
+from flstudy.population import dataset_cache
+from flstudy.population.dataset_cache import CachedDataset, DatasetCache
 
 log = logging.getLogger(__name__)
 
 _study: str | None = None  # whose data this process takes from the store
 
 
-def share(examples: Mapping[str, Loaded]) -> dict[str, Any]:
+def share(examples: Mapping[str, CachedDataset]) -> dict[str, Any]:
     """Put loaded examples into the object store: Ray's references under the same keys."""
     import ray
 
@@ -39,21 +39,21 @@ def receive(study: str, references: Mapping[str, Any]) -> None:
     if study == _study:
         return
     _study = study
-    loaded.install(Keeper(lambda key: fetch(references[key]) if key in references else None))
+    dataset_cache.install(DatasetCache(lambda key: fetch(references[key]) if key in references else None))
 
 
-def fetch(reference: Any) -> Loaded:
+def fetch(reference: Any) -> CachedDataset:
     """The examples behind a reference, in the store's own memory, which cannot be written to."""
     import ray
 
     return mapped(*ray.get(reference))
 
 
-def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> Loaded:
+def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> CachedDataset:
     """Examples whose x, y and owner are read-only arrays, without copying them."""
     with warnings.catch_warnings():
         # torch warns that writing to such a tensor is undefined; nothing in flstudy writes to examples.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         x, y = (torch.from_numpy(part) for part in parts[:2])
         owner = None if parts[2] is None else torch.from_numpy(parts[2])
-    return Loaded(x, y, owner, starts, stops)
+    return CachedDataset(x, y, owner, starts, stops)

@@ -98,7 +98,7 @@ def test_an_error_of_all_rows_is_told_once() -> None:
 def test_the_plain_loop_does_the_same_work(name: str) -> None:
     workload, task = WORKLOADS[name], WORKLOADS[name].task()
     population = workload.population().settle([0])
-    loop = PlainLoop(workload, population.stack, torch.device("cpu"))
+    loop = PlainLoop(workload, population.store, torch.device("cpu"))
     done = loop.round(population.cohort(0))
     module = run(workload.algorithm(), 1, population=population, task=task, precision="32-true", executor="sequential")
     layout = Objective(task).layout

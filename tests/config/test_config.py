@@ -159,7 +159,7 @@ def test_published_files_make_a_world_and_its_task(name: str, tmp_path: Path, mo
     assert load(tmp_path / "again.yaml").flat() == config.flat()
     assert list(config.rehearse())  # loaded once, for whoever can share it
     coordinator, population = config.build()
-    x, y = population.settle((0,)).stack[:2]
+    x, y = population.settle((0,)).store[:2]
     assert coordinator.task(x[:2]).shape == (*y[:2].shape, population.dataset.classes)
 
 

@@ -16,7 +16,7 @@ PRIVATE = {
     "privacy.delta": 0.01,
     "privacy.orders": [2.0, 8.0],
 }
-SESSIONS = {"population.presence": "AlternatingGroups", "population.presence.rounds": 10}
+SESSIONS = {"population.availability": "AlternatingGroups", "population.availability.rounds": 10}
 REFUSED = [
     ({"privacy.clipp": 1.0}, "unknown key 'privacy.clipp': did you mean 'privacy.clip'?"),
     ({"privacy.noise": -1.0}, "privacy.noise must lie in [0, inf), got -1.0"),

@@ -18,18 +18,22 @@ FRESH = {"class_path": "FreshDraws", "init_args": {"mean": 50, "deviation": 10, 
 
 
 def test_a_world_is_named_and_named_again():
-    given = {"population.drift": DRIFT, "population.arrivals": FRESH, "task": "Logistic", "task.l1": 2e-4}
+    given = {"population.drift": DRIFT, "population.data_stream": FRESH, "task": "Logistic", "task.l1": 2e-4}
     config = load(QUICK, given)
     assert config.events() == [Event(10, "classes 7, 8 appear"), Event(20, "class 9 appears")]
     assert config.drift_rounds() == [10, 20]
-    assert config.flat()["population.arrivals.deviation"] == 10
+    assert config.flat()["population.data_stream.deviation"] == 10
     coordinator, population, *_ = config.build()
-    assert population.arrivals == FreshDraws(mean=50, deviation=10)
+    assert population.data_stream == FreshDraws(mean=50, deviation=10)
     assert coordinator.task.regulariser == (2e-4, 0.0)
-    again = load(QUICK, {**given, "population.arrivals.source": "device", "population.drift.change": "ComposedSwaps"})
-    assert again.build()[1].arrivals.source == "device"
+    again = load(
+        QUICK, {**given, "population.data_stream.source": "device", "population.drift.change": "ComposedSwaps"}
+    )
+    assert again.build()[1].data_stream.source == "device"
     assert again.build()[1].drift.change == ComposedSwaps()
-    precheck(QUICK, ["--population.arrivals", "FreshDraws", "--population.arrivals.mean", "1e3", "--task.l2", "0.1"])
+    precheck(
+        QUICK, ["--population.data_stream", "FreshDraws", "--population.data_stream.mean", "1e3", "--task.l2", "0.1"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,8 +43,11 @@ def test_a_world_is_named_and_named_again():
         ({"population.drift": DRIFT, "population.drift.groups": [[0], [1], [2]]}, "groups leave out [3, 4, 5, 6, 7"),
         ({"population.drift": DRIFT, "population.drift.groups": [[0], [11], [2]]}, "classes in 0 … 9, got 11"),
         ({"population.drift": "ClassIntroduction", "population.drift.rounds": [5]}, "one for each of 1 rounds, got 7"),
-        ({"population.arrivals": "FreshDraw"}, "unknown arrivals 'FreshDraw': did you mean 'FreshDraws'?"),
-        ({"population.arrivals": "FreshDraws", "population.arrivals.mean": 0}, "FreshDraws: mean must be > 0, got 0"),
+        ({"population.data_stream": "FreshDraw"}, "unknown data_stream 'FreshDraw': did you mean 'FreshDraws'?"),
+        (
+            {"population.data_stream": "FreshDraws", "population.data_stream.mean": 0},
+            "FreshDraws: mean must be > 0, got 0",
+        ),
         ({"task.l1": -1}, "Mlp: l1 must be ≥ 0, got -1"),
     ],
 )
@@ -51,7 +58,7 @@ def test_a_world_that_cannot_be_is_refused(given, sentence):
 
 def test_what_there_is_is_listed(capsys):
     for kind, names in {
-        "arrivals": ["FreshDraws"],
+        "data_stream": ["FreshDraws"],
         "drifts": ["ClassIntroduction"],
         "changes": ["ComposedSwaps"],
     }.items():

@@ -17,7 +17,7 @@ FAST = FedAvg(lr=0.1)
 
 def sessions(**changes):
     """The ragged, drifting federation whose halves take turns."""
-    return drifting(**{"presence": AlternatingGroups(rounds=LENGTH), "participants": 2, **changes})
+    return drifting(**{"availability": AlternatingGroups(rounds=LENGTH), "participants": 2, **changes})
 
 
 def played(controller, algorithm=FAST, rounds=ROUNDS, **more):

@@ -31,7 +31,7 @@ def test_it_falls_and_stays_above_zero(schedule):
 
 
 def test_every_session_begins_anew():
-    population = drifting(presence=AlternatingGroups(rounds=2))
+    population = drifting(availability=AlternatingGroups(rounds=2))
     module = run(FedAvg(lr=0.1), 6, schedule=Polynomial(rounds=2, floor=0.5, power=1.0), population=population)
     assert [record.metrics["train/lr"] for record in module.records] == [pytest.approx([lr]) for lr in [0.1, 0.075] * 3]
 

@@ -30,8 +30,8 @@ def by_hand(x, population, split, client, s, index):
     task = mlp().double()
     torch.nn.utils.vector_to_parameters(x, task.parameters())
     rows = torch.from_numpy(population.members[s][client][split])
-    table = population.stack.table[population.concepts(index)[s, client]]
-    inputs, labels = population.stack.x[rows], table[population.stack.y[rows]]
+    table = population.store.table[population.concepts(index)[s, client]]
+    inputs, labels = population.store.x[rows], table[population.store.y[rows]]
     with torch.no_grad():
         logits = task(inputs)
     return float(F.cross_entropy(logits, labels)), float((logits.argmax(1) == labels).double().mean())
@@ -67,7 +67,7 @@ def test_personalised_accuracy(scene):
 
 def test_a_radio_cell_charges_what_travels_and_the_rehearsals_of_a_session():
     wireless = Wireless(bandwidth=1e5, complexity=2.0)
-    population = drifting(presence=AlternatingGroups(rounds=2), participants=2)
+    population = drifting(availability=AlternatingGroups(rounds=2), participants=2)
     controller = DynamicInitialModel(gradient_rounds=2, gradient_devices=1)
     seeds = (0, 44)
     module = run(HypCluster(lr=0.1), 6, population=population, controllers=[controller], wireless=wireless, seeds=seeds)
@@ -92,11 +92,11 @@ def test_evaluation_in_chunks_is_the_same(scene, monkeypatch):
     module, population = scene
     concepts = population.concepts(ROUNDS - 1)
     evaluation = module.evaluation
-    whole = evaluation.survey.population(module.server.x, evaluation.census["test"], concepts)
+    whole = evaluation.survey.population(module.server.x, evaluation.examples["test"], concepts)
     monkeypatch.setattr(survey_module, "CHUNK", 5)
-    assert evaluation.census["test"].rows.shape[1] > 15
+    assert evaluation.examples["test"].rows.shape[1] > 15
     assert (
-        difference(evaluation.survey.population(module.server.x, evaluation.census["test"], concepts), whole) <= 1e-14
+        difference(evaluation.survey.population(module.server.x, evaluation.examples["test"], concepts), whole) <= 1e-14
     )
 
 
@@ -157,5 +157,5 @@ def test_accuracy_falls_at_a_drift_and_labels_are_the_new_ones():
     assert before > 0.5
     assert after < before - 0.15
     assert population.concepts(7).tolist() == [[1] * DEVICES]
-    assert population.stack.table.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    assert population.store.table.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
     assert CLASSES == 4

@@ -177,7 +177,7 @@ def test_what_is_refused_before_the_first_round():
 
 def test_controllers_are_not_told_what_is_not_private():
     spy = Spy()
-    population = drifting(presence=AlternatingGroups(rounds=1), participants=2)
+    population = drifting(availability=AlternatingGroups(rounds=1), participants=2)
     module = run(average(), 3, population=population, privacy=NOISY, controllers=[spy, Average()])
     assert len(spy.losses) == 3
     assert all(losses.isnan().all() for losses in spy.losses)

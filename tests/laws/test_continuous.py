@@ -13,7 +13,7 @@ from ..worlds import CLASSES, difference, drifting, run
 
 @pytest.mark.parametrize("how", [{}, {"distillation": "glfc_rd", "classes": CLASSES}])
 def test_the_teacher_is_the_model_with_which_the_last_session_ended(how):
-    population = drifting(presence=AlternatingGroups(rounds=2), participants=3)
+    population = drifting(availability=AlternatingGroups(rounds=2), participants=3)
     module = run(Continuous(lr=0.1, **how), 6, population=population, seeds=(0, 44))
     ends = [module.servers[1].x, module.servers[3].x]
     for index, server in enumerate(module.servers):
@@ -26,7 +26,7 @@ def test_the_teacher_is_the_model_with_which_the_last_session_ended(how):
 
 def test_it_stays_nearer_to_the_teacher():
     """More distillation, less way from the model that the session began with."""
-    population = drifting(presence=AlternatingGroups(rounds=3), participants=3)
+    population = drifting(availability=AlternatingGroups(rounds=3), participants=3)
     free, held = (run(Continuous(lr=0.1, kappa=kappa), 6, population=population) for kappa in (0.0, 5.0))
     ways = [(module.servers[5].x - module.servers[2].x).norm() for module in (free, held)]
     assert ways[1] < ways[0]

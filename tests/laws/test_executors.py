@@ -181,7 +181,7 @@ def test_compiled_steps_agree_with_eager_ones(algorithm):
 def arriving(**changes):
     """A world whose classes come one after another, with fresh draws of a ragged size in every round."""
     drift = ClassIntroduction(rounds=[2, 3], groups=[[0, 2], [3], [1]])
-    usual = {"drift": drift, "arrivals": FreshDraws(mean=9, deviation=4), "participants": 4}
+    usual = {"drift": drift, "data_stream": FreshDraws(mean=9, deviation=4), "participants": 4}
     return world(**{**usual, **changes})
 
 

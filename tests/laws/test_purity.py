@@ -65,7 +65,7 @@ def test_methods_are_pure(name, scenes):
     assert pytree.tree_structure(fresh) == pytree.tree_structure(client)
     msg = pure(algorithm.broadcast, server, job)
     local = pure(algorithm.local_start, msg, client, layout)
-    inputs, labels = module.executor.stack.gather(work.batches.rows[0, 0, 0], work.batches.concept[0, 0])
+    inputs, labels = module.executor.store.gather(work.batches.rows[0, 0, 0], work.batches.concept[0, 0])
     batch = Batch(inputs, labels, work.batches.rows[0, 0, 0] >= 0)
     grad = gradient(algorithm, objective, msg, client)
     for _ in range(2):
@@ -101,7 +101,7 @@ def test_the_order_of_jobs_means_nothing(name, kind, scenes):
     module, population = scenes(name)
     algorithm, work, order = CASES[name], population.cohort(2), torch.tensor([3, 2, 0, 1])
     clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
-    executor = kind(Ground(module.objective, module.executor.stack))
+    executor = kind(Ground(module.objective, module.executor.store))
     given = (module.server, clients, work.jobs, work.batches)
     before = bits(given)
     straight = executor.fit(algorithm, *given)

@@ -244,8 +244,8 @@ def hyper(algorithm, population) -> dict[str, Any]:
         values["resources"] = algorithm.resources or rounds
     if "population" in module.OWN:
         values["population"] = population.clients
-    if "session_rounds" in module.OWN and population.presence is not None:
-        values["session_rounds"] = population.presence.rounds
+    if "session_rounds" in module.OWN and population.availability is not None:
+        values["session_rounds"] = population.availability.rounds
     return {**values, "classes": CLASSES}
 
 
@@ -257,8 +257,8 @@ def reference(algorithm):
 def cohort(population, index: int) -> list[dict[str, Any]]:
     """The devices of a round as the transcription wants them: epochs of minibatches, read off the batch plan."""
     work = population.cohort(index)
-    x, y = (part.numpy() for part in population.stack[:2])
-    table = population.stack.table.numpy()
+    x, y = (part.numpy() for part in population.store[:2])
+    table = population.store.table.numpy()
 
     def under(concept, j):
         """The j-th device with its labels as they are under a concept."""
@@ -304,7 +304,7 @@ class Kept(L.Callback):
 def scene(algorithm) -> tuple[Any, int]:
     """The world in which a method is compared, and for how many rounds."""
     if isinstance(algorithm, Continuous):
-        return drifting(participants=3, epochs=3, presence=AlternatingGroups(rounds=2)), 6
+        return drifting(participants=3, epochs=3, availability=AlternatingGroups(rounds=2)), 6
     if not isinstance(algorithm, FedDriftEager):
         return drifting(participants=3, epochs=3), ROUNDS
     return drifting(participants=5, epochs=3, drift=RecurrentDrift(round=3, back=7, p_drift=0.5)), 12

@@ -96,7 +96,7 @@ def test_sessions_and_what_is_remembered_of_them_resume_as_well(tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
         fit = {"enable_checkpointing": True, "default_root_dir": tmp_path}
-        population = drifting(presence=AlternatingGroups(rounds=1), participants=2)
+        population = drifting(availability=AlternatingGroups(rounds=1), participants=2)
         more = {"controllers": [DynamicInitialModel(gradient_rounds=2)], "seeds": (0, 44), "evaluate": True, **more}
         return run(Scaffold(lr=0.1), rounds, population=population, callbacks=[saving], fit=fit, **more)
 

@@ -28,8 +28,8 @@ def plenty(**changes):
 def scores(model, population, split: str, client: int, concept: int) -> tuple[float, float]:
     """Mean loss and accuracy of a flat model [n] on a device's examples, by hand."""
     rows = population.members[0][client][split]
-    x, y = population.stack.x.numpy()[rows], population.stack.y.numpy()[rows]
-    table = population.stack.table.numpy()
+    x, y = population.store.x.numpy()[rows], population.store.y.numpy()[rows]
+    table = population.store.table.numpy()
     y = table[concept][y] if table.size else y
     model = model.detach().double().numpy()
     return problem.example_losses(model, x, y, CLASSES).mean(), problem.accuracy(model, x, y, CLASSES)

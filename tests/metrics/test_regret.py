@@ -68,7 +68,7 @@ def test_the_optimum_is_one_by_the_plain_gradient():
             for client, concept in zip(cohort.jobs.client[s].tolist(), cohort.batches.concept[s], strict=True):
                 rows = population.members[s][client]["train"]
                 parts.append(
-                    (population.stack.x[rows].numpy(), population.stack.table[concept][population.stack.y[rows]])
+                    (population.store.x[rows].numpy(), population.store.table[concept][population.store.y[rows]])
                 )
             x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
             at = best.x[s].numpy()

@@ -16,7 +16,7 @@ from flstudy.population import (
     ScheduledDrift,
     SuddenDrift,
 )
-from flstudy.population.population import Stack
+from flstudy.population.population import ExampleStore
 
 from ..worlds import CLASSES, DEVICES, examples, world
 
@@ -25,7 +25,7 @@ IMAGES = torch.arange(4 * 18, dtype=torch.float64).view(4, *SHAPE)
 
 
 def stack(change, concepts=3, x=IMAGES, classes=5):
-    return Stack(x, torch.arange(len(x)), *change.tables(concepts, x.shape[1:], classes))
+    return ExampleStore(x, torch.arange(len(x)), *change.tables(concepts, x.shape[1:], classes))
 
 
 @pytest.mark.parametrize("classes", [2, 5, 10])
@@ -75,9 +75,9 @@ def test_composed_swaps_never_come_back_before_twice_the_labels(classes):
 def test_repeated_drifts_compose():
     swaps = ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]])
     population = world(drift=RepeatedDrift(rounds=[2, 4], cycle=None, change=swaps)).settle((0,))
-    x, y = population.stack.gather(torch.arange(120)[:, None], population.concepts(4)[0, :1].expand(120))
-    assert y.squeeze(1).tolist() == [[1, 2, 3, 0][label] for label in population.stack.y.tolist()]
-    assert torch.equal(x.squeeze(1), population.stack.x)
+    x, y = population.store.gather(torch.arange(120)[:, None], population.concepts(4)[0, :1].expand(120))
+    assert y.squeeze(1).tolist() == [[1, 2, 3, 0][label] for label in population.store.y.tolist()]
+    assert torch.equal(x.squeeze(1), population.store.x)
 
 
 def test_a_shift_has_the_given_size_and_is_the_same_for_everybody():
@@ -125,15 +125,15 @@ def test_examples_are_not_copied():
     data = examples((1, 4, 4))
     for change in (Rotation(), FeatureShift(), LabelSwap()):
         population = world(dataset=data, drift=SuddenDrift(round=2, change=change)).settle((0, 44))
-        assert population.stack.x.data_ptr() == data.examples.x.data_ptr()
-    plain = world(dataset=data).settle((0,)).stack
+        assert population.store.x.data_ptr() == data.examples.x.data_ptr()
+    plain = world(dataset=data).settle((0,)).store
     assert sum(part.numel() for part in plain[2:]) == 0
 
 
 def test_a_schedule_with_more_concepts_gets_as_many():
     drift = ScheduledDrift(schedule={0: [(2, 1)], 1: [(2, 2), (4, 0)], 3: [(3, 3)]}, change=Rotation())
     population = world(dataset=examples((1, 4, 4)), drift=drift).settle((0,))
-    assert population.stack.order.shape == (4, 16)
+    assert population.store.order.shape == (4, 16)
     assert [population.concepts(index).tolist()[0] for index in range(4)] == [
         [0] * DEVICES,
         [1, 2, 0, 0, 0, 0],

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flstudy.population import Event, IncrementalDrift, LabelSwap, RecurrentDrift, SuddenDrift
-from flstudy.population.population import Stack
+from flstudy.population.population import ExampleStore
 
 from ..references import drift as reference
 from ..worlds import drifting, world
@@ -57,13 +57,13 @@ def test_pairs_can_be_named():
 
 def test_gathering_applies_the_concept_and_copies_nothing():
     y = torch.tensor([0, 1, 2, 3, 4])
-    stack = Stack(torch.arange(5.0)[:, None], y, LabelSwap().tables(2, (1,), 5).labels)
+    store = ExampleStore(torch.arange(5.0)[:, None], y, LabelSwap().tables(2, (1,), 5).labels)
     rows, concept = torch.tensor([[4, 0, 2], [4, 0, -1]]), torch.tensor([0, 1])
-    x, labels = stack.gather(rows, concept)
+    x, labels = store.gather(rows, concept)
     assert labels.tolist() == [[4, 0, 2], [4, 1, 1]]  # padding reads row 0
     assert labels.tolist()[0] == reference.relabel(y.numpy()[[4, 0, 2]], 0, 5).tolist()
     assert x.squeeze(-1).tolist() == [[4, 0, 2], [4, 0, 0]]
-    assert Stack(stack.x, y, torch.empty(0, 0)).gather(rows, concept)[1].tolist() == [[4, 0, 2], [4, 0, 0]]
+    assert ExampleStore(store.x, y, torch.empty(0, 0)).gather(rows, concept)[1].tolist() == [[4, 0, 2], [4, 0, 0]]
 
 
 def test_population_knows_concepts_and_events():

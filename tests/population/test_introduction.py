@@ -17,7 +17,7 @@ from flstudy.population import (
     FreshDraws,
     InMemory,
     RepeatedDrift,
-    ScheduledPresence,
+    ScheduledAvailability,
 )
 
 from ..worlds import CLASSES, DEVICES, SEEDS, Ragged, drifting, examples, logistic, run, world
@@ -33,7 +33,7 @@ def introducing(**changes):
 
 
 def labels(population, rows):
-    return set(population.stack.y[rows[rows >= 0]].flatten().tolist())
+    return set(population.store.y[rows[rows >= 0]].flatten().tolist())
 
 
 def test_the_paper_s_rounds_and_groups():
@@ -52,9 +52,9 @@ def test_the_paper_s_rounds_and_groups():
     assert mnist.events()[2] == Event(279, "classes 5, 6 appear")
 
 
-@pytest.mark.parametrize("arrivals", [None, FreshDraws(mean=9, deviation=4), FreshDraws(mean=4, source="device")])
-def test_nobody_holds_an_example_of_a_class_before_its_round(arrivals):
-    population = introducing(arrivals=arrivals).settle(SEEDS)
+@pytest.mark.parametrize("data_stream", [None, FreshDraws(mean=9, deviation=4), FreshDraws(mean=4, source="device")])
+def test_nobody_holds_an_example_of_a_class_before_its_round(data_stream):
+    population = introducing(data_stream=data_stream).settle(SEEDS)
     seen = []
     everybody = torch.arange(DEVICES).expand(len(SEEDS), -1)
     for index, classes in enumerate(THERE):
@@ -62,8 +62,8 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(arrivals):
         seen.append(labels(population, cohort.batches.rows))
         found = [seen[-1], labels(population, cohort.batches.valid)]
         for split in SPLITS:
-            found += [labels(population, population.census(split, index).rows)]
-            found += [labels(population, population.census(split, index, cohort.jobs.client).rows)]
+            found += [labels(population, population.evaluation_index(split, index).rows)]
+            found += [labels(population, population.evaluation_index(split, index, cohort.jobs.client).rows)]
             found += [labels(population, population.examples_of(split, everybody, index))]
         assert all(one <= set(classes) for one in found)
         assert set(Asked(population, logistic()).batch(index, 1).y.tolist()) <= set(classes)
@@ -71,8 +71,8 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(arrivals):
         for s, line in enumerate(population.members):
             for k, device in enumerate(line):
                 for split in ("valid", "test"):
-                    own = [row for row in device[split].tolist() if int(population.stack.y[row]) in classes]
-                    assert population.holdings.held(s, k, split, index).tolist() == own
+                    own = [row for row in device[split].tolist() if int(population.store.y[row]) in classes]
+                    assert population.device_data.held(s, k, split, index).tolist() == own
     assert seen[-1] == set(range(CLASSES))  # all classes have come in the end
 
 
@@ -105,7 +105,7 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
     for index in range(7):
         there = population.available(index)
         for s, k in np.ndindex(2, 6):
-            assert there[s, k] == all(len(population.holdings.held(s, k, split, index)) for split in SPLITS)
+            assert there[s, k] == all(len(population.device_data.held(s, k, split, index)) for split in SPLITS)
         cohort = population.cohort(index)
         assert cohort.jobs.client.shape[1] == there.sum(1).min() == population.drawn(index)
         assert all(there[s, k] for s, line in enumerate(cohort.jobs.client.tolist()) for k in line)
@@ -114,7 +114,7 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
     assert population.available(5).all()
     module = run(FedAvg(lr=0.1, gamma=0.05), 4, population=population, seeds=(0, 44), evaluate=True)
     concepts, survey = population.concepts(3), module.evaluation.survey
-    scores = survey.population(module.server.x, module.evaluation.census["valid"], concepts)
+    scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts)
     there = population.available(3)
     for s in range(2):
         line = scores.accuracy[s][torch.from_numpy(there[s])]
@@ -124,7 +124,7 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
         )
     assert all(np.isfinite(record.metrics["test/personal_accuracy"]).all() for record in module.records)
     shared = world(
-        dataset=InMemory((x, y)), partition=InOrder([8] * 6), drift=drift, arrivals=FreshDraws(mean=3)
+        dataset=InMemory((x, y)), partition=InOrder([8] * 6), drift=drift, data_stream=FreshDraws(mean=3)
     ).settle((0,))
     assert shared.available(0).tolist() == [[False] * 3 + [True] * 3]  # nothing of their own to be evaluated on
     assert shared.cohort(0).jobs.client.tolist() == [[3, 4, 5]]
@@ -132,25 +132,25 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
 
 def test_surveys_of_models_see_the_round_s_examples():
     """HypCluster asks every device for its loss on what it trains on in that round."""
-    population = introducing(participants=3, arrivals=FreshDraws(mean=6, deviation=2))
+    population = introducing(participants=3, data_stream=FreshDraws(mean=6, deviation=2))
     module = run(HypCluster(lr=0.1, models=2), 4, population=population, seeds=(0, 44), evaluate=True)
     server, jobs = module.servers[-1], population.cohort(4).jobs
     concepts = population.concepts(4).gather(1, jobs.client)
     survey, _ = module.evaluation.ask(server, jobs, concepts, 4)
     for s, j, m in np.ndindex(*survey.shape):
-        rows = population.holdings.held(s, int(jobs.client[s, j]), "train", 4)
-        x, y = population.stack.x[rows], population.stack.y[rows]
+        rows = population.device_data.held(s, int(jobs.client[s, j]), "train", 4)
+        x, y = population.store.x[rows], population.store.y[rows]
         losses = module.objective.example_losses(server.x[s, m], Batch(x, y))
         assert float(survey[s, j, m]) == pytest.approx(float(losses.mean()), abs=1e-12)
 
 
 def test_a_census_is_collected_where_something_has_changed(monkeypatch):
     population, asked = introducing(), []
-    census = type(population).census
+    evaluation_index = type(population).evaluation_index
     monkeypatch.setattr(
         type(population),
-        "census",
-        lambda self, split, index, *a: asked.append((split, index)) or census(self, split, index, *a),
+        "evaluation_index",
+        lambda self, split, index, *a: asked.append((split, index)) or evaluation_index(self, split, index, *a),
     )
     run(FedAvg(lr=0.1), 6, population=population, evaluate=True)
     assert asked == [(split, index) for index in (0, 2, 4) for split in ("valid", "test")]
@@ -158,8 +158,8 @@ def test_a_census_is_collected_where_something_has_changed(monkeypatch):
 
 def test_it_goes_with_a_change_and_with_sessions():
     drift = ClassIntroduction(rounds=ROUNDS, groups=GROUPS, change=ComposedSwaps([[(0, 1)], [(1, 2)]]))
-    population = introducing(drift=drift, presence=AlternatingGroups(rounds=2), participants=3).settle((0, 44))
-    assert population.stack.table.tolist() == [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3]]
+    population = introducing(drift=drift, availability=AlternatingGroups(rounds=2), participants=3).settle((0, 44))
+    assert population.store.table.tolist() == [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3]]
     for index in range(6):
         there = population.attendance(index)[0]
         assert (population.available(index) <= there).all()
@@ -203,9 +203,11 @@ def test_nobody_in_a_session_is_refused():
     """The only device that is there in round 2 has nothing of what there is then."""
     y = torch.where(torch.arange(120) < 9, 1, 0)  # device 0 holds nothing of class 0
     partition = type("InOrder", (Ragged,), {"assign": lambda self, *_: np.repeat(np.arange(6), self.sizes)})()
-    stays = ScheduledPresence(schedule={0: [(1, 0)], 1: [(1, 2), (3, 0)]})
+    stays = ScheduledAvailability(schedule={0: [(1, 0)], 1: [(1, 2), (3, 0)]})
     drift = ClassIntroduction(rounds=[4], groups=[[0], [1]])
-    population = world(dataset=InMemory((examples().examples.x, y)), partition=partition, presence=stays, drift=drift)
+    population = world(
+        dataset=InMemory((examples().examples.x, y)), partition=partition, availability=stays, drift=drift
+    )
     with pytest.raises(ValueError, match="in round 2 no device of seed 0 holds"):
         population.settle((0,))
 
@@ -215,5 +217,5 @@ def test_other_drifts_leave_all_classes_there():
         population.settle((0,))
         assert population.available(4).all()
         for split in SPLITS:
-            assert population.holdings.moment(split, 0) == population.holdings.moment(split, 5)
-            assert population.holdings.held(0, 3, split, 4) is population.members[0][3][split]
+            assert population.device_data.moment(split, 0) == population.device_data.moment(split, 5)
+            assert population.device_data.held(0, 3, split, 4) is population.members[0][3][split]

@@ -83,4 +83,4 @@ def test_bad_input():
 def test_examples_that_are_nobody_s_are_left_out():
     population = world(dataset=Digits(), clients=8, participants=8, partition=LabelGroups(overlap=0.2)).settle((0,))
     rows = np.concatenate([part for device in population.members[0] for part in device.values()])
-    assert len(np.unique(rows)) == len(rows) == int((population.stack.y < 9).sum())
+    assert len(np.unique(rows)) == len(rows) == int((population.store.y < 9).sum())

@@ -37,9 +37,9 @@ def test_tiny_devices_have_one_example_of_each_kind(size):
 def test_census_holds_every_example_of_a_split_with_its_device():
     population = world().settle((0, 44))
     for split in ("valid", "test"):
-        census = population.census(split, 0)
+        examples = population.evaluation_index(split, 0)
         for s, devices in enumerate(population.members):
-            pairs = set(zip(census.rows[s].tolist(), census.device[s].tolist(), strict=True)) - {(-1, -1)}
+            pairs = set(zip(examples.rows[s].tolist(), examples.device[s].tolist(), strict=True)) - {(-1, -1)}
             assert pairs == {(row, k) for k, device in enumerate(devices) for row in device[split].tolist()}
     clients = torch.tensor([[4, 0], [1, 1]])
     rows = population.examples_of("test", clients, 0)
@@ -77,8 +77,8 @@ def test_rounds_count_from_one_and_N_is_the_number_of_devices():
 
 def test_settling_is_idempotent_and_follows_the_seeds():
     population = world().settle((0,))
-    before = population.stack.x
-    assert population.settle((0,)).stack.x is before
+    before = population.store.x
+    assert population.settle((0,)).store.x is before
     assert population.settle((0, 1)).cohort(0).jobs.client.shape[0] == 2
 
 
@@ -86,7 +86,7 @@ def test_a_torch_data_set_or_two_tensors_will_do():
     x, y = torch.randn(60, 3), torch.arange(60) % 3
     for data in ((x, y), torch.utils.data.TensorDataset(x, y), InMemory((x, y))):
         population = Population(data, clients=4, participants=2).settle((0,))
-        assert torch.equal(population.stack.x, x)
+        assert torch.equal(population.store.x, x)
         assert population.dataset.classes == 3
         assert population.dataset.shape == (3,)
 

@@ -16,8 +16,8 @@ KINDS = (
     "population.partition",
     "population.drift",
     "population.drift.change",
-    "population.presence",
-    "population.arrivals",
+    "population.availability",
+    "population.data_stream",
     "controller",
     "schedule",
 )

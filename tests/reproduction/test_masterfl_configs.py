@@ -68,8 +68,8 @@ def test_the_paper_s_numbers(path):
         assert config.drift_rounds() in DRIFTS.values()
     elif path.stem != "rho_hat_scale":
         assert config.drift_rounds() == DRIFTS[flat["population.dataset.name"]]
-        assert (flat["population.arrivals.mean"], flat["population.arrivals.deviation"]) == (1000, 200)
-        assert flat["population.arrivals.source"] == "everybody"
+        assert (flat["population.data_stream.mean"], flat["population.data_stream.deviation"]) == (1000, 200)
+        assert flat["population.data_stream.source"] == "everybody"
     if kind == "swap":
         assert flat["population.drift.change.pairs"] == [[0, 1], [2, 3], [4, 5]]
     assert config.study.objective.metric == "valid/mean_accuracy"

@@ -47,7 +47,7 @@ SESSIONS = {
         "clients": 6,
         "participants": 3,
         "partition": {"class_path": "LabelGroups", "init_args": {"alpha": 5.0}},
-        "presence": {"class_path": "AlternatingGroups", "init_args": {"rounds": 2}},
+        "availability": {"class_path": "AlternatingGroups", "init_args": {"rounds": 2}},
     },
     "rounds": 8,
     "wireless": {"complexity": 2.0},

@@ -30,7 +30,7 @@ SMALL = {
     "population.participants": 2,
     "population.steps": 1,
     "population.batch_size": 2,
-    "population.presence.rounds": 1,
+    "population.availability.rounds": 1,
     "population.partition.alpha": 5.0,
     "controller.pilots": 1,
     "rounds": 3,
@@ -71,7 +71,9 @@ def test_the_paper_s_numbers(name):
     """App. C-A and C-B: seven sessions, one pilot, a hundred devices in each, five steps of 128, R."""
     config = load(FOLDER / f"{name}.yaml")
     flat = config.flat()
-    assert config.rounds == 7 * ROUNDS[name] == 7 * flat["population.presence.rounds"] == 7 * flat["schedule.rounds"]
+    assert (
+        config.rounds == 7 * ROUNDS[name] == 7 * flat["population.availability.rounds"] == 7 * flat["schedule.rounds"]
+    )
     assert (flat["population.clients"], flat["population.participants"]) == (200, 100)
     assert (flat["population.steps"], flat["population.batch_size"], config.seeds) == (5, 128, [100, 200, 300])
     assert flat["controller.scale"] == (800 if name == "agnews" else 10)

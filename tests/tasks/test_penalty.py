@@ -83,18 +83,18 @@ def test_l2_is_weight_decay():
 
 def test_evaluation_reports_losses_without_the_penalty():
     module = run(FedAvg(lr=0.1), 2, population=world(), task=MAKE["Logistic"](l2=0.5), initial="seeded", evaluate=True)
-    population, survey = module.population, Survey(Ground(Objective(MAKE["Logistic"]()), module.population.stack))
-    scores = survey.population(module.server.x, population.census("valid", 1), population.concepts(1))
+    population, survey = module.population, Survey(Ground(Objective(MAKE["Logistic"]()), module.population.store))
+    scores = survey.population(module.server.x, population.evaluation_index("valid", 1), population.concepts(1))
     assert module.record.metrics["valid/loss"][0] == pytest.approx(float(scores.loss.mean()), abs=1e-6)
 
 
 def test_gradients_over_all_examples_hold_it():
     """Mime's server asks for the gradient of the local objective."""
     run(Mime(lr=0.1), 1, population=world(), task=MAKE["Logistic"](l1=0.1), initial="seeded")
-    stack, rows = world().settle((0,)).stack, torch.arange(7)[None, None]
+    store, rows = world().settle((0,)).store, torch.arange(7)[None, None]
     task, x = MAKE["Logistic"](l1=L1, l2=L2).double(), torch.randn(1, 52, dtype=torch.float64)
-    (of_survey,) = Survey(Ground(Objective(task), stack)).gradients(x, rows, torch.zeros(1, 1, dtype=torch.int64))
-    batch = Batch(stack.x[:7], stack.y[:7])
+    (of_survey,) = Survey(Ground(Objective(task), store)).gradients(x, rows, torch.zeros(1, 1, dtype=torch.int64))
+    batch = Batch(store.x[:7], store.y[:7])
     (slope, _) = gradient(FedAvg(lr=0.1), Objective(task), None, None)(x[0], batch)
     assert difference(of_survey[0], slope) <= 1e-12
 

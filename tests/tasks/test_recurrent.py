@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from flstudy.algorithms import Batch
 from flstudy.execution import Ground
 from flstudy.execution.survey import Survey
-from flstudy.population import Census, Stack
+from flstudy.population import EvaluationIndex, ExampleStore
 from flstudy.tasks import Lstm, Objective, initial_parameters
 from flstudy.tasks.recurrence import recurrence
 from flstudy.tasks.recurrent import LstmLayers
@@ -161,13 +161,13 @@ def test_labels_of_positions_drift_and_padding_stays():
     y = tokens(5, LENGTH)
     y[0, 3:] = -1
     table = torch.stack([torch.arange(WORDS), torch.arange(WORDS).flip(0)])
-    stack = Stack(tokens(5, LENGTH), y, table)
+    store = ExampleStore(tokens(5, LENGTH), y, table)
     rows, concept = torch.tensor([[0, 1, -1], [2, 0, 4]]), torch.tensor([0, 1])
-    x, labels = stack.gather(rows, concept)
+    x, labels = store.gather(rows, concept)
     assert x.shape == labels.shape == (2, 3, LENGTH)
     assert torch.equal(labels[0], y[[0, 1, 0]])
     assert torch.equal(labels[1], torch.where(y < 0, y, WORDS - 1 - y)[[2, 0, 4]])
-    assert torch.equal(torch.vmap(stack.gather)(rows, concept)[1], labels)
+    assert torch.equal(torch.vmap(store.gather)(rows, concept)[1], labels)
 
 
 def test_survey_of_sequences(monkeypatch):
@@ -176,14 +176,14 @@ def test_survey_of_sequences(monkeypatch):
     objective = Objective(task())
     models = torch.stack([initial_parameters(task(), objective.layout, seed) for seed in range(2)])
     table = torch.stack([torch.arange(WORDS), torch.arange(WORDS).flip(0)])
-    stack = Stack(tokens(7, LENGTH), tokens(7, LENGTH, seed=1), table)
-    census = Census(
+    store = ExampleStore(tokens(7, LENGTH), tokens(7, LENGTH, seed=1), table)
+    examples = EvaluationIndex(
         torch.tensor([[0, 1, 2, 3, 4], [5, 6, 2, -1, -1]]), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, -1, -1]])
     )
     concepts = torch.tensor([[0, 1], [1, 0]])
-    scores = Survey(Ground(objective, stack)).population(models, census, concepts)
+    scores = Survey(Ground(objective, store)).population(models, examples, concepts)
     for s, device, rows in ((0, 0, [0, 1]), (0, 1, [2, 3, 4]), (1, 0, [5]), (1, 1, [6, 2])):
-        batch = Batch(*stack.gather(torch.tensor(rows), concepts[s, device]))
+        batch = Batch(*store.gather(torch.tensor(rows), concepts[s, device]))
         assert difference(scores.loss[s, device], objective.example_losses(models[s], batch).mean()) <= 1e-12
         assert difference(scores.accuracy[s, device], objective.example_correct(models[s], batch).mean()) <= 1e-12
 

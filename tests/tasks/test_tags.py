@@ -97,8 +97,8 @@ def test_labels_are_swapped_tag_by_tag():
     data = InMemory((X.repeat(6, 1), Y.repeat(6, 1)))
     drift = SuddenDrift(round=2, p_drift=1.0, change=LabelSwap())
     population = world(dataset=data, clients=2, participants=2, partition=Iid(), drift=drift).settle((0,))
-    _, y = population.stack.gather(torch.tensor([[0]]), torch.tensor([1]))
-    assert y[0, 0].tolist() == [int(population.stack.table[1, tag]) if tag >= 0 else -1 for tag in Y[0].tolist()]
+    _, y = population.store.gather(torch.tensor([[0]]), torch.tensor([1]))
+    assert y[0, 0].tolist() == [int(population.store.table[1, tag]) if tag >= 0 else -1 for tag in Y[0].tolist()]
 
 
 @pytest.mark.parametrize(

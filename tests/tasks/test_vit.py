@@ -142,7 +142,7 @@ def test_a_head_trains_on_what_the_frozen_layers_said_once(executor, published):
     once, always = (probe(cls, published[1], evaluate=True, executor=executor) for cls in (Vit, EveryStep))
     assert once.objective.layout.names == ("head.weight", "head.bias")
     assert once.objective.layout.n == (12 + 1) * CLASSES
-    assert once.evaluation.survey.stack.x.shape[1:] == (12,)
+    assert once.evaluation.survey.store.x.shape[1:] == (12,)
     assert difference(state(once), state(always)) < 1e-12
     names = ("train/loss", "valid/loss", "test/accuracy", "test/personal_accuracy")
     assert difference(measured(once, *names), measured(always, *names)) < 1e-12
@@ -164,12 +164,12 @@ def test_embedded_inputs_do_not_drift_but_labels_may(published):
         drift = SuddenDrift(round=2, change=change)
         population = world(dataset=data, drift=drift).settle((0,))
         if isinstance(change, LabelSwap):
-            assert settled(Objective(task), population.stack, torch.device("cpu"), torch.float32).stack.table.numel()
+            assert settled(Objective(task), population.store, torch.device("cpu"), torch.float32).store.table.numel()
             continue
         with pytest.raises(
             ValueError, match=r"task: Vit computes once what .* but the population's drift changes inputs"
         ):
-            settled(Objective(task), population.stack, torch.device("cpu"), torch.float32)
+            settled(Objective(task), population.store, torch.device("cpu"), torch.float32)
 
 
 def test_a_small_one_learns_digits():

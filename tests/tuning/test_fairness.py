@@ -27,7 +27,7 @@ def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(
             if isinstance(left, torch.Tensor):
                 assert torch.equal(left, right)
     for split in ("train", "valid", "test"):
-        assert torch.equal(here.census(split, 0).rows, there.census(split, 0).rows)
+        assert torch.equal(here.evaluation_index(split, 0).rows, there.evaluation_index(split, 0).rows)
     for seed in one.seeds:
         models = [
             initial_parameters(made.task, made.objective.layout, torch_seed(seed, "init")) for made in (first, second)

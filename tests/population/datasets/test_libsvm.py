@@ -34,8 +34,8 @@ def test_mnist_pools_its_two_files_and_pixels_lie_in_0_1(tmp_path):
     one = written(tmp_path, "mnist", rng.integers(0, 10, 30), 780, 255, rng)
     other = written(tmp_path, "mnist.t", rng.integers(0, 10, 10), 780, 255, rng)
     population = Population(LibSvm("mnist", root=str(tmp_path)), clients=4, participants=2).settle((0,))
-    np.testing.assert_allclose(population.stack.x.numpy(), np.concatenate([one, other]) / 255, rtol=1e-5)
-    assert float(population.stack.x.max()) <= 1
+    np.testing.assert_allclose(population.store.x.numpy(), np.concatenate([one, other]) / 255, rtol=1e-5)
+    assert float(population.store.x.max()) <= 1
 
 
 def test_what_is_no_such_file_is_named(tmp_path):

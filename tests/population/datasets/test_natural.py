@@ -10,8 +10,8 @@ import torch
 from flstudy import Population
 from flstudy.algorithms import FedAvg
 from flstudy.population import Emnist, Shakespeare, StackOverflow
+from flstudy.population.dataset_cache import key
 from flstudy.population.datasets.text import CHARACTERS, by_character, by_word
-from flstudy.population.loaded import key
 from flstudy.tasks import Logistic, Lstm
 
 from ...worlds import run
@@ -46,7 +46,7 @@ def test_two_rounds_from_the_files(name, files):
     population = Population(source, clients=5, participants=3, batch_size=4).settle((0,))
     cohort = population.cohort(0)
     assert cohort.jobs.client.shape == (1, 3)
-    assert population.stack.x.shape[1:] == source.shape
+    assert population.store.x.shape[1:] == source.shape
     assert all(len(device[split]) >= 1 for device in population.members[0] for split in ("train", "valid", "test"))
     task = Logistic if name == "Emnist" else Lstm
     module = run(FedAvg(lr=0.1), 2, population=population, task=task(source.shape, source.classes), evaluate=True)

@@ -9,7 +9,7 @@ import torch
 from flstudy import Population
 from flstudy.algorithms import FedAvg
 from flstudy.population import AgNews
-from flstudy.population.loaded import key
+from flstudy.population.dataset_cache import key
 from flstudy.tasks import FastText
 
 from ...worlds import run

@@ -80,7 +80,7 @@ def test_every_seed_has_its_own_data_and_every_run_of_it_the_same():
     assert torch.equal(a.y, b.y)
     assert not torch.equal(a.x, c.x)
     population = world(dataset=data, clients=3, participants=2, partition=None).settle((0, 1))
-    assert torch.equal(population.stack.x, torch.cat([a.x, c.x]))
+    assert torch.equal(population.store.x, torch.cat([a.x, c.x]))
     for s, examples in enumerate((a, c)):
         for k in range(3):
             rows = np.concatenate(list(population.members[s][k].values())) - s * len(a.x)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from flstudy.population.drift import Event
 from flstudy.population.timetable import Timetable
 
-TABLE = Timetable("ScheduledPresence", ("device", "joins", "leaves"), open=("leaves",))
+TABLE = Timetable("ScheduledAvailability", ("device", "joins", "leaves"), open=("leaves",))
 
 
-class Presence(ABC):
+class Availability(ABC):
     """Which devices are there."""
 
     citations: ClassVar[tuple[str, ...]] = ()
@@ -65,7 +65,7 @@ class Presence(ABC):
 
 
 @dataclass(kw_only=True)
-class AlternatingGroups(Presence):
+class AlternatingGroups(Availability):
     """Devices are divided into groups, in the order of their numbers, which take turns: one session each (device
     sessions, sec. VI and the authors' code).
 
@@ -94,17 +94,18 @@ class AlternatingGroups(Presence):
     def check(self, devices: int, rounds: int | None = None) -> None:
         if devices < self.groups:
             raise ValueError(
-                f"population.presence: {self.groups} groups need as many devices, got clients {devices}: raise clients"
+                f"population.availability: {self.groups} groups need as many devices, got clients {devices}: "
+                "raise clients"
             )
         if rounds is not None and rounds <= self.rounds:
             raise ValueError(
-                f"population.presence.rounds must be < rounds ({rounds}), got {self.rounds}: one session is a world in "
-                "which nobody comes or goes; raise rounds or leave presence out"
+                f"population.availability.rounds must be < rounds ({rounds}), got {self.rounds}: one session is a "
+                "world in which nobody comes or goes; raise rounds or leave availability out"
             )
 
 
 @dataclass(kw_only=True)
-class ScheduledPresence(Presence):
+class ScheduledAvailability(Availability):
     """Every device's stays are given: a mapping or a table of (device, joins, leaves). A device without a line is never
     there.
 
@@ -125,19 +126,21 @@ class ScheduledPresence(Presence):
         for (device, joins, leaves), place in TABLE.lines(self.schedule):
             for name, value, least in (("device", device, 0), ("joins", joins, 1), ("leaves", leaves, 0)):
                 if value < least:
-                    raise ValueError(f"ScheduledPresence: {place}: {name} must be ≥ {least}, got {value}")
+                    raise ValueError(f"ScheduledAvailability: {place}: {name} must be ≥ {least}, got {value}")
             if 0 < leaves <= joins:
                 raise ValueError(
-                    f"ScheduledPresence: {place}: leaves must be > joins ({joins}), got {leaves}: a stay cannot end "
-                    "before it starts"
+                    f"ScheduledAvailability: {place}: leaves must be > joins ({joins}), got {leaves}: a stay cannot "
+                    "end before it starts"
                 )
             self._stays.append((device, joins, leaves))
         if not self._stays:
-            raise ValueError("ScheduledPresence: schedule must hold at least one stay; leave presence out otherwise")
+            raise ValueError(
+                "ScheduledAvailability: schedule must hold at least one stay; leave availability out otherwise"
+            )
         self._turns = sorted({n for _, joins, leaves in self._stays for n in (joins, leaves) if n > 1})
         begins = self._turns if self.starts is None else sorted(self.starts)
         if begins and begins[0] < 1:
-            raise ValueError(f"ScheduledPresence: starts must be ≥ 1, got {begins[0]}")
+            raise ValueError(f"ScheduledAvailability: starts must be ≥ 1, got {begins[0]}")
         self._begins = np.array([n for n in begins if n > 1], dtype=np.int64)
 
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
@@ -157,19 +160,19 @@ class ScheduledPresence(Presence):
         for (device, joins, _), place in TABLE.lines(self.schedule):
             if device >= devices:
                 raise ValueError(
-                    f"ScheduledPresence: {place}: device must lie in 0 … {devices - 1}, got {device}: raise "
+                    f"ScheduledAvailability: {place}: device must lie in 0 … {devices - 1}, got {device}: raise "
                     "population.clients or leave the row out"
                 )
             if rounds is not None and joins > rounds:
                 raise ValueError(
-                    f"ScheduledPresence: {place}: joins must be ≤ rounds ({rounds}), got {joins}: raise rounds or "
+                    f"ScheduledAvailability: {place}: joins must be ≤ rounds ({rounds}), got {joins}: raise rounds or "
                     "leave the row out"
                 )
         for number in [1, *self._turns]:
             if (rounds is None or number <= rounds) and not self.present(number, devices).any():
                 raise ValueError(
-                    f"ScheduledPresence: nobody is there in round {number}, session {self.session(number) + 1}: let a "
-                    "device join earlier or stay longer"
+                    f"ScheduledAvailability: nobody is there in round {number}, session {self.session(number) + 1}: "
+                    "let a device join earlier or stay longer"
                 )
 
 

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.arrivals import Arrivals
 from flstudy.population.batches import padded
+from flstudy.population.data_stream import DataStream
 from flstudy.population.division import SPLITS, Members, Rows, Split
 from flstudy.population.drift import Drift
 
 Classes = tuple[int, ...] | None
 
 
-class Census(NamedTuple):
+class EvaluationIndex(NamedTuple):
     """All examples of one split with their devices, for evaluation."""
 
     rows: Tensor  # [S, D] rows of the stacked examples, -1 is padding
@@ -31,26 +31,31 @@ class Stage(NamedTuple):
     able: NDArray[np.bool_]  # [S, N] whether a device has an example of each split
 
 
-class Holdings:
+class DeviceData:
     """The devices' examples by round, a pure function of (seed, round, device).
 
-    Only what the last question was about is kept: the current stage, and the current round's arrivals.
+    Only what the last question was about is kept: the current stage, and the current round's draws.
 
     Args:
         seeds: of the S replicas.
         members: [S][N] rows of each split that devices own.
         labels: [D] of the stacked examples; [D, ...] where all classes are always there.
         drift: says which classes there are in a round.
-        arrivals: what devices train on instead of all they own, or None.
+        data_stream: what devices train on instead of all they own, or None.
 
     Raises:
         ValueError: for several labels per example in a world whose classes come one after another.
     """
 
     def __init__(
-        self, seeds: Sequence[int], members: Members, labels: Tensor, drift: Drift | None, arrivals: Arrivals | None
+        self,
+        seeds: Sequence[int],
+        members: Members,
+        labels: Tensor,
+        drift: Drift | None,
+        data_stream: DataStream | None,
     ) -> None:
-        self.seeds, self.members, self.drift, self.arrivals = tuple(seeds), members, drift, arrivals
+        self.seeds, self.members, self.drift, self.data_stream = tuple(seeds), members, drift, data_stream
         self.labels = labels.numpy()
         if self.classes(0) is not None and labels.dim() != 1:
             raise ValueError(f"population: {type(drift).__name__} needs one label for each example, got several")
@@ -61,28 +66,30 @@ class Holdings:
         """The rows of a split that a device holds in round ``index`` (from 0), none of them twice."""
         stage = self.stage(index)
         own = stage.members[replica][device][split]
-        if split != "train" or self.arrivals is None:
+        if split != "train" or self.data_stream is None:
             return own
         if self._arrived[0] != index:
             self._arrived = index, {}
         arrived = self._arrived[1]
         if (replica, device) not in arrived:
-            pool = stage.pools[replica] if self.arrivals.pooled else own
-            drawn = self.arrivals.draw(self.seeds[replica], index + 1, device, pool) if len(pool) else pool
+            pool = stage.pools[replica] if self.data_stream.pooled else own
+            drawn = self.data_stream.draw(self.seeds[replica], index + 1, device, pool) if len(pool) else pool
             arrived[replica, device] = drawn
         return arrived[replica, device]
 
     def moment(self, split: Split, index: int) -> Hashable:
         """Equal for rounds (from 0) in which all devices hold the same examples of a split."""
-        return self.classes(index), index if split == "train" and self.arrivals is not None else -1
+        return self.classes(index), index if split == "train" and self.data_stream is not None else -1
 
-    def census(self, split: Split, index: int, clients: Tensor | None = None) -> Census:
+    def evaluation_index(self, split: Split, index: int, clients: Tensor | None = None) -> EvaluationIndex:
         """All examples of a split in round ``index`` (from 0), of all devices or of the devices clients [S, J], which
         are then numbered 0 … J-1."""
         devices = [range(len(line)) for line in self.members] if clients is None else clients.tolist()
         held = [[self.held(s, k, split, index) for k in line] for s, line in enumerate(devices)]
         rows = padded([np.concatenate(lists) for lists in held])
-        return Census(rows, padded([np.repeat(np.arange(len(lists)), [len(r) for r in lists]) for lists in held]))
+        return EvaluationIndex(
+            rows, padded([np.repeat(np.arange(len(lists)), [len(r) for r in lists]) for lists in held])
+        )
 
     def examples_of(self, split: Split, clients: Tensor, index: int) -> Tensor:
         """[S, J, V]: rows of a split of the devices clients [S, J] in round ``index`` (from 0), padded with -1."""
@@ -108,7 +115,7 @@ class Holdings:
             members = [
                 [{split: rows[there[rows]] for split, rows in device.items()} for device in line] for line in members
             ]
-        pooled = self.arrivals is not None and self.arrivals.pooled
+        pooled = self.data_stream is not None and self.data_stream.pooled
         pools = [np.concatenate([device["train"] for device in line]) for line in members] if pooled else []
         own: tuple[Split, ...] = ("valid", "test") if pooled else SPLITS
         able = np.array([[all(len(device[split]) for split in own) for device in line] for line in members])
@@ -118,11 +125,11 @@ class Holdings:
         return Stage(members, pools, valid.view(len(members), len(members[0]), valid.shape[1]), able)
 
 
-def refuse_empty(holdings: Holdings, there: NDArray[np.bool_], index: int) -> None:
+def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], index: int) -> None:
     """Raise ValueError if in round ``index`` (from 0) none of the devices there [N] has an example of each split."""
-    for seed, line in zip(holdings.seeds, holdings.stage(index).able & there, strict=True):
+    for seed, line in zip(device_data.seeds, device_data.stage(index).able & there, strict=True):
         if not line.any():
-            classes = ", ".join(map(str, holdings.classes(index) or ()))
+            classes = ", ".join(map(str, device_data.classes(index) or ()))
             raise ValueError(
                 f"population: in round {index + 1} no device of seed {seed} holds an example for training, one for "
                 f"validation and one for testing of the classes that there are ({classes}): introduce more classes "

@@ -7,7 +7,7 @@ import torch
 from flstudy import Population
 from flstudy.algorithms import Flash
 from flstudy.population import Digits, Dirichlet, Examples, Partition, Synthetic
-from flstudy.population.loaded import Keeper, installed, key, load, read
+from flstudy.population.dataset_cache import DatasetCache, installed, key, load, read
 from flstudy.tuning.sharing import mapped
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, examples, run, state
@@ -21,7 +21,7 @@ def settled(dataset, seeds=(3, 5), **changes):
 
 def same(one, other):
     """Whether two populations hold the same examples and give them to the same devices."""
-    assert all(torch.equal(a, b) for a, b in zip(one.stack, other.stack, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.store, other.store, strict=True))
     pairs = zip(one.members, other.members, strict=True)
     assert all(
         np.array_equal(a[split], b[split])
@@ -35,13 +35,13 @@ def same(one, other):
 @pytest.mark.parametrize("dataset", [SMALL, Digits()], ids=["a seeded one", "an unseeded one"])
 @pytest.mark.parametrize("partition", [None, Dirichlet(1.0, min_size=3)])
 def test_kept_examples_are_those_of_loading(dataset, partition):
-    plain, keeper = settled(dataset, partition=partition), Keeper()
-    with installed(keeper):
+    plain, cache = settled(dataset, partition=partition), DatasetCache()
+    with installed(cache):
         first, second = (settled(dataset, partition=partition) for _ in range(2))
     assert same(plain, first)
     assert same(plain, second)
-    assert first.stack.x.data_ptr() == second.stack.x.data_ptr()  # not even stacked anew
-    assert len(keeper.own) == 1
+    assert first.store.x.data_ptr() == second.store.x.data_ptr()  # not even stacked anew
+    assert len(cache.own) == 1
     assert same(plain, settled(dataset, partition=partition))  # the source was for a while
 
 
@@ -68,7 +68,7 @@ class Odd(Digits):
 
 def test_what_cannot_be_compared_is_loaded_every_time():
     odd = Odd()
-    with installed(Keeper()):
+    with installed(DatasetCache()):
         settled(odd)
         settled(odd)
     assert odd.loads == 2
@@ -82,15 +82,15 @@ def test_a_keeper_asks_elsewhere_first_and_keeps_within_its_limit():
         asked.append(wanted)
         return there if wanted == key(SMALL, (0,), 4) else None
 
-    keeper = Keeper(elsewhere, limit=1)
-    with installed(keeper):
+    cache = DatasetCache(elsewhere, limit=1)
+    with installed(cache):
         assert load(SMALL, [0], 4) is there
         assert load(SMALL, [0], 4) is there
         assert len(asked) == 1
         own = load(SMALL, [1], 4)
         assert load(SMALL, [1], 4) is own
         load(SMALL, [2], 4)
-        assert list(keeper.own) == [key(SMALL, (2,), 4)]
+        assert list(cache.own) == [key(SMALL, (2,), 4)]
 
 
 def protected(loads, folder):

@@ -17,7 +17,7 @@ from flstudy.population.datasets.base import Dataset, Examples, InMemory
 KEPT_BYTES = 2**28  # of what a process keeps that it has loaded itself
 
 
-class Loaded(NamedTuple):
+class CachedDataset(NamedTuple):
     """The examples of all replicas, one replica's after the other's; those of an unseeded data set once, for all.
 
     Nobody may write into them: they may be the same memory for all processes of a machine.
@@ -35,10 +35,10 @@ class Loaded(NamedTuple):
         return Examples(self.x[part], self.y[part], None if self.owner is None else self.owner[part])
 
 
-Source = Callable[[Dataset, Sequence[int], int], Loaded]
+Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
 
 
-def read(dataset: Dataset, seeds: Sequence[int], clients: int) -> Loaded:
+def read(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
     """The examples for replicas of these seeds with so many devices each, read from the data set."""
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     owners = [part.owner for part in parts if part.owner is not None]
@@ -47,7 +47,7 @@ def read(dataset: Dataset, seeds: Sequence[int], clients: int) -> Loaded:
     times = 1 if dataset.seeded else len(seeds)
     x, y = joined([part.x for part in parts]), joined([part.y for part in parts])
     owner = joined(owners) if len(owners) == len(parts) else None
-    return Loaded(x, y, owner, tuple(starts * times), tuple(stops * times))
+    return CachedDataset(x, y, owner, tuple(starts * times), tuple(stops * times))
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -58,7 +58,7 @@ def joined(parts: list[Tensor]) -> Tensor:
 _source: Source = read
 
 
-def load(dataset: Dataset, seeds: Sequence[int], clients: int) -> Loaded:
+def load(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
     """The examples, from wherever this process gets them."""
     return _source(dataset, tuple(seeds), clients)
 
@@ -97,7 +97,7 @@ def plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-class Keeper:
+class DatasetCache:
     """A source that loads each data set once.
 
     Args:
@@ -106,13 +106,13 @@ class Keeper:
     """
 
     def __init__(
-        self, elsewhere: Callable[[str], Loaded | None] = lambda key: None, *, limit: int = KEPT_BYTES
+        self, elsewhere: Callable[[str], CachedDataset | None] = lambda key: None, *, limit: int = KEPT_BYTES
     ) -> None:
         self.elsewhere, self.limit = elsewhere, limit
-        self.shared: dict[str, Loaded] = {}
-        self.own: OrderedDict[str, Loaded] = OrderedDict()
+        self.shared: dict[str, CachedDataset] = {}
+        self.own: OrderedDict[str, CachedDataset] = OrderedDict()
 
-    def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> Loaded:
+    def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
         """As ``read``."""
         wanted = key(dataset, seeds, clients)
         if wanted is None:
@@ -131,7 +131,7 @@ class Keeper:
         return self.own[wanted]
 
 
-def size(loaded: Loaded) -> int:
+def size(loaded: CachedDataset) -> int:
     """Bytes."""
     parts = (loaded.x, loaded.y, loaded.owner)
     return sum(part.numel() * part.element_size() for part in parts if part is not None)

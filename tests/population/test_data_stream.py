@@ -21,7 +21,7 @@ POOL = np.arange(5000) * 3 + 1
 
 
 def arriving(**changes):
-    return drifting(**{"arrivals": FreshDraws(mean=12, deviation=4), **changes})
+    return drifting(**{"data_stream": FreshDraws(mean=12, deviation=4), **changes})
 
 
 def test_sizes_are_distributed_as_asked_and_no_example_comes_twice():
@@ -50,13 +50,13 @@ def test_sizes_are_cut_to_what_there_is():
 @pytest.mark.parametrize("source", ["everybody", "device"])
 def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     draws = FreshDraws(mean=8, deviation=3, source=source)
-    one, other = (arriving(arrivals=replace(draws)).settle(SEEDS) for _ in range(2))
-    alone = arriving(arrivals=replace(draws), participants=DEVICES).settle((44,))
+    one, other = (arriving(data_stream=replace(draws)).settle(SEEDS) for _ in range(2))
+    alone = arriving(data_stream=replace(draws), participants=DEVICES).settle((44,))
     for index in (3, 0, 7, 3):
         cohort = one.cohort(index)
         for s, line in enumerate(cohort.jobs.client.tolist()):
             for j, k in enumerate(line):
-                rows = one.holdings.held(s, k, "train", index)
+                rows = one.device_data.held(s, k, "train", index)
                 pool = np.concatenate([device["train"] for device in one.members[s]])
                 own = pool if source == "everybody" else one.members[s][k]["train"]
                 assert set(rows.tolist()) <= set(own.tolist())
@@ -70,17 +70,18 @@ def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     for index in (0, 5):
         for k in range(DEVICES):
             assert (
-                alone.holdings.held(0, k, "train", index).tolist() == other.holdings.held(1, k, "train", index).tolist()
+                alone.device_data.held(0, k, "train", index).tolist()
+                == other.device_data.held(1, k, "train", index).tolist()
             )
             for split in ("valid", "test"):
-                assert other.holdings.held(1, k, split, index) is other.members[1][k][split]
-    assert sorted(one.holdings.held(0, 1, "train", 0)) != sorted(one.holdings.held(0, 1, "train", 1))
-    assert sorted(one.holdings.held(0, 1, "train", 0)) != sorted(one.holdings.held(1, 1, "train", 0))
+                assert other.device_data.held(1, k, split, index) is other.members[1][k][split]
+    assert sorted(one.device_data.held(0, 1, "train", 0)) != sorted(one.device_data.held(0, 1, "train", 1))
+    assert sorted(one.device_data.held(0, 1, "train", 0)) != sorted(one.device_data.held(1, 1, "train", 0))
 
 
 def test_rehearsals_read_what_the_round_has_brought():
     population = arriving(participants=DEVICES).settle((0,))
-    held = [set(population.holdings.held(0, k, "train", 2).tolist()) for k in range(DEVICES)]
+    held = [set(population.device_data.held(0, k, "train", 2).tolist()) for k in range(DEVICES)]
     for rehearsal in (0, 1, 2):
         cohort = population.cohort(2, rehearsal)
         assert [set(rows[rows >= 0].tolist()) for rows in cohort.batches.rows[0]] == held
@@ -138,9 +139,9 @@ def test_what_is_no_size_is_refused():
 
 def test_examples_of_others_cannot_be_hidden():
     guard = Guard(Privacy(clip=1.0, noise=1.0), FedAvg(lr=0.1, weighting="uniform"), (), (0,))
-    with pytest.raises(ValueError, match=r"set population\.arrivals\.source to device"):
+    with pytest.raises(ValueError, match=r"set population\.data_stream\.source to device"):
         guard.meets(arriving())
-    guard.meets(arriving(arrivals=FreshDraws(source="device")))
+    guard.meets(arriving(data_stream=FreshDraws(source="device")))
 
 
 def test_the_stream_is_its_own():

@@ -6,34 +6,34 @@ import numpy as np
 import pytest
 
 from flstudy.algorithms import FedAvg, Scaffold
-from flstudy.population import AlternatingGroups, Event, ScheduledPresence
+from flstudy.population import AlternatingGroups, Event, ScheduledAvailability
 
 from ..worlds import DEVICES, SEEDS, difference, drifting, run, world
 
 STAYS = {0: [(1, 0)], 1: [(1, 4)], 2: [(3, 6), (8, 0)], 5: [(4, 0)]}
 
 
-def there(presence, number):
+def there(availability, number):
     """Devices of a round."""
-    return np.flatnonzero(presence.present(number, DEVICES)).tolist()
+    return np.flatnonzero(availability.present(number, DEVICES)).tolist()
 
 
 def test_groups_take_turns():
-    presence = AlternatingGroups(rounds=3, groups=2)
-    assert [there(presence, n) for n in (1, 3, 4, 6, 7)] == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5], [0, 1, 2]]
-    assert [presence.session(n) for n in range(1, 8)] == [0, 0, 0, 1, 1, 1, 2]
-    assert presence.events(9) == [Event(4, "session 2"), Event(7, "session 3")]
-    assert [presence.known(n, DEVICES) for n in (1, 3, 4, 9)] == [3, 3, 6, 6]
+    availability = AlternatingGroups(rounds=3, groups=2)
+    assert [there(availability, n) for n in (1, 3, 4, 6, 7)] == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5], [0, 1, 2]]
+    assert [availability.session(n) for n in range(1, 8)] == [0, 0, 0, 1, 1, 1, 2]
+    assert availability.events(9) == [Event(4, "session 2"), Event(7, "session 3")]
+    assert [availability.known(n, DEVICES) for n in (1, 3, 4, 9)] == [3, 3, 6, 6]
 
 
 def test_a_schedule_says_who_stays_how_long():
-    presence = ScheduledPresence(schedule=STAYS)
-    assert [there(presence, n) for n in (1, 2, 3, 4, 5, 6, 7, 8)] == [
+    availability = ScheduledAvailability(schedule=STAYS)
+    assert [there(availability, n) for n in (1, 2, 3, 4, 5, 6, 7, 8)] == [
         [0, 1], [0, 1], [0, 1, 2], [0, 2, 5], [0, 2, 5], [0, 5], [0, 5], [0, 2, 5]
     ]  # fmt: skip
-    assert [n for n in range(1, 12) if presence.begins(n)] == [1, 3, 4, 6, 8]
-    assert presence.known(3, DEVICES) == 3
-    inside = ScheduledPresence(schedule=STAYS, starts=[1, 6])  # others come and go inside a session
+    assert [n for n in range(1, 12) if availability.begins(n)] == [1, 3, 4, 6, 8]
+    assert availability.known(3, DEVICES) == 3
+    inside = ScheduledAvailability(schedule=STAYS, starts=[1, 6])  # others come and go inside a session
     assert [inside.session(n) for n in (1, 5, 6, 9)] == [0, 0, 1, 1]
     assert [inside.known(n, DEVICES) for n in (2, 3, 4)] == [2, 3, 4]
     assert there(inside, 4) == [0, 2, 5]
@@ -48,12 +48,12 @@ def test_a_schedule_may_be_a_file(suffix, tmp_path):
     table = pa.table(dict(zip(("device", "joins", "leaves"), map(list, zip(*stays, strict=True)), strict=True)))
     path = tmp_path / f"stays{suffix}"
     (csv.write_csv if suffix == ".csv" else parquet.write_table)(table, path)
-    read, given = ScheduledPresence(schedule=str(path)), ScheduledPresence(schedule=STAYS)
+    read, given = ScheduledAvailability(schedule=str(path)), ScheduledAvailability(schedule=STAYS)
     assert [there(read, n) for n in range(1, 10)] == [there(given, n) for n in range(1, 10)]
 
 
 def test_only_who_is_there_trains_and_is_evaluated():
-    population = drifting(presence=AlternatingGroups(rounds=2), participants=2).settle(SEEDS)
+    population = drifting(availability=AlternatingGroups(rounds=2), participants=2).settle(SEEDS)
     for index in range(6):
         cohort, (here, session, known) = population.cohort(index), population.attendance(index)
         assert set(cohort.jobs.client.flatten().tolist()) <= set(np.flatnonzero(here).tolist())
@@ -62,15 +62,17 @@ def test_only_who_is_there_trains_and_is_evaluated():
         assert cohort.round.num_devices.tolist() == [known] * 3
     everybody = drifting(participants=2).settle(SEEDS)
     assert population.concepts(3).equal(everybody.concepts(3))  # drift goes on for who is away, too
-    module = run(FedAvg(lr=0.1), 3, population=drifting(presence=AlternatingGroups(rounds=2)), evaluate=True)
+    module = run(FedAvg(lr=0.1), 3, population=drifting(availability=AlternatingGroups(rounds=2)), evaluate=True)
     assert module.record.metrics["valid/accuracy_spread"][0] >= 0
     concepts, survey = module.population.concepts(2), module.evaluation.survey
-    scores = survey.population(module.server.x, module.evaluation.census["valid"], concepts).accuracy[0]
+    scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts).accuracy[0]
     assert module.record.metrics["valid/accuracy"][0] == pytest.approx(float(scores[3:].mean()), abs=1e-12)
 
 
 def test_fewer_may_be_there_than_shall_take_part():
-    module = run(Scaffold(lr=0.1), 8, population=world(presence=ScheduledPresence(schedule=STAYS), participants=3))
+    module = run(
+        Scaffold(lr=0.1), 8, population=world(availability=ScheduledAvailability(schedule=STAYS), participants=3)
+    )
     assert [record.metrics["traffic/up_bytes"][0] for record in module.records] == [
         count * 2 * 8 * module.objective.layout.n for count in (2, 2, 3, 3, 3, 2, 2, 3)
     ]
@@ -78,8 +80,8 @@ def test_fewer_may_be_there_than_shall_take_part():
 
 
 def test_a_world_in_which_all_are_there_is_the_world_without_presence():
-    always = ScheduledPresence(schedule={k: [(1, 0)] for k in range(DEVICES)})
-    one, other = (run(Scaffold(lr=0.1), 3, population=drifting(presence=p), evaluate=True) for p in (always, None))
+    always = ScheduledAvailability(schedule={k: [(1, 0)] for k in range(DEVICES)})
+    one, other = (run(Scaffold(lr=0.1), 3, population=drifting(availability=p), evaluate=True) for p in (always, None))
     assert difference(one.server, other.server) == 0
     assert one.record.metrics["valid/accuracy"] == other.record.metrics["valid/accuracy"]
 
@@ -97,7 +99,7 @@ def test_a_world_in_which_all_are_there_is_the_world_without_presence():
 )
 def test_a_wrong_schedule_is_refused_with_its_row(schedule, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        ScheduledPresence(schedule=schedule)
+        ScheduledAvailability(schedule=schedule)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +113,16 @@ def test_a_wrong_schedule_is_refused_with_its_row(schedule, sentence):
 )
 def test_a_schedule_that_does_not_suit_its_world_is_refused(schedule, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        ScheduledPresence(schedule=schedule).check(DEVICES, 20)
+        ScheduledAvailability(schedule=schedule).check(DEVICES, 20)
 
 
 def test_groups_that_do_not_suit_their_world_are_refused():
-    for presence, sentence in (
+    for availability, sentence in (
         (AlternatingGroups(rounds=5, groups=7), "7 groups need as many devices"),
-        (AlternatingGroups(rounds=20), "population.presence.rounds must be < rounds"),
+        (AlternatingGroups(rounds=20), "population.availability.rounds must be < rounds"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            presence.check(DEVICES, 20)
+            availability.check(DEVICES, 20)
     for changes in ({"rounds": 0}, {"rounds": 2, "groups": 1}):
         with pytest.raises(ValueError, match="must be ≥"):
             AlternatingGroups(**changes)

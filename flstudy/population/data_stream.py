@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flstudy.population.streams import generator
 
 
-class Arrivals(ABC):
+class DataStream(ABC):
     """What a device trains on in a round. Its examples for validation and testing stay its own."""
 
     citations: ClassVar[tuple[str, ...]] = ()
@@ -28,7 +28,7 @@ class Arrivals(ABC):
 
 
 @dataclass(kw_only=True)
-class FreshDraws(Arrivals):
+class FreshDraws(DataStream):
     """In every round every device draws its training examples anew: so many as a normal distribution says, rounded and
     at least one, all different (Ganguly & Aggarwal 2024, sec. VI: "sizes distributed as N(1000, 200) via random
     sampling without replacement from the core data-source").
