@@ -58,7 +58,7 @@ def test_a_world_that_cannot_be_is_refused(given, sentence):
 
 def test_what_there_is_is_listed(capsys):
     for kind, names in {
-        "data_stream": ["FreshDraws"],
+        "data-streams": ["FreshDraws"],
         "drifts": ["ClassIntroduction"],
         "changes": ["ComposedSwaps"],
     }.items():
