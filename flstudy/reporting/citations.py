@@ -53,7 +53,7 @@ def shipped() -> list[Any]:
     from flstudy.privacy import AdaptiveClip, Privacy
 
     found: list[Any] = [algorithms.Algorithm, population.Dataset, population.Partition, population.Drift]
-    found += [population.Change, population.Presence, population.Arrivals, controllers.Controller]
+    found += [population.Change, population.Availability, population.DataStream, controllers.Controller]
     found += [controllers.Schedule, Sampler, Scheduler, Regret, AdaptiveClip, Privacy]
     for one in found:  # which grows as it goes
         found += [child for child in one.__subclasses__() if child.__module__.startswith("flstudy.")]
