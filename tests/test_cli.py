@@ -107,7 +107,7 @@ def test_run_leaves_records_checkpoints_and_a_table(tmp_path: Path) -> None:
     assert (folder / "config.yaml").is_file()
     assert (folder / "checkpoints" / "last.ckpt").exists()
     assert (tmp_path / "mlflow_tracking" / "mlflow.db").is_file()
-    from flstudy.tracking.records import curve, read_records
+    from flstudy.study.records import curve, read_records
 
     rounds, values = curve(read_records(folder / "records.parquet"), "valid/accuracy")
     assert rounds.tolist() == [1, 2, 3, 4, 5, 6]

@@ -14,6 +14,7 @@ ROWS = [
     {"execution", "controllers", "metrics"},  # the radio channel draws from the population's streams
     {"federation"},
     {"config"},
+    {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
     {"tuning"},

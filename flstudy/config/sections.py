@@ -17,6 +17,11 @@ class Objective:
     mode: Literal["max", "min"] = "max"
     """Whether more or less of it is better."""
 
+    @property
+    def higher(self) -> bool:
+        """Whether more of it is better."""
+        return self.mode == "max"
+
 
 class Sampler:
     """Proposes the configurations of a study."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flstudy.reporting.load import StudyResults, Trial
-from flstudy.tracking.records import curve, read_records
+from flstudy.study.records import curve, read_records
 
 ENERGY = "energy/joules"
 

@@ -22,7 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.metrics.drift import Recovery
-from flstudy.tracking.records import curve, read_records
+from flstudy.study.records import curve, read_records
 from flstudy.tracking.trials import read_entries
 
 T = TypeVar("T")

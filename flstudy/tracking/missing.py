@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flstudy.study.records import curve, metric_names, read_records, seeds_of
 from flstudy.tracking.figures import figures
-from flstudy.tracking.records import curve, metric_names, read_records, seeds_of
 from flstudy.tracking.rows import Figure
 from flstudy.tracking.store import Store
 

@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,7 +39,7 @@ class TrialSummary:
     status: Status | str = "running"
     rounds: int = 0  # done
     objective: float | None = None  # last one, mean over replicas; the worst value if diverged or failed
-    values: list[float] | None = None  # of all objectives, the first one included, once the trial has ended
+    values: Sequence[float] | None = None  # of all objectives, the first one included, once the trial has ended
     feasible: bool = True  # within study.constraints
     stage: str = "search"  # or confirm: trained again on new seeds
     of: int | None = None  # the trial of the search that is confirmed

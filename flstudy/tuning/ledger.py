@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.mlflow import StudyRun
 from flstudy.tracking.sync import sync
 from flstudy.tuning.folder import StudyFolder, TrialSummary
-from flstudy.tuning.goals import values, violations, worst
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.trial import algorithm_of
 
@@ -126,12 +126,12 @@ class Ledger:
         trial = self.started(proposed)
         told = (result or {}).get("status", "running")
         if error is not None:
-            trial.status, trial.error, trial.objective = "failed", error, worst(self._config.study.objective)
+            trial.status, trial.error, trial.objective = "failed", error, worst_value(self._config.study.objective)
         else:
             trial.status = "pruned" if told == "running" else told
         study = self._config.study
         broken = trial.status in ("failed", "diverged")
-        trial.values = values(study, trial.objective or 0.0, trial.metrics, broken=broken)
+        trial.values = objective_values(study, trial.objective or 0.0, trial.metrics, broken=broken)
         trial.feasible = broken or trial.status == "pruned" or max(violations(study, trial.metrics), default=0.0) <= 0.0
         trial.ended_at = time.time()
         failed = [other for other in self.trials if other.status == "failed"]

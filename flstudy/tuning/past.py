@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flstudy.tracking.records import curve, metric_names, read_records
+from flstudy.study.records import curve, metric_names, read_records
 from flstudy.tuning.arms import Proposal, proposal_of
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from flstudy.config import Config
-    from flstudy.tuning.space import Space
+    from flstudy.study.space import Space
 
 CONSTRAINTS = "constraints"
 """User attribute of a trial: by how much it exceeds each bound."""

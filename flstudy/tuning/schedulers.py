@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import Asha, ConfigError, HyperBand, MedianStopping, Pbt, RandomSearch
-from flstudy.tuning.space import Space
+from flstudy.study.space import Space
 from flstudy.tuning.trial import algorithm_of
 
 if TYPE_CHECKING:

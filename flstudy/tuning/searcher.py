@@ -22,12 +22,11 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from flstudy.config import TwoStep
+from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
+from flstudy.study.space import Domain, Space
 from flstudy.tuning.arms import Arm, Asked, Spending, fresh_seeds, proposal_of
-from flstudy.tuning.domain import Domain
 from flstudy.tuning.folder import TrialSummary
-from flstudy.tuning.goals import goals, shares, values, violations
 from flstudy.tuning.samplers import CONSTRAINTS, first_points, make_sampler
-from flstudy.tuning.space import Space
 from flstudy.tuning.twostep import STATUS, sequel
 
 if TYPE_CHECKING:
@@ -153,14 +152,14 @@ class Search(Searcher):
         elif result["status"] == "running":
             # A scheduler stopped it. Its value is not that of a whole run: TPE ranks such trials behind the finished
             # ones, by the rounds they reached and then by their value there.
-            if len(goals(self.config.study)) == 1:
+            if len(objectives_of(self.config.study)) == 1:
                 trial.report(result["objective"], step=result["round"])
             study.tell(trial, state=TrialState.PRUNED)
         else:
             metrics, broken = json.loads(result.get("metrics", "{}")), result["status"] == "diverged"
             trial.set_user_attr(CONSTRAINTS, violations(self.config.study, metrics))
             trial.set_user_attr(STATUS, result["status"])
-            study.tell(trial, values(self.config.study, result["objective"], metrics, broken=broken))
+            study.tell(trial, objective_values(self.config.study, result["objective"], metrics, broken=broken))
 
     # ---- beginning ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +174,7 @@ class Search(Searcher):
             self.journal.unlink(missing_ok=True)  # a resumed study tells all of it again
             storage = JournalStorage(JournalFileBackend(str(self.journal)))
         arms = []
-        for name, trials in zip(names, shares(study.trials, len(names)), strict=True):
+        for name, trials in zip(names, arm_shares(study.trials, len(names)), strict=True):
             fixed = {} if name is None else {"algorithm": name}
             own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
             own = [{key: value for key, value in point.items() if key not in fixed} for point in own]
@@ -185,9 +184,9 @@ class Search(Searcher):
                 study_name=self.name if name is None else f"{self.name} {_short(name)}",
                 sampler=make_sampler(study.sampler, after=len(drawn), constrained=bool(study.constraints)),
                 pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
-                directions=["maximize" if goal.mode == "max" else "minimize" for goal in goals(study)],
+                directions=["maximize" if goal.mode == "max" else "minimize" for goal in objectives_of(study)],
             )
-            optuna_study.set_user_attr("objectives", [goal.metric for goal in goals(study)])
+            optuna_study.set_user_attr("objectives", [goal.metric for goal in objectives_of(study)])
             arm = Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials)
             if isinstance(study.sampler, TwoStep):
                 arm.sequel = functools.partial(
@@ -216,7 +215,7 @@ class Search(Searcher):
             return
         states = {"pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         state = states.get(past.status, TrialState.COMPLETE)
-        single = len(goals(self.config.study)) == 1
+        single = len(objectives_of(self.config.study)) == 1
         told = past.values or [past.objective or 0.0]
         limits = violations(self.config.study, past.metrics)
         arm.study.add_trial(

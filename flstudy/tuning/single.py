@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flstudy.config import ConfigError
+from flstudy.study.records import RecordWriter
 from flstudy.tracking.mlflow import TrialRun, environment
-from flstudy.tracking.records import RecordWriter
 from flstudy.tracking.store import open_store
 
 if TYPE_CHECKING:

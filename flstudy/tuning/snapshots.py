@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 if TYPE_CHECKING:
-    from flstudy.tracking.records import RecordWriter
+    from flstudy.study.records import RecordWriter
 
 
 class Snapshots(Checkpoint):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from flstudy.config import ConfigError
 from flstudy.metrics.whole import WholeRun
+from flstudy.study.objectives import worst_value
 from flstudy.tracking.mlflow import mean
-from flstudy.tuning.goals import worst
 from flstudy.tuning.hang import HangWatch
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Trial:
             coordinator = self.config.run(lambda record: self.on_round(record, None))
             self.on_end(None)
         else:
-            from flstudy.tracking.records import RecordWriter  # pyarrow, only where records are wanted
+            from flstudy.study.records import RecordWriter  # pyarrow, only where records are wanted
 
             with RecordWriter(records_path, self.config.seeds) as writer:
                 kept: dict[str, Any] = {}
@@ -207,7 +207,7 @@ class _Trial:
     def tell_again(self, records: str | Path, before: int) -> None:
         """Rounds of an earlier start; the tracker leaves out those that it has delivered."""
         from flstudy.federation import Record
-        from flstudy.tracking.records import read_rounds
+        from flstudy.study.records import read_rounds
 
         assert self.whole is not None
         for round, metrics in read_rounds(records, before).items():
@@ -230,13 +230,13 @@ class _Trial:
             self.tracker.log(record)
         if self.objective.metric in record.metrics:
             value = self.metrics[self.objective.metric]
-            self.value = value if math.isfinite(value) else worst(self.objective)
+            self.value = value if math.isfinite(value) else worst_value(self.objective)
 
     def end(self) -> Outcome:
         """Close the tracker, then tell the last report: whoever hears it may rely on the run being complete."""
         self.open()
         if self.status in ("diverged", "failed"):
-            self.value = worst(self.objective)
+            self.value = worst_value(self.objective)
         tags = {"rounds": str(self.round)}
         if self.status != "finished":
             tags[self.status] = "true"

@@ -15,17 +15,17 @@ from rich.console import Console
 
 from flstudy.config import ConfigError, Pbt
 from flstudy.reporting.findings import TUNING_SPENDS
+from flstudy.study.objectives import check_objectives
+from flstudy.study.space import Space
 from flstudy.tracking.mlflow import StudyRun, environment
 from flstudy.tracking.store import check_store, open_store
 from flstudy.tuning.cluster import check_resources, cluster, room, starting
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name
-from flstudy.tuning.goals import check_goals
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.schedulers import check_scheduler, make_scheduler, rungs
 from flstudy.tuning.sharing import share
-from flstudy.tuning.space import Space
 from flstudy.tuning.twostep import Steps, steps_of, told
 from flstudy.tuning.warmstart import take_over
 from flstudy.tuning.worker import Assignment, trainable
@@ -82,7 +82,7 @@ def tune(
     console = console or Console()
     space = Space.parse(config.study.search)
     space.validate(config)
-    check_goals(config)
+    check_objectives(config)
     check_sampler(space, config)
     check_scheduler(config)
     wanted_name(config)

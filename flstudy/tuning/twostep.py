@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flstudy.config import ConfigError, TwoStep
-from flstudy.tuning.domain import Domain
-from flstudy.tuning.goals import shares
-from flstudy.tuning.space import Space, nearest_key
+from flstudy.study.objectives import arm_shares
+from flstudy.study.space import Domain, Space, nearest_key
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -127,7 +126,7 @@ def steps_of(space: Space, config: "Config") -> list[Steps]:
         return []
     names = list(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else [None]
     points, found = first_step(space, config, settings), []
-    for name, share in zip(names, shares(study.trials, len(names)), strict=True):
+    for name, share in zip(names, arm_shares(study.trials, len(names)), strict=True):
         own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
         around = max(len(second_step(space, settings, point, own)) for point in own)
         short = name.get("class_path", "") if isinstance(name, Mapping) else name

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flstudy.config.config import load
+from flstudy.study.objectives import objective_values, violations
+from flstudy.study.space import Space
 from flstudy.tuning.folder import StudyFolder, TrialSummary
-from flstudy.tuning.goals import values, violations
-from flstudy.tuning.space import Space
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -52,7 +52,7 @@ def take_over(other: Path, folder: StudyFolder, config: "Config") -> list[TrialS
             replace(
                 trial,
                 trial=number,
-                values=values(config.study, trial.objective or 0.0, metrics, broken=broken),
+                values=objective_values(config.study, trial.objective or 0.0, metrics, broken=broken),
                 feasible=broken or max(violations(config.study, metrics), default=0.0) <= 0.0,
                 source=f"{source.name}/{trial.trial}",
                 synced=False,  # MLflow has it in the other study only

@@ -24,7 +24,7 @@ import yaml
 
 from flstudy.config.config import load
 from flstudy.reporting.load import read_entries
-from flstudy.tracking.records import read_records
+from flstudy.study.records import read_records
 from flstudy.tracking.store import open_store
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.trial import run_trial

@@ -17,8 +17,8 @@ from workload import made_by, quiet, trained
 
 from flstudy.algorithms import FedAvg, Flash
 from flstudy.population import Synthetic
+from flstudy.study.records import RecordWriter
 from flstudy.tracking.callback import MlflowRounds
-from flstudy.tracking.records import RecordWriter
 
 
 def resident() -> float:

@@ -13,16 +13,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 import stand_in
 from ray import cloudpickle
 from rich.console import Console
-from stand_in import StandIn, study
 from workload import made_by, quiet
 
 from flstudy.config import Budget
 from flstudy.tuning import tuner
 from flstudy.tuning.ledger import Ledger
+from tests.tuning.stand_in import StandIn, study
 
 SPACE = {
     "algorithm": {"choice": ["FedAvg", "FedYogi", "Flash"]},

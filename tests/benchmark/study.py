@@ -22,16 +22,16 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
-import noted
-from noted import Noted, read
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from ray import cloudpickle
 from workload import made_by, quiet
 
 from flstudy.config.config import load
-from flstudy.tracking.records import read_records
+from flstudy.study.records import read_records
 from flstudy.tuning import tuner
 from flstudy.tuning.ledger import Ledger
+from tests.tuning import noted
+from tests.tuning.noted import Noted, read
 
 WORKERS, FACTOR, TRIAL_S, START_S = 2, 1.25, 0.5, 15.0
 CONFIG: dict[str, Any] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flstudy.tracking.records import RecordWriter
+from flstudy.study.records import RecordWriter
 
 
 class Record(NamedTuple):

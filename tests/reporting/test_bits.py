@@ -9,7 +9,7 @@ from flstudy.reporting import figures, load_study, report
 from flstudy.reporting.bits import bits, bits_cells, levels
 from flstudy.reporting.figures.style import order
 from flstudy.reporting.ranking import rank
-from flstudy.tracking.records import RecordWriter
+from flstudy.study.records import RecordWriter
 
 N = 100.0  # bytes of a model, times the devices of a round
 RISING = np.array([[0.1, 0.3, 0.5, 0.7], [0.2, 0.4, 0.6, 0.8]])

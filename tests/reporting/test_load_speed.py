@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from flstudy.tracking.records import RecordWriter, curve, read_records
+from flstudy.study.records import RecordWriter, curve, read_records
 from tests.reporting.conftest import Record
 
 ROUNDS, METRICS, SEEDS = 5000, 20, 10

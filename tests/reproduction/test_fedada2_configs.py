@@ -8,8 +8,8 @@ import torch
 
 from flstudy.config import ConfigError
 from flstudy.config.config import load
+from flstudy.study.space import Space
 from flstudy.tasks import Vit
-from flstudy.tuning.space import Space
 from tests.population.datasets.on_disk import accept_any_checksum, write_cifar, write_landmarks, write_stackoverflow
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "fedada2"

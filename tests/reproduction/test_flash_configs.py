@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.config.config import load
-from flstudy.tuning.space import Space
+from flstudy.study.space import Space
 from tests.population.datasets.on_disk import (
     accept_any_checksum,
     write_cifar,

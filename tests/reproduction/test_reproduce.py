@@ -171,7 +171,7 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
     assert (preset.study.trials, preset.study.name) == (3, "small-drift-preset")
     assert (tuned.study.trials, tuned.study.name) == (6, "small-drift-tuned")
     assert ablation.study.name == "small-epochs"
-    from flstudy.tuning.space import Space
+    from flstudy.study.space import Space
 
     points = {point["algorithm"]: point for point in Space.parse(preset.study.search).defaults(preset)}
     rates = {name: point["algorithm.lr"] for name, point in points.items()}

@@ -12,9 +12,9 @@ from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.federation import Record
+from flstudy.study.records import RecordWriter
 from flstudy.tracking.figures import PARENT, STUDY_ID, TRIAL
 from flstudy.tracking.mlflow import TrialRun
-from flstudy.tracking.records import RecordWriter
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync
 from flstudy.tracking.trials import read_entries

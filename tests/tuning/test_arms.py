@@ -13,15 +13,15 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.config import Asha, Budget, Confirm, GaussianProcess, Nsga2, Objective, RandomSearch, Tpe
+from flstudy.study.space import Space
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.schedulers import make_scheduler
 from flstudy.tuning.searcher import Search
-from flstudy.tuning.space import Space
+from tests.tuning.stand_in import StandIn, study
 
 SPACE = {
     "algorithm": {"choice": ["FedAvg", "Flash"]},

@@ -9,13 +9,13 @@ import pytest
 import stand_in
 from ray import cloudpickle
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync
 from flstudy.tracking.trials import read_entries
 from flstudy.tuning.tuner import tune
 from tests.servers import Server, server
+from tests.tuning.stand_in import StandIn, study
 
 pytestmark = pytest.mark.end_to_end
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests

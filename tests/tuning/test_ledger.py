@@ -3,12 +3,12 @@
 import io
 
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.config import Objective
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
+from tests.tuning.stand_in import StandIn, study
 
 
 def kept(tmp_path, mode: str, ends: list[tuple[str, str, float]]) -> list[int]:

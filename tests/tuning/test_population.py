@@ -9,7 +9,7 @@ from rich.console import Console
 
 from flstudy.config import ConfigError, Pbt, RandomSearch, Tpe
 from flstudy.config.config import load
-from flstudy.tracking.records import read_records
+from flstudy.study.records import read_records
 from flstudy.tuning.schedulers import check_scheduler
 from flstudy.tuning.tuner import tune
 

@@ -3,10 +3,10 @@
 import io
 
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.tuning.folder import TrialSummary
 from flstudy.tuning.progress import Progress
+from tests.tuning.stand_in import StandIn, study
 
 
 def progress(terminal, **named):

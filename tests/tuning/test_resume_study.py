@@ -15,7 +15,7 @@ from rich.console import Console
 from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
-from flstudy.tracking.records import read_records
+from flstudy.study.records import read_records
 from flstudy.tracking.trials import read_entries
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.trial import run_trial

@@ -6,7 +6,6 @@ import re
 import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
-from stand_in import StandIn, study
 
 from flstudy.config import (
     CmaEs,
@@ -19,10 +18,11 @@ from flstudy.config import (
     Sampler,
     Tpe,
 )
+from flstudy.study.space import Space
 from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.schedulers import check_scheduler, rungs
 from flstudy.tuning.searcher import Search
-from flstudy.tuning.space import Space
+from tests.tuning.stand_in import StandIn, study
 
 
 def search(trials: int = 8) -> Search:

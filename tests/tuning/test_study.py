@@ -14,13 +14,13 @@ import stand_in
 import yaml
 from ray import cloudpickle
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.config import Asha, ConfigError, Confirm, Failures, HyperBand, Resources
-from flstudy.tracking.records import read_records
+from flstudy.study.records import read_records
 from flstudy.tracking.trials import read_entries
 from flstudy.tracking.ui import running
 from flstudy.tuning.tuner import tune
+from tests.tuning.stand_in import StandIn, study
 
 pytestmark = pytest.mark.end_to_end
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from stand_in import StandIn, study
 
 from flstudy.config import Objective
-from flstudy.tracking.records import curve, read_records
-from flstudy.tuning.goals import WORST, worst
+from flstudy.study.objectives import WORST, worst_value
+from flstudy.study.records import curve, read_records
 from flstudy.tuning.trial import algorithm_of, run_trial
+from tests.tuning.stand_in import StandIn, study
 
 
 class Notes:
@@ -109,9 +109,9 @@ def test_ctrl_c_closes_the_run():
 
 
 def test_worst_values_are_finite_and_on_the_bad_side():
-    assert worst(Objective(metric="test/accuracy", mode="max")) == 0.0
-    assert worst(Objective(metric="valid/loss", mode="min")) == WORST
-    assert worst(Objective(metric="fit/epochs", mode="max")) == -WORST
+    assert worst_value(Objective(metric="test/accuracy", mode="max")) == 0.0
+    assert worst_value(Objective(metric="valid/loss", mode="min")) == WORST
+    assert worst_value(Objective(metric="fit/epochs", mode="max")) == -WORST
 
 
 def test_algorithm_names_are_short():

@@ -12,17 +12,17 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy.config import Budget, ConfigError, Confirm, GridSearch, TwoStep
+from flstudy.study.space import Space
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.ledger import Ledger
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.samplers import check_sampler
 from flstudy.tuning.searcher import Search
-from flstudy.tuning.space import Space
 from flstudy.tuning.tuner import before_it_starts
 from flstudy.tuning.twostep import first_step, second_step, steps_of, told
+from tests.tuning.stand_in import StandIn, study
 
 LR, SERVER = "algorithm.lr", "algorithm.server_lr"
 EPS, TAU = "algorithm.eps", "algorithm.tau"

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
-from stand_in import StandIn, study
 
 from flstudy import cli
 from flstudy.config import Asha, MedianStopping, Pbt
 from flstudy.config.config import load
 from flstudy.federation import Record
 from flstudy.reporting.load import load_study
-from flstudy.tracking.records import RecordWriter
+from flstudy.study.records import RecordWriter
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.past import Past, told_before
 from flstudy.tuning.schedulers import make_scheduler
 from flstudy.tuning.tuner import tune
 from flstudy.tuning.warmstart import take_over
+from tests.tuning.stand_in import StandIn, study
 
 SPACE = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [0.01, 1.0]}}
 ROUNDS = 20

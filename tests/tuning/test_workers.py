@@ -2,10 +2,8 @@
 
 import io
 
-import noted
 import pytest
 import yaml
-from noted import Noted, count, read
 from ray import cloudpickle
 from rich.console import Console
 
@@ -13,6 +11,8 @@ from flstudy.config.config import load
 from flstudy.execution import programs
 from flstudy.population import Digits
 from flstudy.tuning.tuner import tune
+from tests.tuning import noted
+from tests.tuning.noted import Noted, count, read
 
 pytestmark = pytest.mark.end_to_end
 cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests

@@ -16,26 +16,28 @@ WORST = 1e9
 only ranks, so its size does not matter."""
 
 
-def goals(study: "Study") -> list[Objective]:
+def objectives_of(study: "Study") -> list[Objective]:
     """All objectives, the one by which trials are ranked first."""
     return [study.objective, *study.objectives]
 
 
-def shares(trials: int | None, arms: int) -> list[float]:
+def arm_shares(trials: int | None, arms: int) -> list[float]:
     """How many of a study's trials each arm gets where all get the same; inf where only a budget ends the study."""
     if trials is None:
         return [math.inf] * arms
     return [trials // arms + (place < trials % arms) for place in range(arms)]
 
 
-def worst(objective: Objective) -> float:
+def worst_value(objective: Objective) -> float:
     """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
-    if objective.mode == "min":
+    if not objective.higher:
         return WORST
     return 0.0 if objective.metric.endswith("accuracy") else -WORST
 
 
-def values(study: "Study", objective: float, metrics: Mapping[str, float | None], *, broken: bool) -> list[float]:
+def objective_values(
+    study: "Study", objective: float, metrics: Mapping[str, float], *, broken: bool
+) -> tuple[float, ...]:
     """Of all objectives; the worst where a trial has none, such as a recovery that never came.
 
     Args:
@@ -45,29 +47,28 @@ def values(study: "Study", objective: float, metrics: Mapping[str, float | None]
         broken: whether the trial failed or diverged.
     """
     found = [objective]
-    for goal in study.objectives:
-        value = None if broken else metrics.get(goal.metric)
-        found.append(worst(goal) if value is None or not math.isfinite(value) else value)
-    return found
+    for other in study.objectives:
+        value = math.nan if broken else metrics.get(other.metric, math.nan)
+        found.append(value if math.isfinite(value) else worst_value(other))
+    return tuple(found)
 
 
-def violations(study: "Study", metrics: Mapping[str, float | None]) -> list[float]:
+def violations(study: "Study", metrics: Mapping[str, float]) -> list[float]:
     """By how much each bound is exceeded, in the metric's unit; <= 0 within it. What was never measured is outside."""
     found = []
     for metric, bounds in study.constraints.items():
-        value = metrics.get(metric)
-        known = value is not None and math.isfinite(value)
+        value = metrics.get(metric, math.nan)
         for kind, bound in bounds.items():
-            excess = (value or 0.0) - bound if kind == "max" else bound - (value or 0.0)
-            found.append(excess if known else WORST)
+            excess = value - bound if kind == "max" else bound - value
+            found.append(excess if math.isfinite(value) else WORST)
     return found
 
 
-def check_goals(config: "Config") -> None:
+def check_objectives(config: "Config") -> None:
     """Raise ConfigError for objectives, constraints, budgets and confirmations that cannot work."""
     study = config.study
-    for place, goal in enumerate(goals(study)):
-        if goal.metric in [other.metric for other in goals(study)[:place]]:
+    for place, goal in enumerate(objectives_of(study)):
+        if goal.metric in [other.metric for other in objectives_of(study)[:place]]:
             raise ConfigError(f"study.objectives must name different metrics, got {goal.metric!r} twice: remove one")
     if study.objectives and study.scheduler is not None:
         raise ConfigError(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flstudy.tracking.records import RecordWriter, curve, read_records, schema
+from flstudy.study.records import RecordWriter, curve, read_records, schema
 
 SEEDS = [0, 44, 56]
 
@@ -137,7 +137,7 @@ def test_the_last_value_of_a_round_appended_twice_wins_metric_by_metric(tmp_path
 WRITER = """
 import sys
 from collections import namedtuple
-from flstudy.tracking.records import RecordWriter
+from flstudy.study.records import RecordWriter
 Record = namedtuple("Record", "round metrics")
 writer = RecordWriter(sys.argv[1], [0, 44, 56], flush_every=5)
 for round_ in range(1, 10**7):

@@ -2,11 +2,10 @@
 
 import optuna
 import pytest
-from stand_in import StandIn, study
 
 from flstudy.config import ConfigError
-from flstudy.tuning.domain import Domain
-from flstudy.tuning.space import Space, nearest_key
+from flstudy.study.space import Domain, Space, nearest_key
+from tests.tuning.stand_in import StandIn, study
 
 SEARCH = {
     "algorithm": {"choice": ["FedAvg", "FedYogi", "Flash"]},

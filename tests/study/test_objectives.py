@@ -4,19 +4,19 @@ import math
 import re
 
 import pytest
-from stand_in import StandIn, study
 
 from flstudy.config import Asha, Budget, CmaEs, ConfigError, Confirm, Failures, Objective
-from flstudy.tuning.goals import WORST, check_goals, values, violations
+from flstudy.study.objectives import WORST, check_objectives, objective_values, violations
+from tests.tuning.stand_in import StandIn, study
 
 BITS = Objective(metric="traffic/bits", mode="min")
 RECOVERY = Objective(metric="valid/recovery", mode="min")
 
 
 def test_values_are_in_order_and_finite():
-    goals = study(objectives=[BITS, RECOVERY])
-    assert values(goals, 0.8, {"traffic/bits": 5.0, "valid/recovery": math.nan}, broken=False) == [0.8, 5.0, WORST]
-    assert values(goals, 0.0, {"traffic/bits": 5.0}, broken=True) == [0.0, WORST, WORST]
+    section, metrics = study(objectives=[BITS, RECOVERY]), {"traffic/bits": 5.0, "valid/recovery": math.nan}
+    assert objective_values(section, 0.8, metrics, broken=False) == (0.8, 5.0, WORST)
+    assert objective_values(section, 0.0, {"traffic/bits": 5.0}, broken=True) == (0.0, WORST, WORST)
 
 
 def test_violations_are_positive_outside_a_bound():
@@ -63,10 +63,10 @@ CHOICE = {"algorithm": {"choice": ["FedAvg", "Flash"]}}
 )
 def test_what_cannot_work_is_refused(changed, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
-        check_goals(StandIn(study=study(**changed)))  # type: ignore[arg-type]
+        check_objectives(StandIn(study=study(**changed)))  # type: ignore[arg-type]
 
 
 def test_what_can_work_is_taken():
-    check_goals(StandIn(study=study(trials=None, budget=Budget(rounds=6))))  # type: ignore[arg-type]
-    check_goals(StandIn(study=study(trials=1, allocation="free", search=CHOICE)))  # type: ignore[arg-type]
-    check_goals(StandIn(study=study(objectives=[BITS, RECOVERY], constraints={"a": {"min": 0}})))  # type: ignore[arg-type]
+    check_objectives(StandIn(study=study(trials=None, budget=Budget(rounds=6))))  # type: ignore[arg-type]
+    check_objectives(StandIn(study=study(trials=1, allocation="free", search=CHOICE)))  # type: ignore[arg-type]
+    check_objectives(StandIn(study=study(objectives=[BITS, RECOVERY], constraints={"a": {"min": 0}})))  # type: ignore[arg-type]

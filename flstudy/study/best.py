@@ -1,0 +1,86 @@
+"""The rule for the best trial: the only one, on which terminal, ``--json``, MLflow, reports and kept models stand.
+
+A trial can be the best one if it did all rounds, its value is finite, and it lies within the study's constraints. It is
+chosen by the study's objective on *validation* data: where the study searched on a test score, by that score's
+validation counterpart. The best of many noisy values is too good to be true (the winner's curse), so where trials were
+trained again on seeds that the search had not seen, the configuration that is best *there* goes before all others of
+its algorithm. Of equals the first one stays.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from flstudy.config import Objective
+from flstudy.study.trial import Status, Trial
+
+
+class BestTrial(NamedTuple):
+    """The trial of the search that speaks for its algorithm."""
+
+    trial: Trial
+    value: float  # of the selection metric on the seeds of the search, mean over them
+    confirmation: Trial | None = None  # the same configuration on new seeds
+    fresh: float = math.nan  # the selection metric there
+
+    @property
+    def speaker(self) -> Trial:
+        """The trial whose curves and test figures count."""
+        return self.trial if self.confirmation is None else self.confirmation
+
+    @property
+    def judged(self) -> float:
+        """The value that it is ranked by."""
+        return self.value if self.confirmation is None else self.fresh
+
+
+def selection_metric(objective: Objective) -> str:
+    """The objective's metric, on validation data where the study searched on a test score."""
+    metric = objective.metric
+    return "valid/" + metric.removeprefix("test/") if metric.startswith("test/") else metric
+
+
+def value_of(trial: Trial, objective: Objective) -> float:
+    """A trial's last value of the selection metric, mean over replicas; NaN where it has none."""
+    metric = selection_metric(objective)
+    return trial.objective if metric == objective.metric else trial.metrics.get(metric, math.nan)
+
+
+def is_whole(trial: Trial, objective: Objective, rounds: int) -> bool:
+    """Whether a trial did all rounds and has a finite value, so that it can be compared."""
+    done = trial.status is Status.FINISHED and trial.rounds >= rounds
+    return done and math.isfinite(value_of(trial, objective))
+
+
+def eligible(trial: Trial, objective: Objective, rounds: int) -> bool:
+    """Whether a trial can be the best one: it is whole, and within the study's constraints."""
+    return trial.feasible and is_whole(trial, objective, rounds)
+
+
+def ranked(trials: Iterable[Trial], objective: Objective, rounds: int) -> list[Trial]:
+    """The eligible trials of the search, best first; of equals the first one first."""
+    sign = -1 if objective.higher else 1
+    able = [trial for trial in trials if not trial.is_confirmation and eligible(trial, objective, rounds)]
+    return sorted(able, key=lambda trial: (sign * value_of(trial, objective), trial.number))
+
+
+def best_trials(trials: Iterable[Trial], objective: Objective, rounds: int) -> tuple[BestTrial, ...]:
+    """The best trial of each algorithm that has one, best first.
+
+    Args:
+        trials: of one study, confirmations included.
+        objective: the study's.
+        rounds: of a whole trial.
+    """
+    every, sign = list(trials), -1 if objective.higher else 1
+    able = {trial.number: trial for trial in ranked(every, objective, rounds)}
+    found: dict[str, BestTrial] = {}
+    for trial in able.values():
+        found.setdefault(trial.algorithm, BestTrial(trial, value_of(trial, objective)))
+    again = [trial for trial in every if trial.confirms in able and eligible(trial, objective, rounds)]
+    confirmed: dict[str, BestTrial] = {}
+    for trial in sorted(again, key=lambda trial: (sign * value_of(trial, objective), trial.number)):
+        original = able[trial.confirms]  # type: ignore[index]
+        one = BestTrial(original, value_of(original, objective), trial, value_of(trial, objective))
+        confirmed.setdefault(original.algorithm, one)
+    return tuple(sorted((found | confirmed).values(), key=lambda one: (sign * one.judged, one.trial.number)))

@@ -1,0 +1,225 @@
+"""The folder of a study, readable without any server. Nobody else knows where a file of it lies.
+
+studies/<name>/study.yaml              the config
+               state.json              how the study stands: its format, id, process, store and conclusion
+               trials.jsonl            a `Trial` per line; of several lines of one trial the last one counts
+               events.json             [{"round": 40, "label": "sudden drift"}]; absent where nothing happens
+               records/<trial>.parquet every metric of every round and replica
+               snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
+               snapshots/<trial>.hung  where the threads of a trial stood when a round took too long
+               models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
+               report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
+               best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
+               optuna.journal          the search's history, for Optuna's dashboard
+               ray/                    Ray Tune's own state
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from flstudy.config import ConfigError
+from flstudy.study.trial import Trial, read_lines, write_line
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+
+FORMAT = 2
+"""Of the files; 1 is that of flstudy's first round."""
+HOME = "studies"
+
+
+class StudyFolder:
+    """The files of one study."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    # ---- layout ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "study.yaml"
+
+    @property
+    def state_file(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "optuna.journal"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    def records(self, trial: int) -> Path:
+        return self.path / "records" / f"{trial}.parquet"
+
+    def snapshot(self, trial: int) -> Path:
+        return self.path / "snapshots" / f"{trial}.ckpt"
+
+    def hung(self, trial: int) -> Path:
+        return self.path / "snapshots" / f"{trial}.hung"
+
+    def model(self, trial: int) -> Path:
+        return self.path / "models" / f"{trial}.pt"
+
+    # ---- making and finding ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, config: "Config") -> "StudyFolder":
+        """``<folder>/<name>``, or ``<name>-2``, ``-3``, ... where that exists already.
+
+        Raises:
+            ConfigError: for a folder that cannot be written.
+        """
+        parent, name = Path(config.study.folder).absolute(), wanted_name(config)
+        taken = 1
+        while True:
+            path = parent / (name if taken == 1 else f"{name}-{taken}")
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir()  # atomic: of two studies started at once, each gets its own
+                break
+            except OSError as error:
+                if not isinstance(error, FileExistsError) or not parent.is_dir():
+                    raise ConfigError(
+                        f"study.folder must be a folder that you may write, got {config.study.folder!r} "
+                        f"({error.strerror}): give another one"
+                    ) from error
+                taken += 1
+        for name in ("records", "snapshots", "models"):
+            (path / name).mkdir()
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path) -> "StudyFolder":
+        """The folder of a study that stopped, or was killed; ConfigError for one that still runs."""
+        folder = cls(path.absolute())
+        state = folder.state()
+        if "study_id" not in state:
+            raise ConfigError(f"{path} cannot be resumed: it has no state.json with the study's id; start it anew")
+        if state["state"] == "running" and state["host"] == platform.node() and state["pid"] != os.getpid():
+            raise ConfigError(
+                f"study {folder.name} is still running in process {state['pid']}: stop that one first (Ctrl-C)"
+            )
+        return folder
+
+    @classmethod
+    def named(cls, given: str | os.PathLike[str]) -> "StudyFolder":
+        """A study by its folder, or by its name under studies/."""
+        path = Path(given)
+        return cls(path if path.is_dir() else Path(HOME) / path)
+
+    # ---- content -----------------------------------------------------------------------------------------------------
+
+    def write_config(self, config: "Config") -> None:
+        self.config.write_text(yaml.safe_dump(config.plain(), sort_keys=False))
+
+    def write_events(self, events: Sequence[Any]) -> None:
+        """What happens to the world, each with a round and a label."""
+        self.events.write_text(json.dumps([event._asdict() for event in events], indent=2) + "\n")
+
+    def write_trials(self, trials: Iterable[Trial]) -> None:
+        """All of them, a line each; a reader sees the old list or the new one."""
+        replace_text(self.trials, "".join(map(write_line, trials)))
+
+    def write_trial(self, trial: Trial) -> None:
+        """One of them. A line is added, so that the last of thousands costs no more than the first."""
+        with self.trials.open("a", encoding="utf-8") as file:
+            file.write(write_line(trial))  # flushed by close: a killed driver loses nothing that it has written
+
+    def read_trials(self) -> list[Trial]:
+        """The trials as they were last written; a study that was killed before its first one has none.
+
+        Raises:
+            ConfigError: for a list of another format, or that cannot be read.
+        """
+        state = self.state()
+        if state and state.get("format") != FORMAT:
+            raise ConfigError(
+                f"study {self.name} has format {state.get('format', 1)}, and this flstudy reads {FORMAT}: use the "
+                "flstudy that wrote it, or start the study anew"
+            )
+        return read_lines(self.trials)
+
+    # ---- how it stands -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """How the study stands; ``killed`` where it says that it runs and its process is gone; empty before it
+        started, or where state.json cannot be read."""
+        try:
+            known: dict[str, Any] = json.loads(self.state_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        if known.get("state") == "running" and known.get("host") == platform.node() and not lives(int(known["pid"])):
+            known["state"] = "killed"
+        return known
+
+    def write_state(self, state: Literal["running", "finished", "interrupted", "failed"], **more: Any) -> None:
+        """Say how the study stands, and what else is to be remembered of it."""
+        now = time.time()
+        known = {"format": FORMAT, "started": now, **self.state(), "spent_s": self.spent_s(), **more}
+        known |= {"pid": os.getpid(), "host": platform.node(), "since": now, "state": state}
+        known["ended"] = None if state == "running" else now
+        replace_text(self.state_file, json.dumps(known, indent=1, default=str))
+
+    def spent_s(self) -> float:
+        """Seconds that the study has been at work; for one that was killed, as far as its last trial's line."""
+        state = self.state()
+        known: float = state.get("spent_s", 0.0)
+        if state.get("state") not in ("running", "killed"):
+            return known
+        mine = state["pid"] == os.getpid() and state["host"] == platform.node()
+        until = time.time() if mine else self.trials.stat().st_mtime if self.trials.exists() else 0.0
+        return known + max(0.0, until - state["since"])
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, so it is there
+    return True
+
+
+def replace_text(path: Path, content: str) -> None:
+    """Write a text so that a reader sees the old one or the new one."""
+    hidden = path.with_suffix(".tmp")
+    hidden.write_text(content, encoding="utf-8")
+    os.replace(hidden, path)
+
+
+def wanted_name(config: "Config") -> str:
+    """The study's name: its own, or that of the config file."""
+    name = config.study.name or Path(config.path).stem
+    if name in ("", ".", "..") or set(name) & set("/\\\0"):
+        raise ConfigError(f"study.name must be usable as a folder name, got {name!r}: leave out slashes")
+    return name

@@ -1,0 +1,231 @@
+"""A study's folder as a value: its config, trials, events and the curves of its trials. Imports no torch."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import yaml
+from numpy.typing import NDArray
+
+from flstudy.config import Objective
+from flstudy.metrics.drift import Recovery
+from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
+from flstudy.study.folder import StudyFolder
+from flstudy.study.records import curve, read_records, seeds_of
+from flstudy.study.trial import Trial
+
+Content = TypeVar("Content")
+
+
+class WorldEvent(NamedTuple):
+    """Something that the world did at a round: the first round that feels it."""
+
+    round: int
+    label: str
+
+    @property
+    def session(self) -> bool:
+        """Whether a session begins, rather than a drift."""
+        return self.label.startswith("session ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResults:
+    """A study that has begun.
+
+    Attributes:
+        folder: where it lies.
+        config: its plain values, nested.
+        trials: all of them, confirmations included.
+        events: of the world, rounds ascending.
+    """
+
+    folder: StudyFolder
+    config: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    events: tuple[WorldEvent, ...]
+    _tables: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a whole trial."""
+        return int(self.config["rounds"])
+
+    @property
+    def seeds(self) -> list[int]:
+        """One per replica of the search."""
+        seeds = self.config.get("seeds", [])
+        return [int(seed) for seed in seeds] if isinstance(seeds, list) else [int(seeds)]
+
+    @property
+    def recovery(self) -> Recovery:
+        """When the study's trials have recovered from a drift."""
+        return Recovery(**(self.config.get("recovery") or {}))
+
+    @property
+    def section(self) -> Mapping[str, Any]:
+        """The config's study section."""
+        return self.config.get("study") or {}
+
+    @property
+    def objective(self) -> Objective:
+        """What the study searched for."""
+        return Objective(**(self.section.get("objective") or {}))
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """All objectives, in the order of a trial's values."""
+        return [self.objective, *(Objective(**one) for one in self.section.get("objectives") or [])]
+
+    @property
+    def selection_metric(self) -> str:
+        """The metric by which trials are chosen."""
+        return selection_metric(self.objective)
+
+    @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials of the search."""
+        return tuple(trial for trial in self.trials if not trial.is_confirmation)
+
+    @property
+    def confirmations(self) -> tuple[Trial, ...]:
+        """Trials of the search that were trained again on seeds that it had not seen."""
+        return tuple(trial for trial in self.trials if trial.is_confirmation)
+
+    @cached_property
+    def best(self) -> tuple[BestTrial, ...]:
+        """The best trial of each algorithm that has one, best first."""
+        return best_trials(self.trials, self.objective, self.rounds)
+
+    def eligible(self, trial: Trial) -> bool:
+        """Whether a trial can be the best one."""
+        return eligible(trial, self.objective, self.rounds)
+
+    def value_of(self, trial: Trial) -> float:
+        """A trial's last value of the selection metric, mean over replicas; NaN where it has none."""
+        return value_of(trial, self.objective)
+
+    def seeds_of(self, trial: Trial) -> list[int]:
+        """The seeds of a trial: a confirmation has its own."""
+        own = trial.overrides.get("seeds")
+        return [int(seed) for seed in own] if isinstance(own, list) else self.seeds
+
+    def counts(self) -> Counter[str]:
+        """Trials of the search by status."""
+        return Counter(str(trial.status) for trial in self.searched)
+
+    def find(self, name: str) -> Trial:
+        """A trial by its number, or ``best``.
+
+        Raises:
+            ValueError: where the study has none of that name.
+        """
+        if name == "best" and self.best:
+            return self.best[0].trial
+        for trial in self.trials:
+            if str(trial.number) == name:
+                return trial
+        span = f"{self.trials[0].number} to {self.trials[-1].number}, or best" if self.trials else "none yet"
+        raise ValueError(f"study {self.name} has no trial {name!r}: it has {span}")
+
+    def records(self, trial: Trial) -> pa.Table:
+        """Every metric of every round and replica of a trial; ValueError where it has no records."""
+        if trial.number not in self._tables:
+            self._tables[trial.number] = read_records(self.folder.records(trial.number))
+        return self._tables[trial.number]
+
+    def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(rounds [T], values [S, T]) of one metric of a trial."""
+        return curve(self.records(trial), metric)
+
+    def last(self, trial: Trial, metric: str) -> dict[int, float]:
+        """The last recorded value of a metric by seed."""
+        _, values = self.curve(trial, metric)
+        return dict(zip(seeds_of(self.records(trial)), values[:, -1].tolist(), strict=True))
+
+
+def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
+    """A study from its folder.
+
+    Raises:
+        ValueError: in one sentence, where there is no such study or one of its files cannot be read.
+    """
+    folder = given if isinstance(given, StudyFolder) else StudyFolder(given)
+    if not folder.config.is_file():
+        raise ValueError(_no_study(folder.path))
+    config = _read(folder.config, yaml.safe_load, dict)
+    if not isinstance(config.get("rounds"), int):
+        raise ValueError(f"{folder.config} must have a whole number of rounds, got {config.get('rounds')!r}")
+    try:
+        events = [WorldEvent(int(e["round"]), str(e["label"])) for e in _read(folder.events, json.loads, list)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder.events} must hold rounds and labels ({error}): was it written by flstudy?"
+        ) from error
+    trials = tuple(folder.read_trials())
+    return StudyResults(
+        folder=folder, config=config, trials=trials, events=tuple(sorted(events, key=lambda event: event.round))
+    )
+
+
+def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """One entry per study in a folder, the latest last: name, state, trials by status, best algorithm and value.
+
+    A study whose files cannot be read has state ``unreadable`` and the reason.
+    """
+    found: list[dict[str, Any]] = []
+    for path in sorted(Path(home).glob("*/study.yaml"), key=lambda path: path.stat().st_mtime):
+        try:
+            found.append(_entry(load_study(path.parent)))
+        except ValueError as error:
+            found.append({"study": path.parent.name, "state": "unreadable", "error": str(error)})
+    return found
+
+
+def _entry(results: StudyResults) -> dict[str, Any]:
+    wanted = results.section.get("trials")  # none where the budget alone decides
+    state, best = results.folder.state(), next(iter(results.best), None)
+    return {
+        "study": results.name,
+        "state": state.get("state", "unknown"),
+        "started": state.get("started"),
+        "trials": len(results.searched) if wanted is None else int(wanted),
+        "counts": dict(results.counts()),
+        "metric": results.selection_metric,
+        "best": best and {"trial": best.trial.number, "algorithm": best.trial.algorithm, "value": best.judged},
+    }
+
+
+def _read(path: Path, parse: Callable[[str], Any], kind: type[Content]) -> Content:
+    """The parsed file; an empty one of its kind where it does not exist (yet)."""
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return kind()
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{path} must hold a {kind.__name__}, got {type(found).__name__}")
+    return found
+
+
+def _no_study(folder: Path) -> str:
+    names = sorted(entry.parent.name for entry in folder.parent.glob("*/study.yaml"))
+    sentence = f"no study {folder.name!r} in {folder.parent}"
+    if not names:
+        return f"{sentence}, which holds no study yet: start one with 'flstudy tune CONFIG'"
+    near = get_close_matches(folder.name, names, 1, cutoff=0.5)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return f"{sentence}: {guess}it holds {', '.join(names[:10])}" + (f" and {len(names) - 10} more" * (len(names) > 10))

@@ -1,0 +1,83 @@
+"""The folder of a study: trials and states come back as they were written."""
+
+import json
+import math
+import os
+import platform
+
+import pytest
+
+from flstudy.config import ConfigError
+from flstudy.study import Status, StudyFolder, Trial
+from flstudy.study.results import list_studies, load_study
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    return StudyFolder(tmp_path / "mine")
+
+
+def test_trials_come_back_as_they_were(folder):
+    trial = Trial(
+        number=3,
+        algorithm="Flash",
+        overrides={"algorithm": "Flash", "algorithm.tau": 1e-3},
+        status=Status.DIVERGED,
+        rounds=7,
+        values=(0.0, 1e9),
+        metrics={"valid/accuracy": math.nan, "traffic/bits": 5.0},
+    )
+    folder.write_trials([Trial(number=1, algorithm="FedAvg"), trial])
+    folder.write_trial(trial)
+    one, other = folder.read_trials()
+    assert (one.number, one.status, math.isnan(one.objective)) == (1, Status.RUNNING, True)
+    assert other.overrides == trial.overrides
+    assert other.status is Status.DIVERGED
+    assert other.values == trial.values
+    assert math.isnan(other.metrics["valid/accuracy"])
+    assert other.metrics["traffic/bits"] == 5.0
+
+
+def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not(folder):
+    folder.write_trial(Trial(number=0, algorithm="Flash", rounds=1))
+    folder.write_trial(Trial(number=0, algorithm="Flash", rounds=2))
+    with folder.trials.open("a") as file:
+        file.write('{"number": 1, "algo')
+    (trial,) = folder.read_trials()
+    assert trial.rounds == 2
+
+
+@pytest.mark.parametrize("line", ["[]", '{"algorithm": "Flash"}', '{"number": 0, "algorithm": "A", "status": "odd"}'])
+def test_a_line_that_is_no_trial_is_named(folder, line):
+    folder.trials.write_text(line + "\n")
+    with pytest.raises(ConfigError, match=r"trials\.jsonl, line 1, must be a trial"):
+        folder.read_trials()
+
+
+def test_a_folder_of_another_format_is_refused_by_name(folder):
+    folder.state_file.write_text(json.dumps({"study_id": "1", "state": "finished"}))
+    with pytest.raises(ConfigError, match="study mine has format 1, and this flstudy reads 2"):
+        folder.read_trials()
+
+
+def test_a_state_knows_its_process(folder):
+    assert folder.state() == {}
+    folder.write_state("running", study_id="1")
+    state = folder.state()
+    assert (state["state"], state["pid"], state["host"]) == ("running", os.getpid(), platform.node())
+    folder.state_file.write_text(json.dumps({**state, "pid": 2**22 + 1}))
+    assert folder.state()["state"] == "killed"
+    assert StudyFolder.resume(folder.path).state()["study_id"] == "1"
+
+
+def test_studies_are_listed_and_a_damaged_one_costs_only_itself(tmp_path, folder):
+    folder.config.write_text("rounds: 5\n")
+    folder.write_trials([Trial(number=0, algorithm="Flash", status=Status.FINISHED, rounds=5, objective=0.5)])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "study.yaml").write_text("rounds: many\n")
+    entries = {entry["study"]: entry for entry in list_studies(tmp_path)}
+    assert entries["mine"]["best"] == {"trial": 0, "algorithm": "Flash", "value": 0.5}
+    assert entries["other"]["state"] == "unreadable"
+    with pytest.raises(ValueError, match="did you mean 'mine'"):
+        load_study(tmp_path / "mien")
