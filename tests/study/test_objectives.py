@@ -26,7 +26,7 @@ def test_violations_are_positive_outside_a_bound():
         pytest.approx(0.1),
         pytest.approx(-0.5),
     ]
-    assert violations(study(constraints=bounds), {"valid/dip": None}) == [WORST, WORST, WORST]
+    assert violations(study(constraints=bounds), {"valid/dip": math.nan}) == [WORST, WORST, WORST]
 
 
 CHOICE = {"algorithm": {"choice": ["FedAvg", "Flash"]}}
