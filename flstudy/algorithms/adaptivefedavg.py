@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import clip
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Local, Round, State
+from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):

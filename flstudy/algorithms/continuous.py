@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.hyper import off
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.relation import compensated, distilled
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Loss, Round, State
+from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):

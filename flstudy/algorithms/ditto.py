@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import clip, sgd
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Rule, State, Upload
+from flstudy.hyper import hyper
 
 
 class Client(NamedTuple):

@@ -9,8 +9,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from flstudy.algorithms.parts.fedopt import FedOpt
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.rules import adagrad_moment
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

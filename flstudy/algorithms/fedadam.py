@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.fedopt import FedOpt
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.rules import adam_moment
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Inbox, Round
+from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):

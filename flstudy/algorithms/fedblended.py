@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.blend import Strategy, blend, drawn, pick
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.joint import Joint
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import sgd
 from flstudy.algorithms.parts.signatures import Job, Local, Rule, State, Upload
+from flstudy.hyper import hyper
 
 
 class Message(NamedTuple):

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.hyper import off
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Inbox, Job, Local, Round
+from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):

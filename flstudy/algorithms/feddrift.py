@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.feddrifteager import NEVER, FedDriftEager
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.merging import Merger
 from flstudy.algorithms.parts.signatures import Job, Round
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

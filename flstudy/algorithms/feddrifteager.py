@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.clustered import Clustered, pick
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Inbox, Job, Round
+from flstudy.hyper import hyper
 
 NEVER = -1
 

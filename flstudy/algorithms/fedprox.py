@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.hyper import hyper
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.fedopt import FedOpt
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import adam_moment, yogi_moment
 from flstudy.algorithms.parts.signatures import Inbox
+from flstudy.hyper import hyper
 
 
 class Segments(NamedTuple):

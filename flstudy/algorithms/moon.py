@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.hyper import hyper, off
+from flstudy.algorithms.parts.hyper import off
 from flstudy.algorithms.parts.signatures import Batch, Local, Loss, Upload
+from flstudy.hyper import hyper
 
 
 class Client(NamedTuple):

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.parts.clustered import pick
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,13 @@
 """What a config's values may be, as far as it can be told without importing torch."""
 
 import ast
-import runpy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flstudy.config.names import nearest
 from flstudy.config.sections import ConfigError
+from flstudy.hyper import within
 
-INTERVAL = Path(__file__).parents[1] / "algorithms" / "parts" / "interval.py"
 DRIFT = "population.drift"
 WITHIN = ("round", "back", "until")  # rounds that a drift may name
 
@@ -78,7 +76,7 @@ def check_value(key: str, value: Any, annotation: str, domain: str | None) -> No
             )
     if domain is None or not isinstance(value, int | float):
         return
-    if not runpy.run_path(str(INTERVAL))["within"](value, domain):  # importing it would import torch
+    if not within(value, domain):
         raise ConfigError(f"{key} must lie in {domain}, got {value}")
 
 

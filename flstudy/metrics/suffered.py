@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.hyper import check, hyper
+from flstudy.hyper import check, hyper
 from flstudy.metrics.optimum import Asked
 from flstudy.population import Population
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.algorithms.parts.hyper import check, hyper
+from flstudy.hyper import check, hyper
 from flstudy.metrics.channel import BLOCK, Fading, correlation, distances, path_loss, shadowing
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flstudy.algorithms import Algorithm
-from flstudy.algorithms.parts.hyper import check, hyper
+from flstudy.hyper import check, hyper
 
 
 @dataclass(frozen=True, kw_only=True)

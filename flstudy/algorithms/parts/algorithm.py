@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.hyper import check, hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.models import Models
 from flstudy.algorithms.parts.rules import clip, sgd
@@ -25,6 +24,7 @@ from flstudy.algorithms.parts.signatures import (
     Upload,
 )
 from flstudy.algorithms.parts.stopping import EarlyStopping
+from flstudy.hyper import check, hyper
 
 
 @dataclass(frozen=True, kw_only=True)

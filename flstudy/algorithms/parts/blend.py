@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.adaptive import State
-from flstudy.algorithms.parts.hyper import check, hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Rule
+from flstudy.hyper import check, hyper
 
 PRIME = 2**31 - 1  # products of two smaller numbers fit into 64 bits
 

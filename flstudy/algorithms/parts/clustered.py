@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import hyper
 from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
+from flstudy.hyper import hyper
 
 
 class Server(NamedTuple):

@@ -1,34 +1,11 @@
-"""Hyper-parameters with domains: a wrong value is refused with its name and domain when the method is made."""
+"""Hyper-parameters of a method inside a compiled step: numbers become tensors, and terms that are off stay off."""
 
 import dataclasses
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from flstudy.algorithms.parts.interval import NOTATION, within
-
 Parameters = TypeVar("Parameters")
-
-
-def hyper(default: Any, domain: str) -> Any:
-    """A dataclass field with a domain in interval notation, such as ``"(0, inf)"`` or ``"[0, 1)"``.
-
-    A number exactly at an allowed 0 switches its term off structurally: it stays a Python number when the others
-    become 0-d tensors for a compiled step.
-    """
-    assert NOTATION.match(domain), domain
-    return dataclasses.field(default=default, metadata={"domain": domain})
-
-
-def check(parameters: Any) -> None:
-    """Raise ValueError for the first hyper-parameter of the dataclass that lies outside its domain."""
-    for field in dataclasses.fields(parameters):
-        domain = field.metadata.get("domain")
-        value = getattr(parameters, field.name)
-        if domain is None or value is None or not isinstance(value, int | float):
-            continue
-        if not within(value, domain):
-            raise ValueError(f"{type(parameters).__name__}: {field.name} must lie in {domain}, got {value}")
 
 
 def off(value: Any) -> bool:

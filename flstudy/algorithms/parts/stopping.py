@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from flstudy.algorithms.parts.hyper import hyper
+from flstudy.hyper import hyper
 
 
 @dataclass(frozen=True, kw_only=True)
