@@ -91,14 +91,14 @@ class Continuous(FedAvg):
     def local_start(self, msg: Message, client: State, layout: Layout) -> Any:
         return Local(*super().local_start(msg, client, layout), torch.zeros_like(msg.old))
 
-    def loss(self, objective: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
+    def loss(self, task: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
         if self.distillation == "kl_soft" and off(self.kappa):
-            return objective(y, batch)
-        z, taught = objective.logits(y, batch.x), objective.logits(msg.teacher, batch.x, fixed=True)
+            return task(y, batch)
+        z, taught = task.logits(y, batch.x), task.logits(msg.teacher, batch.x, fixed=True)
         if self.distillation == "kl_soft":
             q, p = log_softmax(taught, -1), log_softmax(z, -1)
             kl: Tensor = msg.taught * (q.exp() * (q - p)).sum(-1)
-            return objective(y, batch) + self.kappa * batch.mean(kl.reshape(len(kl), -1).mean(1))
+            return task(y, batch) + self.kappa * batch.mean(kl.reshape(len(kl), -1).mean(1))
         one = self.one_hot(batch, z.shape[-1], z.dtype)
         alone = compensated(batch, z, one, msg.old)
         return torch.where(msg.taught > 0, (alone + distilled(batch, z, taught, one, msg.old)) / 2, alone)

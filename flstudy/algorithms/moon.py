@@ -49,12 +49,12 @@ class Moon(FedAvg):
     def client_init(self, x: Tensor) -> Client:
         return Client(x.new_zeros((self.buffer, *x.shape)), x.new_zeros(()))
 
-    def loss(self, objective: Loss, y: Any, batch: Batch, msg: Any, client: Any) -> Tensor:
-        loss = objective(y, batch)
+    def loss(self, task: Loss, y: Any, batch: Batch, msg: Any, client: Any) -> Tensor:
+        loss = task(y, batch)
         if off(self.mu):
             return loss
-        z = objective.features(y, batch.x)
-        others = [objective.features(model, batch.x, fixed=True) for model in (msg.x, *client.v.unbind(0))]
+        z = task.features(y, batch.x)
+        others = [task.features(model, batch.x, fixed=True) for model in (msg.x, *client.v.unbind(0))]
         alike = torch.stack([F.cosine_similarity(z, other, -1) for other in others], -1) / self.tau  # [B, 1 + buffer]
         known = torch.arange(len(others), device=z.device) <= client.known
         apart = -alike.masked_fill(~known, -torch.inf).log_softmax(-1)[..., 0]  # 0 where nothing is known

@@ -173,7 +173,7 @@ class Paced(L.Callback):
         block.server_s += metrics.get("time/server_s", [0.0])[0]
         steps = sum(metrics["fit/steps"]) * PARTICIPANTS
         block.steps += steps
-        block.executed += steps / metrics["fit/useful_share"][0]
+        block.executed += steps / metrics["fit/lane_utilization"][0]
         try:
             self.pace.round_done()
         except Stopped:

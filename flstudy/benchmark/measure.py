@@ -192,7 +192,7 @@ def row(child: Child) -> dict[str, Any]:
         "seed_rounds_per_s": rate * case.seeds,
         "fits_per_s": rate * case.seeds * PARTICIPANTS,
         "x_plain": None,
-        "useful_share": steps / sum(block.executed for block in blocks),
+        "lane_utilization": steps / sum(block.executed for block in blocks),
         "steps_per_seed_round": steps / rounds / case.seeds,
         "peak_mib": last.peak_mib,
         "process_mib": last.process_mib,

@@ -47,7 +47,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     if row["executor"] == "plain":
         shares[3] = ""  # it does not evaluate
     rates = [number(row[key]) for key in ("seed_rounds_per_s", "fits_per_s", "x_plain")]
-    return [name, *rates, f"{100 * row['useful_share']:.0f} %", memory, compiling, *shares]
+    return [name, *rates, f"{100 * row['lane_utilization']:.0f} %", memory, compiling, *shares]
 
 
 def plain_text(title: str, rows: list[list[str]]) -> str:

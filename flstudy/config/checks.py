@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from flstudy.config.sections import ConfigError
-from flstudy.federation.guard import Guard
-from flstudy.tasks import Objective as TaskObjective
+from flstudy.federation.private_aggregator import PrivateAggregator
+from flstudy.tasks import TaskFunction
 
 if TYPE_CHECKING:
     from flstudy.config.config import Config
@@ -64,7 +64,7 @@ def check(config: "Config", objects: Namespace) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        TaskObjective(objects.task).serves(objects.algorithm)
+        TaskFunction(objects.task).serves(objects.algorithm)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -72,15 +72,15 @@ def check(config: "Config", objects: Namespace) -> None:
 def check_privacy(config: "Config", objects: Namespace) -> None:
     """Raise ValueError if a private run cannot be, or if a study's trials would end early."""
     privacy, controllers = objects.get("privacy"), () if objects.get("controller") is None else (objects.controller,)
-    guard = Guard(privacy, objects.algorithm, controllers, config.seeds)
-    guard.foresee(objects.population, config.rounds)
+    aggregator = PrivateAggregator(privacy, objects.algorithm, controllers, config.seeds)
+    aggregator.foresee(objects.population, config.rounds)
     if config.command != "tune" or privacy is None or privacy.target_epsilon is None or privacy.solve:
         return
-    guard.start(objects.population, config.rounds, None)
-    if not guard.allows(config.rounds - 1):
+    aggregator.start(objects.population, config.rounds, None)
+    if not aggregator.allows(config.rounds - 1):
         raise ValueError(
             f"privacy.target_epsilon = {privacy.target_epsilon:g} would end trials before round {config.rounds} (ε = "
-            f"{guard.epsilon(config.rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
+            f"{aggregator.epsilon(config.rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
             "privacy.noise, or lower rounds"
         )
 

@@ -15,7 +15,7 @@ from flstudy.config.precheck import LINKED, ROOTS, names, pairs
 from flstudy.config.sections import ConfigError, Run, Sampler, Scheduler, Study
 from flstudy.controllers import Controller, Schedule
 from flstudy.metrics.drift import Recovery
-from flstudy.metrics.suffered import Regret
+from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Dataset, Population
 from flstudy.privacy import Privacy

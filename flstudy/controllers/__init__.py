@@ -1,15 +1,15 @@
 """Controllers: hooks around a round, with explicit state, for any algorithm; and schedules of its learning rate."""
 
-from flstudy.controllers.controller import Controller, Moment, Rehearsal
+from flstudy.controllers.controller import Controller, Moment, ProbeRounds
 from flstudy.controllers.initial_model import Average, DynamicInitialModel
-from flstudy.controllers.instances import Block, Instance, Rate, running
+from flstudy.controllers.instances import BlockSchedule, Instance, Rate, running_instance
 from flstudy.controllers.masterfl import MasterFL
 from flstudy.controllers.restart import Restart
 from flstudy.controllers.schedule import Cosine, Polynomial, Schedule
 
 __all__ = [
     "Average",
-    "Block",
+    "BlockSchedule",
     "Controller",
     "Cosine",
     "DynamicInitialModel",
@@ -17,9 +17,9 @@ __all__ = [
     "MasterFL",
     "Moment",
     "Polynomial",
+    "ProbeRounds",
     "Rate",
-    "Rehearsal",
     "Restart",
     "Schedule",
-    "running",
+    "running_instance",
 ]

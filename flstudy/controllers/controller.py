@@ -21,11 +21,11 @@ class Moment(NamedTuple):
     layout: Layout  # of the model's tensors
     seed: int  # of the replica
     draw: Callable[[str], Tensor]  # by name, a model as the task's modules draw it: like the server's x
-    rehearsed: Tensor | None = None  # what a rehearsal that was asked for came to, like its x
+    probed: Tensor | None = None  # what probe rounds that were asked for came to, like its x
     weights: Tensor | None = None  # [J] p of the jobs in the server's mean, after a round
 
 
-class Rehearsal(NamedTuple):
+class ProbeRounds(NamedTuple):
     """Federated rounds that are played from a model, with the devices of this round, and then forgotten: the algorithm
     is in its first state, and no device's row is touched."""
 
@@ -51,7 +51,7 @@ class Controller(ABC):
         """Raise ValueError if the controller makes no sense in a world of so many sessions."""
         return
 
-    def rehearses(self, state: Any, server: Any, moment: Moment) -> Rehearsal | None:
+    def probe_rounds(self, state: Any, server: Any, moment: Moment) -> ProbeRounds | None:
         """Rounds to play before this one; the same for all replicas but for x."""
         return None
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from flstudy.algorithms import Layout
-from flstudy.controllers.controller import Controller, Moment, Rehearsal
+from flstudy.controllers.controller import Controller, Moment, ProbeRounds
 from flstudy.population import Event
 
 
@@ -160,16 +160,16 @@ class DynamicInitialModel(Average):
         weight[0] = self.decay ** (count - 1)
         return torch.tensordot(weight, state.pilots, 1)
 
-    def rehearses(self, state: History, server: Any, moment: Moment) -> Rehearsal | None:
+    def probe_rounds(self, state: History, server: Any, moment: Moment) -> ProbeRounds | None:
         """After the pilots, every session begins with V rounds from the pilot model."""
         if not moment.begins or moment.session < self.pilots:
             return None
-        return Rehearsal(self.pilot_model(state), self.gradient_rounds, self.gradient_devices)
+        return ProbeRounds(self.pilot_model(state), self.gradient_rounds, self.gradient_devices)
 
     def before_round(self, state: History, server: Any, moment: Moment) -> tuple[History, Any, Event | None]:
         """Remember G_s, then start from the weighted mean."""
-        if moment.rehearsed is not None:
-            gradient = moment.rehearsed - self.pilot_model(state)
+        if moment.probed is not None:
+            gradient = moment.probed - self.pilot_model(state)
             state = state._replace(gradients=torch.cat([state.gradients, gradient[None]]))
         return super().before_round(state, server, moment)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 
 class Instance(NamedTuple):
@@ -36,7 +36,7 @@ class Rate:
         return min(self.c1 / math.sqrt(t) + self.c2 / t, 1.0)
 
 
-class Block(NamedTuple):
+class BlockSchedule(NamedTuple):
     """A block's schedule: a pure function of the seed and the block's number."""
 
     seed: int
@@ -47,7 +47,7 @@ class Block(NamedTuple):
     def instance(self, order: int, offset: int) -> Instance | None:
         """The instance of an order k that covers the offset, if it is scheduled."""
         place = offset >> order
-        draw = float(bits(self.seed, "instances", self.number, order, place) >> 11) / 2**53  # in [0, 1)
+        draw = float(random_bits(self.seed, "instances", self.number, order, place) >> 11) / 2**53  # in [0, 1)
         if draw >= self.rho(2**self.order) / self.rho(2**order):
             return None
         return Instance(order, place << order, ((place + 1) << order) - 1)
@@ -68,6 +68,6 @@ class Block(NamedTuple):
         return [instance for instance in found if instance is not None]
 
 
-def running(instances: Iterable[Instance], offset: int) -> Instance:
+def running_instance(instances: Iterable[Instance], offset: int) -> Instance:
     """The instance that runs at an offset: with the fewest rounds to go, of several the shortest (Alg. 2 line 7)."""
     return min((i for i in instances if i.first <= offset <= i.last), key=lambda i: (i.last - offset, i.order))

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.controllers.controller import Controller, Moment
-from flstudy.controllers.instances import Block, Rate, running
+from flstudy.controllers.instances import BlockSchedule, Rate, running_instance
 from flstudy.population import Event
 
 TESTS = ("no test", "test 1", "test 2", "tests 1 and 2")
@@ -161,7 +161,7 @@ class MasterFL(Controller):
             ran=torch.where(fresh, 0, state.ran),
             since=torch.where(fresh, state.total, state.since),
         )
-        chosen, active = running(live, offset), int(state.active)
+        chosen, active = running_instance(live, offset), int(state.active)
         if chosen.order != active and active >= 0:
             state = state._replace(
                 paused=pytree.tree_map(
@@ -174,9 +174,9 @@ class MasterFL(Controller):
             server = pytree.tree_map(lambda kept: kept[chosen.order], state.paused)
         return state._replace(active=torch.full_like(state.active, chosen.order)), server, event
 
-    def present(self, state: Master, moment: Moment) -> Block:
+    def present(self, state: Master, moment: Moment) -> BlockSchedule:
         """The schedule of the block that the round belongs to."""
-        return Block(moment.seed, int(state.block), int(state.order), self.rho)
+        return BlockSchedule(moment.seed, int(state.block), int(state.order), self.rho)
 
     def goes_on(self, state: Master) -> Master:
         """The block of the last round is still the present one."""

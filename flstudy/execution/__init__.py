@@ -1,8 +1,8 @@
 """How local work is carried out: four executors that agree, the survey, and the bank of client state."""
 
 from flstudy.execution.bank import ClientBank
-from flstudy.execution.executor import Executor, Fit, Ground
-from flstudy.execution.ground import settled
+from flstudy.execution.context import training_context
+from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.select import ExecutorName, make_executor
 from flstudy.execution.sequential import Sequential
@@ -17,14 +17,14 @@ __all__ = [
     "Executor",
     "ExecutorName",
     "Fit",
-    "Ground",
     "PerJobTrainer",
     "Programs",
     "Scores",
     "Sequential",
     "Survey",
     "Threads",
+    "TrainingContext",
     "Vectorized",
     "make_executor",
-    "settled",
+    "training_context",
 ]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flstudy.algorithms import Algorithm, Job
-from flstudy.execution.executor import Executor, Fit, Ground
+from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.sequential import Sequential
 from flstudy.execution.threads import Threads
@@ -24,7 +24,7 @@ MOST = 20.0  # compiling has never been seen to make steps this many times faste
 REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
 
-class Work(NamedTuple):
+class StepCounts(NamedTuple):
     """What the fits of a round consist of."""
 
     lanes: int  # that train at once
@@ -41,20 +41,20 @@ class Auto(Executor):
     ``choices``, hence in checkpoints.
 
     Args:
-        ground: task and examples.
+        context: task and examples.
         compile: as for the vectorized executor; ``auto`` includes compiling in the choice.
         max_lanes: most lanes that train at once.
     """
 
-    def __init__(self, ground: Ground, compile: Compile = "auto", max_lanes: int | None = None) -> None:
+    def __init__(self, context: TrainingContext, compile: Compile = "auto", max_lanes: int | None = None) -> None:
         self.compile = compile
-        self.vectorized = Vectorized(ground, Programs(ground, compile), max_lanes)
-        self.executors: dict[str, Executor] = {"vectorized": self.vectorized, "sequential": Sequential(ground)}
+        self.vectorized = Vectorized(context, Programs(context, compile), max_lanes)
+        self.executors: dict[str, Executor] = {"vectorized": self.vectorized, "sequential": Sequential(context)}
         try:
-            threads = Threads(ground)
+            threads = Threads(context)
         except ValueError:  # a task with dropout
             threads = None
-        if threads is not None and threads.workers > 1 and not ground.store.x.is_cuda:
+        if threads is not None and threads.workers > 1 and not context.store.x.is_cuda:
             self.executors["threads"] = threads
         self.chosen: str | None = None
         self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
@@ -99,7 +99,7 @@ class Auto(Executor):
         width = self.vectorized.chunk(replicas * count)
         wide = min(count, width)
         chunks = replicas * count / width
-        work = Work(width, math.ceil(int(batches.steps.max()) * chunks), int(batches.steps.sum()))
+        work = StepCounts(width, math.ceil(int(batches.steps.max()) * chunks), int(batches.steps.sum()))
 
         def step_s(executor: Executor, jobs_used: int) -> float:
             """Seconds of one more step of so many jobs."""
@@ -120,7 +120,9 @@ class Auto(Executor):
 
         eager = self.vectorized
         if not self.vectorized.programs.undecided and self.vectorized.programs.compiled:
-            eager = Vectorized(Ground(eager.objective, eager.store))  # compiling is asked for: measure what it removes
+            eager = Vectorized(
+                TrainingContext(eager.task_function, eager.store)
+            )  # compiling is asked for: measure what it removes
         one, all_ = step_s(eager, 1), step_s(eager, wide)
         arithmetic = max(all_ - one, 0.0) / max(wide - 1, 1)
         overhead = max(one - arithmetic, 0.0)

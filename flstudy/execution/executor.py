@@ -12,7 +12,7 @@ from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.algorithms.parts.signatures import Gradient
 from flstudy.execution.trees import grid, nbytes, stack, take
 from flstudy.population import Batches, ExampleStore
-from flstudy.tasks import Objective
+from flstudy.tasks import TaskFunction
 
 
 class Fit(NamedTuple):
@@ -48,10 +48,10 @@ class Executor(ABC):
         return
 
 
-class Ground(NamedTuple):
+class TrainingContext(NamedTuple):
     """What all executors stand on: the task and the examples, on one device."""
 
-    objective: Objective
+    task_function: TaskFunction
     store: ExampleStore
 
 
@@ -82,13 +82,13 @@ def one_by_one(
     return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
 
 
-def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) -> Gradient:
+def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
     """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
     differentiating through slices of the flat vector would cost one full-size addition for each tensor."""
-    layout = objective.layout
+    layout = task_function.layout
 
     def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        tensors, loss = grad_and_value(lambda named: algorithm.loss(objective, named, batch, msg, client))(
+        tensors, loss = grad_and_value(lambda named: algorithm.loss(task_function, named, batch, msg, client))(
             layout.split(y)
         )
         return layout.flat(tensors), loss
@@ -96,10 +96,10 @@ def gradient(algorithm: Algorithm, objective: Objective, msg: Any, client: Any) 
     return grad
 
 
-def validation_loss(algorithm: Algorithm, objective: Objective, y: Tensor, batch: Batch) -> Tensor:
+def validation_loss(algorithm: Algorithm, task_function: TaskFunction, y: Tensor, batch: Batch) -> Tensor:
     """[]: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
-    with objective.evaluating():
-        mean = objective.fit(y, batch)
+    with task_function.evaluating():
+        mean = task_function.fit(y, batch)
     if algorithm.valid_loss == "mean":
         return mean
     count = batch.mask.sum() if batch.mask is not None else torch.tensor(len(batch.y), device=y.device)

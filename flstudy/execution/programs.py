@@ -21,10 +21,10 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.hyper import traced
-from flstudy.execution.executor import Ground, gradient
+from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import leaves
 from flstudy.population import ExampleStore
-from flstudy.tasks import Objective
+from flstudy.tasks import TaskFunction
 
 WINDOW = 64  # local steps that a compiled loop is given at once
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
@@ -41,7 +41,7 @@ Compile = bool | Literal["auto"]
 Program = Callable[..., tuple[Any, Tensor]]
 while_loop: Any = None  # torch's, once something is compiled: importing it takes seconds
 _compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
-_objectives: dict[Any, Objective] = {}  # by fingerprint: the one whose module the programs call
+_task_functions: dict[Any, TaskFunction] = {}  # by fingerprint: the one whose module the programs call
 
 
 def compilations() -> int:
@@ -53,13 +53,13 @@ class Programs:
     """Runs local steps of all lanes.
 
     Args:
-        ground: task and examples.
+        context: task and examples.
         compile: whether steps are compiled. It costs seconds for each (task, algorithm, number of lanes, batch shape)
             and serves every value of the hyper-parameters. ``auto`` starts eagerly and lets ``weigh`` decide.
     """
 
-    def __init__(self, ground: Ground, compile: Compile = False) -> None:
-        self.objective, self.store = ground
+    def __init__(self, context: TrainingContext, compile: Compile = False) -> None:
+        self.task_function, self.store = context
         self.undecided, self.compiled = compile == "auto", False
         self._last: tuple[Any, Algorithm] | None = None
         if compile is True:
@@ -70,7 +70,7 @@ class Programs:
         self.undecided, self.compiled = False, compile and has_compiler()
         if self.compiled:
             # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
-            self._task: Any = fingerprint(self.objective) or object()
+            self._task: Any = fingerprint(self.task_function) or object()
 
     @property
     def looped(self) -> bool:
@@ -116,11 +116,11 @@ class Programs:
             The states, and the sum of the losses of the real steps [A].
         """
         if not self.compiled:
-            return unrolled(self.objective, algorithm, self.store, local, rows, concept, None, msg, client)
-        program, objective = self._program(algorithm, local, rows, msg, client)
+            return unrolled(self.task_function, algorithm, self.store, local, rows, concept, None, msg, client)
+        program, task_function = self._program(algorithm, local, rows, msg, client)
         like = self._traced(algorithm, local.y)
         try:
-            return program(objective, like, self.store, local, rows, concept, todo, msg, client)
+            return program(task_function, like, self.store, local, rows, concept, todo, msg, client)
         except Exception as error:
             from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
@@ -137,19 +137,19 @@ class Programs:
 
     def _program(
         self, algorithm: Algorithm, local: Any, rows: Tensor, msg: Any, client: Any
-    ) -> tuple[Program, Objective]:
-        objective = _objectives.setdefault(self._task, self.objective)
+    ) -> tuple[Program, TaskFunction]:
+        task_function = _task_functions.setdefault(self._task, self.task_function)
         shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.store)))
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
-            prepare()
+            import_compiler()
             program = looped if self.looped else unrolled
-            _compiled[key] = torch.compile(twin(program), dynamic=False)
-        return _compiled[key], objective
+            _compiled[key] = torch.compile(copy_function(program), dynamic=False)
+        return _compiled[key], task_function
 
 
-def step(
-    objective: Objective,
+def one_step(
+    task_function: TaskFunction,
     algorithm: Algorithm,
     store: ExampleStore,
     local: Any,
@@ -161,7 +161,7 @@ def step(
 ) -> tuple[Any, Tensor]:
     """One local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is True."""
     x, y = store.gather(line, concept)
-    grad = gradient(algorithm, objective, msg, client)
+    grad = gradient(algorithm, task_function, msg, client)
     stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
     if real is None:
         return stepped, loss
@@ -169,7 +169,7 @@ def step(
 
 
 def unrolled(
-    objective: Objective,
+    task_function: TaskFunction,
     algorithm: Algorithm,
     store: ExampleStore,
     local: Any,
@@ -186,7 +186,7 @@ def unrolled(
         total = torch.zeros_like(local.steps)
         for k, line in enumerate(rows.unbind(0)):
             real = None if todo is None else todo > k
-            local, loss = step(objective, algorithm, store, local, line, concept, real, msg, client)
+            local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
             total = total + loss
         return local, total
 
@@ -195,7 +195,7 @@ def unrolled(
 
 
 def looped(
-    objective: Objective,
+    task_function: TaskFunction,
     algorithm: Algorithm,
     store: ExampleStore,
     local: Any,
@@ -209,7 +209,7 @@ def looped(
     last = todo.max().clamp(max=rows.shape[1])
 
     def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        return step(objective, algorithm, store, local, line, concept, real, msg, client)
+        return one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
 
     def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
         return k < last
@@ -225,7 +225,7 @@ def looped(
     return local, total
 
 
-def prepare() -> None:
+def import_compiler() -> None:
     """Import what compiled loops need."""
     global while_loop
     from torch._inductor import config
@@ -236,7 +236,7 @@ def prepare() -> None:
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = torch.__version__
 
 
-def twin(function: Any) -> Program:
+def copy_function(function: Any) -> Program:
     """The same function with a code object of its own: torch keeps compiled variants, and gives up compiling after a
     few of them, by code object."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
@@ -259,11 +259,11 @@ class Plain(pickle.Pickler):
         return NotImplemented
 
 
-def fingerprint(objective: Objective) -> bytes | None:
+def fingerprint(task_function: TaskFunction) -> bytes | None:
     """Equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
     written = io.BytesIO()
     try:
-        Plain(written).dump(objective.module)
+        Plain(written).dump(task_function.module)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
         return None
     return hashlib.sha256(written.getvalue()).digest()

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Executor, Fit, Ground, gradient, one_by_one, validation_loss
+from flstudy.execution.executor import Executor, Fit, TrainingContext, gradient, one_by_one, validation_loss
 from flstudy.population import Batches
 
 
 class Sequential(Executor):
     """Trains without masks, lanes or compilation, on exactly the examples of each batch."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.objective, self.store = ground
+    def __init__(self, context: TrainingContext) -> None:
+        self.task_function, self.store = context
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
@@ -22,12 +22,12 @@ class Sequential(Executor):
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
         """One device's round: FLASH, Alg. 1 lines 4-14, for any algorithm."""
         msg = algorithm.broadcast(server, job)
-        local = algorithm.local_start(msg, client, self.objective.layout)
-        grad = gradient(algorithm, self.objective, msg, client)
+        local = algorithm.local_start(msg, client, self.task_function.layout)
+        grad = gradient(algorithm, self.task_function, msg, client)
         valid = self.batch(batches.valid, batches.concept)
         previous = torch.tensor(torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            previous = validation_loss(algorithm, self.objective, local.y, valid)
+            previous = validation_loss(algorithm, self.task_function, local.y, valid)
         losses = []
         for step in range(int(batches.steps)):
             local, loss = algorithm.local_step(
@@ -36,7 +36,7 @@ class Sequential(Executor):
             losses.append(loss)
             epoch = batches.epoch[step]
             if epoch > 0 and algorithm.gamma is not None:
-                current = validation_loss(algorithm, self.objective, local.y, valid)
+                current = validation_loss(algorithm, self.task_function, local.y, valid)
                 if not algorithm.goes_on(epoch, previous, current):
                     break
                 previous = current

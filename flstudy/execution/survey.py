@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import grad
 
 from flstudy.algorithms import Batch
-from flstudy.execution.executor import Ground
+from flstudy.execution.executor import TrainingContext
 from flstudy.population import EvaluationIndex
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
@@ -23,8 +23,8 @@ class Scores(NamedTuple):
 class Survey:
     """Evaluates models in batches over all replicas."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.objective, self.store = ground
+    def __init__(self, context: TrainingContext) -> None:
+        self.task_function, self.store = context
 
     @torch.no_grad()
     def population(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor) -> Scores:
@@ -62,8 +62,8 @@ class Survey:
         Raises:
             ValueError: if the task tells no loss per example, so that ragged devices cannot be masked.
         """
-        objective, (replicas, jobs) = self.objective, rows.shape[:2]
-        if not objective.per_example:
+        task_function, (replicas, jobs) = self.task_function, rows.shape[:2]
+        if not task_function.per_example:
             raise ValueError(
                 "algorithm: it needs the gradient over all of a device's examples, but the task defines only "
                 "training_step; add example_losses(batch) -> [B] to the task"
@@ -76,27 +76,27 @@ class Survey:
 
         def one(model: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
             batch = Batch(inputs, labels, mask)
-            parts = grad(lambda named: objective(named, batch))(objective.layout.split(model))
-            return objective.layout.flat(parts) * mask.sum()
+            parts = grad(lambda named: task_function(named, batch))(task_function.layout.split(model))
+            return task_function.layout.flat(parts) * mask.sum()
 
-        with objective.evaluating():
+        with task_function.evaluating():
             for part in torch.split(rows, size, 1):
                 total += torch.vmap(one, randomness="different")(x, *self.store.gather(part, lives), part >= 0)
         return (total / (rows >= 0).sum(1, keepdim=True)).view(replicas, jobs, -1)
 
     def _scores(self, loss: Tensor, accuracy: Tensor) -> Scores:
-        objective = self.objective
-        return Scores(loss if objective.per_example else None, accuracy if objective.scores_accuracy else None)
+        task_function = self.task_function
+        return Scores(loss if task_function.per_example else None, accuracy if task_function.scores_accuracy else None)
 
     def _measure(self, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and correctness [L, B] of models [L, n] on batches [L, B, ...]."""
-        objective = self.objective
+        task_function = self.task_function
 
         def one(model: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             unknown = model.new_zeros(len(y))
-            losses = objective.example_losses(model, Batch(x, y)) if objective.per_example else unknown
-            correct = objective.example_correct(model, Batch(x, y)) if objective.scores_accuracy else unknown
+            losses = task_function.example_losses(model, Batch(x, y)) if task_function.per_example else unknown
+            correct = task_function.example_correct(model, Batch(x, y)) if task_function.scores_accuracy else unknown
             return losses, correct
 
-        with objective.evaluating():
+        with task_function.evaluating():
             return torch.vmap(one, randomness="different")(models, batch.x, batch.y)

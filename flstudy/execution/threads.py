@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Algorithm, Job
-from flstudy.execution.executor import Executor, Fit, Ground, one_by_one
+from flstudy.execution.executor import Executor, Fit, TrainingContext, one_by_one
 from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 
@@ -22,17 +22,17 @@ class Threads(Executor):
     after another; a step of such a model is long enough for Python to stand aside.
 
     Args:
-        ground: task and examples.
+        context: task and examples.
         workers: threads; null takes as many as torch may use.
 
     Raises:
         ValueError: for a task with dropout, whose masks would be drawn in no fixed order.
     """
 
-    def __init__(self, ground: Ground, workers: int | None = None) -> None:
-        if any(isinstance(module, _DropoutNd) for module in ground.objective.module.modules()):
+    def __init__(self, context: TrainingContext, workers: int | None = None) -> None:
+        if any(isinstance(module, _DropoutNd) for module in context.task_function.module.modules()):
             raise ValueError("executor: threads draw dropout masks in no fixed order; use sequential or vectorized")
-        self.ground = ground
+        self.context = context
         self.workers = workers or min(torch.get_num_threads(), os.cpu_count() or 1)
         self._own = threading.local()
 
@@ -43,8 +43,8 @@ class Threads(Executor):
     def _start(self) -> None:
         torch.set_num_threads(1)  # of this thread: several per fit would fight for the same cores
         # Parameters are swapped in while a task is called, so threads must not share one.
-        objective = copy.deepcopy(self.ground.objective)
-        self._own.sequential = Sequential(Ground(objective, self.ground.store))
+        task_function = copy.deepcopy(self.context.task_function)
+        self._own.sequential = Sequential(TrainingContext(task_function, self.context.store))
 
     def _one(self, *arguments: Any) -> tuple[Any, ...]:
         one: tuple[Any, ...] = self._own.sequential.one(*arguments)

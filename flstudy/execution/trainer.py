@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
-from flstudy.execution.executor import Executor, Fit, Ground, one_by_one, validation_loss
+from flstudy.execution.executor import Executor, Fit, TrainingContext, one_by_one, validation_loss
 from flstudy.population import Batches
-from flstudy.tasks import Objective
+from flstudy.tasks import TaskFunction
 
 
 class PerJobTrainer(Executor):
@@ -22,8 +22,8 @@ class PerJobTrainer(Executor):
     with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. Costs tens of
     milliseconds per job."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.objective, self.store = ground
+    def __init__(self, context: TrainingContext) -> None:
+        self.task_function, self.store = context
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -39,22 +39,22 @@ class PerJobTrainer(Executor):
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
         """One device's round."""
         msg = algorithm.broadcast(server, job)
-        local = algorithm.local_start(msg, client, self.objective.layout)
-        task = copy.deepcopy(self.objective.module)
+        local = algorithm.local_start(msg, client, self.task_function.layout)
+        task = copy.deepcopy(self.task_function.module)
         del task.log, task.log_dict  # a trainer stands behind this copy
-        optimizer = LocalSteps(task, self.objective, algorithm, local, msg, client)
+        optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
             live = optimizer.parameters
             task.training_step = lambda batch, batch_idx: algorithm.loss(  # type: ignore
-                self.objective, live, Batch(*batch), msg, client
+                self.task_function, live, Batch(*batch), msg, client
             )
         elif "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
             losses_of: Callable[[Any], Tensor] = task.example_losses  # type: ignore[assignment]
-            task.training_step = lambda batch, batch_idx: self.objective.regularised(  # type: ignore
+            task.training_step = lambda batch, batch_idx: self.task_function.regularised(  # type: ignore
                 losses_of(batch).mean(), optimizer.parameters
             )
-        stopping = EarlyStop(algorithm, self.objective, optimizer, self.batch(batches.valid, batches.concept))
+        stopping = EarlyStop(algorithm, self.task_function, optimizer, self.batch(batches.valid, batches.concept))
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)
         if not ends or ends[-1] != total - 1:
@@ -93,11 +93,23 @@ class LocalSteps(torch.optim.Optimizer):
     gradient function, called at whatever point the method asks for."""
 
     def __init__(
-        self, task: L.LightningModule, objective: Objective, algorithm: Algorithm, local: Local, msg: Any, client: Any
+        self,
+        task: L.LightningModule,
+        task_function: TaskFunction,
+        algorithm: Algorithm,
+        local: Local,
+        msg: Any,
+        client: Any,
     ) -> None:
         self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
         super().__init__(self.parameters.values(), {})
-        self.layout, self.algorithm, self.local, self.msg, self.client = objective.layout, algorithm, local, msg, client
+        self.layout, self.algorithm, self.local, self.msg, self.client = (
+            task_function.layout,
+            algorithm,
+            local,
+            msg,
+            client,
+        )
         self.losses: list[Tensor] = []
         self.batch: Batch | None = None  # of the step; the closure has it by itself
 
@@ -137,15 +149,15 @@ class Follow(L.Callback):
 class EarlyStop(L.Callback):
     """FLASH's early stopping, Alg. 1 lines 7-12, as a callback of the local trainer."""
 
-    def __init__(self, algorithm: Algorithm, objective: Objective, optimizer: LocalSteps, valid: Batch) -> None:
-        self.algorithm, self.objective, self.optimizer, self.valid = algorithm, objective, optimizer, valid
+    def __init__(self, algorithm: Algorithm, task_function: TaskFunction, optimizer: LocalSteps, valid: Batch) -> None:
+        self.algorithm, self.task_function, self.optimizer, self.valid = algorithm, task_function, optimizer, valid
         self.previous = torch.tensor(torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             self.previous = self._loss()
 
     def _loss(self) -> Tensor:
         with torch.no_grad():
-            return validation_loss(self.algorithm, self.objective, self.optimizer.local.y, self.valid)
+            return validation_loss(self.algorithm, self.task_function, self.optimizer.local.y, self.valid)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Test the validation loss."""

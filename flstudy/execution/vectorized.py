@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Executor, Fit, Ground, validation_loss
+from flstudy.execution.executor import Executor, Fit, TrainingContext, validation_loss
 from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
 from flstudy.execution.trees import grid, join, lanes, nbytes, take
 from flstudy.population import Batches
@@ -34,19 +34,21 @@ class Vectorized(Executor):
     round waits for the device nowhere.
 
     Args:
-        ground: task and examples.
+        context: task and examples.
         programs: the mapped step, eager or compiled.
         max_lanes: most lanes that train at once; null trains all. Halved, with a warning, when memory runs out.
     """
 
-    def __init__(self, ground: Ground, programs: Programs | None = None, max_lanes: int | None = None) -> None:
-        self.objective, self.store = ground
-        self.programs = programs or Programs(ground)
+    def __init__(
+        self, context: TrainingContext, programs: Programs | None = None, max_lanes: int | None = None
+    ) -> None:
+        self.task_function, self.store = context
+        self.programs = programs or Programs(context)
         self.max_lanes = max_lanes
         self._widths = 1  # programs that a round needs
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        if not self.objective.per_example and ragged(algorithm, batches):
+        if not self.task_function.per_example and ragged(algorithm, batches):
             raise ValueError(
                 "executor: the task defines only training_step, so ragged batches cannot be masked when vectorised; "
                 "add example_losses(batch) -> [B] to the task, or set executor: sequential"
@@ -117,7 +119,7 @@ class Vectorized(Executor):
 
         The program runs from one event to the next: a lane that leaves, or an epoch whose end is validated.
         """
-        layout, programs = self.objective.layout, self.programs
+        layout, programs = self.task_function.layout, self.programs
         start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
         # Copies: its y is the message's x itself, which must not be written to, and for which, as for every tensor that
         # is another one too, programs would be compiled anew.
@@ -183,9 +185,9 @@ class Vectorized(Executor):
         rows = rows[:, : int((rows >= 0).sum(1).max())]  # the longest device of these, not of the population
         batch = Batch(*self.store.gather(rows, concept), rows >= 0)
         if len(models) == 1:  # as most often when devices are ragged; mapping costs more than such a loss does
-            return validation_loss(algorithm, self.objective, models[0], take(batch, 0)).unsqueeze(0)
+            return validation_loss(algorithm, self.task_function, models[0], take(batch, 0)).unsqueeze(0)
         measure = torch.vmap(
-            lambda model, batch: validation_loss(algorithm, self.objective, model, batch), randomness="different"
+            lambda model, batch: validation_loss(algorithm, self.task_function, model, batch), randomness="different"
         )
         return measure(models, batch)
 

@@ -11,22 +11,22 @@ import torch
 
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Schedule
-from flstudy.execution import ClientBank, Compile, ExecutorName, Survey, make_executor, settled
+from flstudy.execution import ClientBank, Compile, ExecutorName, Survey, make_executor, training_context
 from flstudy.execution.trees import leaves, refill
 from flstudy.federation.clock import RoundClock
-from flstudy.federation.control import Control
-from flstudy.federation.evaluation import Evaluation, Work, stacked
-from flstudy.federation.gauges import Gauges
-from flstudy.federation.guard import Guard
+from flstudy.federation.controller_runner import ControllerRunner
+from flstudy.federation.evaluation import Evaluation, LocalWork, stacked
 from flstudy.federation.initial import drawn_model, initial_models
-from flstudy.federation.record import Record, averages, describe
-from flstudy.federation.steps import Exchange, prepare, received, rehearse, step, travelled
-from flstudy.metrics.suffered import Regret
+from flstudy.federation.private_aggregator import PrivateAggregator
+from flstudy.federation.record import Record, averages, fit_metrics
+from flstudy.federation.round_metrics import RoundMetrics
+from flstudy.federation.steps import Exchange, play_probe_rounds, prepare, received, step, travelled
+from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
-from flstudy.tasks import Objective
+from flstudy.tasks import TaskFunction
 
 
 class Coordinator(L.LightningModule):
@@ -82,11 +82,15 @@ class Coordinator(L.LightningModule):
         self.__dict__["task"] = task
         self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
-        self.controllers, self.schedule, self.gauges = tuple(controllers), schedule, Gauges(wireless, regret)
-        self.guard = Guard(privacy, algorithm, self.controllers, self.seeds)
+        self.controllers, self.schedule, self.round_metrics = (
+            tuple(controllers),
+            schedule,
+            RoundMetrics(wireless, regret),
+        )
+        self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
-        self.objective = Objective(task)
-        self.objective.serves(algorithm)
+        self.task_function = TaskFunction(task)
+        self.task_function.serves(algorithm)
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
         self._last: Any = None  # jobs, fit and concepts of this round; None in the round that a resume begins in
@@ -110,21 +114,21 @@ class Coordinator(L.LightningModule):
         self.population = population.settle(self.seeds)
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
-        ground = settled(self.objective, population.store, self.device, dtype)
-        self.executor = make_executor(self.executor_name, ground, self.compile_step, self.max_lanes)
+        context = training_context(self.task_function, population.store, self.device, dtype)
+        self.executor = make_executor(self.executor_name, context, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
-        self.evaluation = Evaluation(self.algorithm, Survey(ground), population, self.device)
-        x = initial_models(self.task, self.objective.layout, self.seeds, self.initial, self.algorithm.starts)
+        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
+        x = initial_models(self.task, self.task_function.layout, self.seeds, self.initial, self.algorithm.starts)
         x = x.to(self.device, dtype)
-        self.server = torch.vmap(lambda x: self.algorithm.server_init(x, self.objective.layout))(x)
+        self.server = torch.vmap(lambda x: self.algorithm.server_init(x, self.task_function.layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients)
-        layout = self.objective.layout
+        layout = self.task_function.layout
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
-        self.control = Control(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
-        self.control.start(self.server, self.trainer.max_epochs)
-        self.gauges.start(population, self.task)
-        self.guard.start(population, self.trainer.max_epochs, self._saved)
+        self.runner = ControllerRunner(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
+        self.runner.start(self.server, self.trainer.max_epochs)
+        self.round_metrics.start(population, self.task)
+        self.aggregator.start(population, self.trainer.max_epochs, self._saved)
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
@@ -136,12 +140,12 @@ class Coordinator(L.LightningModule):
         start = time.perf_counter()
         cohort = cohort.repeated(self.algorithm.jobs_per_device)
         index = self.trainer.current_epoch
-        algorithm = self.control.scheduled(index)
+        algorithm = self.runner.scheduled(index)
         extra = [
-            rehearse(wanted, algorithm, self.executor, self.evaluation, self.population, index)
-            for wanted in self.control.rehearsals(self.server, index)
+            play_probe_rounds(wanted, algorithm, self.executor, self.evaluation, self.population, index)
+            for wanted in self.runner.probe_rounds(self.server, index)
         ]
-        self.server, events = self.control.before(self.server, index, [x for x, _ in extra])
+        self.server, events = self.runner.before(self.server, index, [x for x, _ in extra])
         clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(self.server.x)[:, 0])
         self.server, cohort, clients, exchanged = prepare(algorithm, self.evaluation, self.server, cohort, clients)
         jobs, _, batches, world = cohort
@@ -156,30 +160,30 @@ class Coordinator(L.LightningModule):
             self._weigh(start, jobs.client.numel())
         fitted = time.perf_counter()
         before = self.server
-        inbox = self.guard(received(algorithm, cohort, fit), index)
+        inbox = self.aggregator(received(algorithm, cohort, fit), index)
         self.server = step(algorithm, before, inbox, cohort.round)
         self.bank.scatter(jobs.client, fit.clients)
         diagnostics = torch.vmap(algorithm.diagnostics)(before, self.server, inbox)
-        self.server, after = self.control.after(self.server, self.guard.hidden(fit.loss), inbox.weights, index)
+        self.server, after = self.runner.after(self.server, self.aggregator.hidden(fit.loss), inbox.weights, index)
         events += after
         stepped = time.perf_counter()
-        self._last = Work(jobs, fit, batches.concept), world._replace(concepts=None)
+        self._last = LocalWork(jobs, fit, batches.concept), world._replace(concepts=None)
         clock = self.optimizers()
         assert not isinstance(clock, list)
         clock.step()
-        metrics = describe(cohort, fit, exchanged, diagnostics, self.population.plan.batch_size)
-        rehearsed = [exchange for _, exchanges in extra for exchange in exchanges]
-        travelled(metrics, rehearsed)
-        metrics |= self.guard.metrics | {"train/lr": [algorithm.lr] * len(self.seeds)} | self.control.metrics()
+        metrics = fit_metrics(cohort, fit, exchanged, diagnostics, self.population.plan.batch_size)
+        probed = [exchange for _, exchanges in extra for exchange in exchanges]
+        travelled(metrics, probed)
+        metrics |= self.aggregator.metrics | {"train/lr": [algorithm.lr] * len(self.seeds)} | self.runner.metrics()
         down, up = (size[:, None] + sent for size, sent in zip(exchanged, (fit.down, fit.up), strict=True))
         trained = Exchange(jobs.client, down, up, fit.steps)
         known = {} if self.record is None else self.record.metrics
-        metrics |= self.gauges(index, self.server.x, [trained, *rehearsed], known)
+        metrics |= self.round_metrics(index, self.server.x, [trained, *probed], known)
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}
         self.record = Record(index + 1, metrics, tuple(events))
         self._show(metrics)
-        if not self.guard.allows(index + 1):
+        if not self.aggregator.allows(index + 1):
             self.trainer.should_stop = True
 
     def _weigh(self, start: float, lanes: int) -> None:
@@ -243,8 +247,8 @@ class Coordinator(L.LightningModule):
             "choices": self.executor.choices(),
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
-            "control": [leaves(state) for state in self.control.states],
-            "privacy": self.guard.state_dict(),
+            "control": [leaves(state) for state in self.runner.states],
+            "privacy": self.aggregator.state_dict(),
             "record": [number, clockless, [list(event) for event in events]],
         }
 
@@ -268,9 +272,9 @@ class Coordinator(L.LightningModule):
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
         self.executor.choose(saved["choices"])
-        self.control.states = [
+        self.runner.states = [
             refill(state, [leaf.to(self.device) for leaf in values])
-            for state, values in zip(self.control.states, saved["control"], strict=True)
+            for state, values in zip(self.runner.states, saved["control"], strict=True)
         ]
 
     def on_fit_end(self) -> None:
@@ -279,7 +283,7 @@ class Coordinator(L.LightningModule):
 
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several, the first."""
-        tensors = self.objective.layout.split(stacked(self.server.x)[replica, 0])
+        tensors = self.task_function.layout.split(stacked(self.server.x)[replica, 0])
         with torch.no_grad():
             for name, parameter in task.named_parameters():
                 if name in tensors:

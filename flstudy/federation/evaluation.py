@@ -8,14 +8,14 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
-from flstudy.metrics.accuracy import spread
+from flstudy.metrics.accuracy import over_devices
 from flstudy.population import EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST = 2**26  # numbers in the devices' own models that are measured at once
 
 
-class Work(NamedTuple):
+class LocalWork(NamedTuple):
     """What the participants of a round did."""
 
     jobs: Job  # leaves [S, J]
@@ -46,7 +46,9 @@ class Evaluation:
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
         return self._ask(server, self._moved(self.population.evaluation_index("train", index, jobs.client)), concept)
 
-    def __call__(self, server: Any, bank: ClientBank, work: Work, round: Round, index: int) -> dict[str, list[float]]:
+    def __call__(
+        self, server: Any, bank: ClientBank, work: LocalWork, round: Round, index: int
+    ) -> dict[str, list[float]]:
         """All metrics of an evaluation after round ``index`` (from 0), a value per replica.
 
         Args:
@@ -61,12 +63,12 @@ class Evaluation:
         metrics: dict[str, list[float]] = {}
         for split, scores in self._devices(server, bank, round, concepts, index).items():
             if scores.loss is not None:
-                metrics.update(spread(f"{split}/loss", scores.loss, there, with_spread=False))
+                metrics.update(over_devices(f"{split}/loss", scores.loss, there, with_spread=False))
             if scores.accuracy is not None:
-                metrics.update(spread(f"{split}/accuracy", scores.accuracy, there))
+                metrics.update(over_devices(f"{split}/accuracy", scores.accuracy, there))
         personal = self._personal(work, concepts, index)
         if personal.accuracy is not None:
-            metrics.update(spread("test/personal_accuracy", personal.accuracy))
+            metrics.update(over_devices("test/personal_accuracy", personal.accuracy))
         return metrics
 
     def _everybody(self, split: Split, index: int) -> EvaluationIndex:
@@ -89,7 +91,7 @@ class Evaluation:
         survey = self._ask(server, self._everybody("train", index), concepts)[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = round._replace(concepts=concepts if self.algorithm.oracle else None)
-        chosen = choose(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
+        chosen = chosen_models(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
         return {split: self._chosen(models, chosen, used, examples[split], concepts) for split in MEASURED}
 
@@ -121,7 +123,7 @@ class Evaluation:
             *(None if part[0] is None else torch.cat(part, 1) for part in zip(*parts, strict=True))  # type: ignore
         )
 
-    def _personal(self, work: Work, concepts: Tensor, index: int) -> Scores:
+    def _personal(self, work: LocalWork, concepts: Tensor, index: int) -> Scores:
         """Of the participants' local models on their own test examples; where a device trained several, of the one
         that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device
@@ -162,7 +164,7 @@ def axes(round: Round) -> Round:
     return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]
 
 
-def choose(algorithm: Algorithm, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:
+def chosen_models(algorithm: Algorithm, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:
     """[S, J]: ``algorithm.choose`` for every replica."""
     mapped = torch.vmap(algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(round)))
     return mapped(server, survey, jobs, round)

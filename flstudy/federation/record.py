@@ -23,7 +23,7 @@ def averages(metrics: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, floa
     return ((name, sum(values) / len(values)) for name, values in metrics.items())
 
 
-def describe(
+def fit_metrics(
     cohort: Cohort, fit: Fit, asked: tuple[Tensor, Tensor], diagnostics: Mapping[str, Tensor], batch_size: int
 ) -> dict[str, list[float]]:
     """The metrics of a round's fits and server step.
@@ -47,7 +47,7 @@ def describe(
     }
     return {
         **{name: value.double().tolist() for name, value in values.items()},
-        "fit/useful_share": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * replicas,
+        "fit/lane_utilization": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * replicas,
         "traffic/down_bytes": ((asked[0].double() + fit.down) * jobs).tolist(),
         "traffic/up_bytes": ((asked[1].double() + fit.up) * jobs).tolist(),
     }

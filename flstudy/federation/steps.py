@@ -1,4 +1,4 @@
-"""What the server does before and after the local fits of a round, for all replicas; and rounds that only rehearse."""
+"""What the server does before and after the local fits of a round, for all replicas; and probe rounds."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Inbox, Round
-from flstudy.controllers import Rehearsal
+from flstudy.controllers import ProbeRounds
 from flstudy.execution import Executor, Fit
 from flstudy.federation.evaluation import Evaluation, axes, stacked
 from flstudy.population import Batches, Cohort, Population
@@ -77,22 +77,22 @@ class Exchange(NamedTuple):
     steps: Tensor  # [S, J]
 
 
-def rehearse(
-    wanted: Rehearsal | None,
+def play_probe_rounds(
+    wanted: ProbeRounds | None,
     algorithm: Algorithm,
     executor: Executor,
     evaluation: Evaluation,
     population: Population,
     index: int,
 ) -> tuple[Tensor | None, list[Exchange]]:
-    """Play a rehearsal, whose x is [S, ...], before round ``index`` (from 0).
+    """Play probe rounds, whose x is [S, ...], before round ``index`` (from 0).
 
     Returns:
         The model that it comes to, and what travelled in each of its rounds.
     """
     if wanted is None:
         return None, []
-    layout = evaluation.survey.objective.layout
+    layout = evaluation.survey.task_function.layout
     server = torch.vmap(lambda x: algorithm.server_init(x, layout))(wanted.x)
     exchanges = []
     for number in range(1, wanted.rounds + 1):
@@ -112,7 +112,7 @@ def rehearse(
 
 
 def travelled(metrics: dict[str, list[float]], exchanges: Sequence[Exchange]) -> None:
-    """Add to a round's bytes what its rehearsals sent."""
+    """Add to a round's bytes what its probe rounds sent."""
     for way in ("down", "up"):
         more = [(getattr(exchange, way) * exchange.clients.shape[1]).flatten() for exchange in exchanges]
         sent = torch.tensor(metrics[f"traffic/{way}_bytes"], dtype=torch.float64)

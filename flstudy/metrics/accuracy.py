@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def spread(
+def over_devices(
     name: str, values: Tensor, there: Tensor | None = None, *, with_spread: bool = True
 ) -> dict[str, list[float]]:
     """Mean over devices for every replica, and the standard deviation over devices.

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 LIGHT = 3e8  # m/s, as both references round it
 BLOCK = 32  # slots that one product with a triangular matrix advances
@@ -29,7 +29,7 @@ def distances(seed: Any, device: Any, nearest: float, radius: float) -> NDArray[
         nearest: d_min, m.
         radius: R, m.
     """
-    share = (bits(seed, "position", device) >> np.uint64(11)) * 2.0**-53
+    share = (random_bits(seed, "position", device) >> np.uint64(11)) * 2.0**-53
     return np.sqrt(nearest**2 + share * (radius**2 - nearest**2))
 
 
@@ -81,7 +81,7 @@ def correlation(speed: float, carrier: float, slot: float) -> float:
 
 def shadowing(seed: Any, number: Any, device: Any, repeat: int = 0) -> NDArray[np.float64]:
     """Standard normal shadowing, to be scaled by σ [dB]: one value for a device and a round."""
-    return normals(bits(seed, "shadowing", number, repeat, device))[0].double().numpy() * math.sqrt(2)
+    return normals(random_bits(seed, "shadowing", number, repeat, device))[0].double().numpy() * math.sqrt(2)
 
 
 def normals(words: NDArray[np.uint64]) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ class Fading:
     def _noise(self, which: Any, first: int, count: int) -> Tensor:
         """e [2, devices, count] in float64: real and imaginary parts."""
         seed, device = self.seed[which, None], self.device[which, None]
-        words = bits(seed, "fading", self.number, self.repeat, device, np.arange(first, first + count))
+        words = random_bits(seed, "fading", self.number, self.repeat, device, np.arange(first, first + count))
         return torch.stack(normals(words)).double()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch
 from flstudy.population import Cohort, Population
-from flstudy.tasks import Objective, Penalty
+from flstudy.tasks import Penalty, TaskFunction
 
 
 class Optimum(NamedTuple):
@@ -27,7 +27,7 @@ class Optimum(NamedTuple):
     slope: Tensor  # [S] ‖∇F_t(x)‖; with λ₁ > 0 of the shortest subgradient
 
 
-class Asked:
+class RoundLoss:
     """F_t of a world and a task, in double precision; dropout is off.
 
     Args:
@@ -46,12 +46,12 @@ class Asked:
         if l2 is not None and not l2 >= 0:
             raise ValueError(f"l2 must be ≥ 0, got {l2}")
         self.population = population
-        self.objective = Objective(task).to(torch.device("cpu"), torch.float64)
-        if not self.objective.per_example:
+        self.task_function = TaskFunction(task).to(torch.device("cpu"), torch.float64)
+        if not self.task_function.per_example:
             raise ValueError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
-        self.penalty = self.objective.regulariser if l2 is None else Penalty(l2=l2)
+        self.penalty = self.task_function.regulariser if l2 is None else Penalty(l2=l2)
         # Not the task's parameters, which are another process's own: a resumed run finds the same.
-        self.start = torch.zeros(self.objective.layout.n, dtype=torch.float64)
+        self.start = torch.zeros(self.task_function.layout.n, dtype=torch.float64)
         self._solved: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
         self._batches: dict[int, tuple[Hashable, Batch]] = {}  # of each replica the last one
         self._asked: tuple[int, Cohort] | None = None
@@ -79,7 +79,7 @@ class Asked:
 
     def loss(self, index: int, x: Tensor) -> Tensor:
         """F_t [S, ...] of models x [S, ..., n] in round ``index`` (from 0)."""
-        with torch.no_grad(), self.objective.evaluating():
+        with torch.no_grad(), self.task_function.evaluating():
             found = []
             for replica, models in enumerate(x.to("cpu", torch.float64)):
                 batch = self.batch(index, replica)
@@ -119,11 +119,11 @@ class Asked:
 
     def _value(self, x: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         penalty = self.penalty if penalty is None else penalty
-        loss = self.objective.fit(x, batch)
+        loss = self.task_function.fit(x, batch)
         return loss + penalty([x]) if penalty else loss
 
     def _solve(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        with self.objective.evaluating():
+        with self.task_function.evaluating():
             solve = self._with_corners if self.penalty.l1 > 0 else self._smooth
             x, loss, slope = solve(batch, tolerance, steps)
         if not slope <= tolerance:

@@ -85,7 +85,7 @@ def detections(detected: ArrayLike, drifts: Sequence[int], within: int | None = 
     return Detections(delay, fired.sum(-1) - np.isfinite(delay).sum(-1))
 
 
-def restarts(restarted: ArrayLike) -> Mapping[str, NDArray[np.int64]]:
+def count_restarts(restarted: ArrayLike) -> Mapping[str, NDArray[np.int64]]:
     """How often [...] a method began anew, by cause, from ``master/restarted`` [..., T]."""
     causes = np.asarray(restarted)
     return {"block": (causes == 1).sum(-1), "detection": (causes == 2).sum(-1)}
@@ -109,5 +109,5 @@ def noticed(detected: ArrayLike, restarted: ArrayLike, drifts: Sequence[int]) ->
         "detections": fired.sum(-1).astype(float),
         "false_alarms": found.false_alarms.astype(float),
         **({"delay": delay} if found.delay.shape[-1] else {}),
-        **{f"restarts_{cause}": count.astype(float) for cause, count in restarts(restarted).items()},
+        **{f"restarts_{cause}": count.astype(float) for cause, count in count_restarts(restarted).items()},
     }

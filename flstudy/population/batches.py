@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 
 class Batches(NamedTuple):
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
         pass_of = np.repeat(np.arange(len(job)), length)  # one entry per example read
         position = np.arange(len(pass_of)) - start[pass_of]
         owner = job[pass_of]
-        shuffle = bits(seed[owner], "batches", number, device[owner], nth[pass_of], position)
+        shuffle = random_bits(seed[owner], "batches", number, device[owner], nth[pass_of], position)
         # All shuffles in one sort: the pass in the high bits, 40 random bits below.
         order = np.argsort((pass_of.astype(np.uint64) << np.uint64(40)) | (shuffle >> np.uint64(24)), kind="stable")
 

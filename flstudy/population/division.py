@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flstudy.population.datasets.base import Examples
 from flstudy.population.partition import Iid, Partition
-from flstudy.population.streams import bits, generator
+from flstudy.population.streams import generator, random_bits
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -51,7 +51,7 @@ def splits(seed: int, device: int, rows: Rows, shares: dict[str, float]) -> dict
             f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs 3 "
             f"(train, valid, test); lower clients or make the partition less extreme"
         )
-    rows = rows[np.argsort(bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
+    rows = rows[np.argsort(random_bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
     valid, test = (max(1, round(shares[name] * len(rows))) for name in ("valid", "test"))
     while len(rows) - valid - test < 1:  # three or four examples: one for each at least
         valid, test = (valid - 1, test) if valid > test else (valid, test - 1)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flstudy.population.changes import Change, LabelSwap, Tables
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 
 class Event(NamedTuple):
@@ -96,7 +96,7 @@ class OneChange(Drift):
 
     def drifting(self, seed: int, devices: int) -> tuple[NDArray[np.int64], int]:
         """(rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per seed."""
-        rank = np.argsort(np.argsort(bits(seed, "drift", np.arange(devices))))
+        rank = np.argsort(np.argsort(random_bits(seed, "drift", np.arange(devices))))
         return rank, round_half_up(self.p_drift * devices)
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
@@ -201,7 +201,7 @@ class StaggeredDrift(OneChange):
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
         rank, count = self.drifting(seed, devices)
         length = np.uint64(self.until - self.round + 1)
-        first = self.round + (bits(seed, "drift round", np.arange(devices)) % length).astype(np.int64)
+        first = self.round + (random_bits(seed, "drift round", np.arange(devices)) % length).astype(np.int64)
         return ((rank < count) & (number >= first)).astype(np.int64)
 
     def events(self) -> list[Event]:

@@ -22,7 +22,7 @@ from flstudy.population.division import Members, Split, divided, owners
 from flstudy.population.drift import Drift, Event
 from flstudy.population.partition import Partition
 from flstudy.population.rounds import Rounds, RoundSampler, drawn
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 
 class Cohort(NamedTuple):
@@ -170,12 +170,12 @@ class Population(L.LightningDataModule):
 
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
-    def cohort(self, index: int, rehearsal: int = 0, devices: int | None = None) -> Cohort:
-        """The work of round ``index`` (from 0) for all replicas; or of its ``rehearsal``-th rehearsal (from 1), which
-        draws other devices, so many of them, and other batches."""
-        number = index + 1 + (rehearsal << 32)
+    def cohort(self, index: int, probe: int = 0, devices: int | None = None) -> Cohort:
+        """The work of round ``index`` (from 0) for all replicas; or of its ``probe``-th probe round
+        (from 1), which draws other devices, so many of them, and other batches."""
+        number = index + 1 + (probe << 32)
         seeds = np.asarray(self.seeds)
-        draw = bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
+        draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
         there, (_, session, known) = self.available(index), self.attendance(index)
         draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
         participants = max(1, self.drawn(index)) if devices is None else min(devices, self.fewest(index))

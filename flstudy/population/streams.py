@@ -1,6 +1,6 @@
 """Named independent random streams, counter-based: what a device does in a round never depends on who else is drawn.
 
-A stream is named by (seed, purpose, round, device, ...). ``bits`` hashes whole arrays of such names at once, so that
+A stream is named by (seed, purpose, round, device, ...). ``random_bits`` hashes whole arrays of such names at once:
 a cohort's shuffles need no loop; ``generator`` opens a numpy generator for one name where a distribution is needed.
 """
 
@@ -20,7 +20,7 @@ def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
+def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
     """64 random bits for every name; ``seed`` and ``counters`` are ints or integer arrays that broadcast."""
     with np.errstate(over="ignore"):  # wrapping is the point
         word = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN * np.uint64(1 + zlib.crc32(purpose.encode())))
@@ -31,9 +31,9 @@ def bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """A numpy generator for one name."""
-    return np.random.Generator(np.random.Philox(key=int(bits(seed, purpose, *counters))))
+    return np.random.Generator(np.random.Philox(key=int(random_bits(seed, purpose, *counters))))
 
 
 def torch_seed(seed: int, purpose: str) -> int:
     """A seed for torch's generators, in [0, 2^63)."""
-    return int(bits(seed, purpose) >> np.uint64(1))
+    return int(random_bits(seed, purpose) >> np.uint64(1))

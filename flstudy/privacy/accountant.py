@@ -85,7 +85,7 @@ class Accountant:
         """The Rényi divergences of one round; they add up over rounds, which the library's class does not show."""
         if (sample, noise) not in self._known:
             accountant = self._fresh()
-            with quiet():
+            with without_order_warnings():
                 accountant.compose(self.event(sample, noise))
             self._known[sample, noise] = accountant._rdp
         return self._known[sample, noise]
@@ -122,7 +122,7 @@ class Accountant:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_order_warnings() -> Iterator[None]:
     """Without the library's warnings of orders that it leaves out: they cost tightness, never truth."""
     log = logging.getLogger("absl")
     level = log.level

@@ -49,7 +49,7 @@ def shipped() -> list[Any]:
     """flstudy's own classes that a config can name, and their bases."""
     from flstudy import algorithms, controllers, population
     from flstudy.config.sections import Sampler, Scheduler
-    from flstudy.metrics.suffered import Regret
+    from flstudy.metrics.dynamic_regret import Regret
     from flstudy.privacy import AdaptiveClip, Privacy
 
     found: list[Any] = [algorithms.Algorithm, population.Dataset, population.Partition, population.Drift]

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from flstudy.config import CmaEs, ConfigError, Objective
-from flstudy.metrics.whole import NAMES
+from flstudy.metrics.run_summary import NAMES
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Study

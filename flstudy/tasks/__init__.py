@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from flstudy.tasks.classifiers import Cnn, Logistic, Mlp
 from flstudy.tasks.fasttext import FastText
-from flstudy.tasks.objective import Objective, initial_parameters
 from flstudy.tasks.penalty import Penalty
 from flstudy.tasks.quadratic import Quadratic
 from flstudy.tasks.recurrent import Lstm
 from flstudy.tasks.resnet import ResNet18, ResNet34
 from flstudy.tasks.tags import TagLogistic
 from flstudy.tasks.task import Task
+from flstudy.tasks.task_function import TaskFunction, initial_parameters
 from flstudy.tasks.vgg import Vgg
 from flstudy.tasks.vit import Vit
 
@@ -21,13 +21,13 @@ __all__ = [
     "Logistic",
     "Lstm",
     "Mlp",
-    "Objective",
     "Penalty",
     "Quadratic",
     "ResNet18",
     "ResNet34",
     "TagLogistic",
     "Task",
+    "TaskFunction",
     "Vgg",
     "Vit",
     "initial_parameters",

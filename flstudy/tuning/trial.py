@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from flstudy.config import ConfigError
-from flstudy.metrics.whole import WholeRun
+from flstudy.metrics.run_summary import RunSummary
 from flstudy.study.objectives import worst_value
 from flstudy.tracking.mlflow import mean
 from flstudy.tuning.hang import HangWatch
@@ -116,7 +116,7 @@ class _Trial:
     ) -> None:
         self.config = config  # the study's own, should the overrides make none
         self.objective, self.report, self.tracker, self.beat = config.study.objective, report, tracker, beat
-        self.whole: WholeRun | None = None
+        self.whole: RunSummary | None = None
         self.save: Callable[[Path], None] | None = None
         self.opened = False
         self.status: Status = "finished"
@@ -136,7 +136,7 @@ class _Trial:
         self, records_path: str | Path | None, snapshot: Path | None = None, resume: str | Path | None = None
     ) -> "Coordinator":
         made = self.config
-        self.whole = WholeRun(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
+        self.whole = RunSummary(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
         if records_path is None:
             coordinator = self.config.run(lambda record: self.on_round(record, None))
             self.on_end(None)

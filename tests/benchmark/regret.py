@@ -17,8 +17,8 @@ from workload import made_by, quiet
 from flstudy import Coordinator, Population
 from flstudy.algorithms import Algorithm, FedOmd
 from flstudy.controllers import MasterFL
+from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.regret import noticed
-from flstudy.metrics.suffered import Regret
 from flstudy.population import Digits, LabelSwap, RepeatedDrift
 from flstudy.reporting.figures import to_png
 from flstudy.reporting.figures.style import COLOURS, DASHES, GREY, new_figure, plain

@@ -16,7 +16,7 @@ from flstudy.benchmark.options import PRECISIONS, parse
 from flstudy.benchmark.plain import PRECISIONS as DTYPES
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
-from flstudy.tasks import Objective, initial_parameters
+from flstudy.tasks import TaskFunction, initial_parameters
 
 from ..worlds import run
 
@@ -61,7 +61,7 @@ def test_what_a_run_reports(report: dict[str, Any]) -> None:
         assert r["x_plain"] == pytest.approx(r["seed_rounds_per_s"] / best)
         assert sum(r["shares"].values()) == pytest.approx(1, abs=0.02)
         assert min(r["shares"].values()) > -0.02
-        assert 0 < r["useful_share"] <= 1
+        assert 0 < r["lane_utilization"] <= 1
         assert r["steps_per_seed_round"] == 400
         assert 0 < r["peak_mib"] < r["process_mib"]
         assert len(r["repeats"]) in ((1, 2) if r["executor"] == "plain" else (2,))  # a slower plain loop has one
@@ -101,7 +101,7 @@ def test_the_plain_loop_does_the_same_work(name: str) -> None:
     loop = PlainLoop(workload, population.store, torch.device("cpu"))
     done = loop.round(population.cohort(0))
     module = run(workload.algorithm(), 1, population=population, task=task, precision="32-true", executor="sequential")
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     model = layout.flat({name: p.detach() for name, p in loop.model.named_parameters()})
     assert (model - module.server.x[0]).abs().max() < 1e-5
     assert not torch.equal(model, initial_parameters(workload.task(), layout, None))

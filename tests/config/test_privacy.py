@@ -51,7 +51,7 @@ REFUSED = [
     ),
     (
         {**PRIVATE, **SESSIONS, "controller": "DynamicInitialModel"},
-        "privacy: DynamicInitialModel rehearses rounds, whose uploads no noise covers; use another controller",
+        "privacy: DynamicInitialModel plays probe rounds, whose uploads no noise covers; use another controller",
     ),
     (
         {**PRIVATE, "population.sampling": "poisson", "population.participants": 0},
@@ -67,13 +67,13 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides, sentence):
 
 def test_a_section_reaches_the_coordinator_and_is_written_down():
     config = load(QUICK, {**PRIVATE, "privacy.noise": 0.9, "privacy.adaptive_clip.lr": 0.1})
-    guard = config.build()[0].guard
-    assert guard.private
-    assert guard.privacy.orders == [2.0, 8.0]
-    assert guard.privacy.adaptive_clip.lr == 0.1
+    aggregator = config.build()[0].aggregator
+    assert aggregator.private
+    assert aggregator.privacy.orders == [2.0, 8.0]
+    assert aggregator.privacy.adaptive_clip.lr == 0.1
     assert config.flat()["privacy.clip"] == 0.5
     assert config.plain()["privacy"]["adaptive_clip"]["quantile"] == 0.5
-    assert not load(QUICK).build()[0].guard.private
+    assert not load(QUICK).build()[0].aggregator.private
 
 
 def test_a_study_does_not_let_its_trials_end_early():

@@ -13,10 +13,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from flstudy import Coordinator
 from flstudy.algorithms import FedAdam, FedAvg, FedOmd, Layout
-from flstudy.controllers import Block, Instance, MasterFL, Moment, Rate, running
+from flstudy.controllers import BlockSchedule, Instance, MasterFL, Moment, Rate, running_instance
 from flstudy.federation.steps import received, step
 from flstudy.population import SuddenDrift
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 from ..references.masterfl import master
 from ..worlds import DEVICES, SEEDS, difference, logistic, measured, run, trainer, world
@@ -33,7 +33,7 @@ RATES = [Rate(), Rate(c1=2.0), Rate(c1=0.5, c2=1.0), Rate(c1=1.0, c2=5.0)]
 def test_figure_1():
     """One instance of 16 rounds, two of 4, two of 2, five of 1: the longest runs in round 0, pauses for eight rounds,
     goes on for three and pauses again; those of one round that follow each other are two."""
-    assert [running(FIGURE, offset).order for offset in range(16)] == [
+    assert [running_instance(FIGURE, offset).order for offset in range(16)] == [
         4, 0, 1, 1, 2, 0, 0, 2, 0, 4, 4, 4, 2, 0, 1, 1
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_figure_1_in_a_run():
     population = world()
     module = run(OMD, 16, population=population, task=logistic(), controllers=[Figure(rounds=500)])
     assert [int(server.t) for server in module.servers] == [1, 1, 1, 2, 1, 1, 1, 2, 1, 2, 3, 4, 1, 1, 1, 2]
-    orders = [running(FIGURE, offset).order for offset in range(16)]
+    orders = [running_instance(FIGURE, offset).order for offset in range(16)]
     assert [float(server.pace) for server in module.servers] == pytest.approx([2 ** (-k / 2) for k in orders])
     assert measured(module, "master/instance_order").flatten().tolist() == orders
 
@@ -84,7 +84,7 @@ def test_figure_1_in_a_run():
 @pytest.mark.parametrize("rho", RATES)
 def test_schedules_cover_every_round_and_nest(rho):
     for seed, number, order in itertools.product(range(6), range(3), (0, 1, 4, 6)):
-        block = Block(seed, number, order, rho)
+        block = BlockSchedule(seed, number, order, rho)
         instances = block.instances()
         assert instances[0] == Instance(order, 0, 2**order - 1)  # always there
         assert len(set(instances)) == len(instances)
@@ -96,19 +96,19 @@ def test_schedules_cover_every_round_and_nest(rho):
         for offset in range(2**order):
             covering = [i for i in instances if i.first <= offset <= i.last]
             assert block.covering(offset) == sorted(covering)
-            assert running(covering, offset) == min(covering)  # the shortest
-    assert Block(0, 0, 6, rho).instances() == Block(0, 0, 6, rho).instances()
+            assert running_instance(covering, offset) == min(covering)  # the shortest
+    assert BlockSchedule(0, 0, 6, rho).instances() == BlockSchedule(0, 0, 6, rho).instances()
 
 
 def test_schedules_differ_between_seeds_and_blocks():
-    schedules = [tuple(Block(seed, number, 6, Rate()).instances()) for seed in range(5) for number in range(5)]
+    schedules = [tuple(BlockSchedule(seed, number, 6, Rate()).instances()) for seed in range(5) for number in range(5)]
     assert len(set(schedules)) == 25
 
 
 @pytest.mark.parametrize("rho", RATES)
 def test_as_many_instances_as_expected(rho):
     m, blocks = 6, 400
-    found = [Block(3, number, m, rho).instances() for number in range(blocks)]
+    found = [BlockSchedule(3, number, m, rho).instances() for number in range(blocks)]
     for k in range(m + 1):
         p, places = rho(2**m) / rho(2**k), blocks * 2 ** (m - k)
         count = sum(instance.order == k for instances in found for instance in instances)
@@ -186,7 +186,7 @@ def test_master_equals_its_transcription(on_detect, c1, scale, fired):
         loss, settings = changing(seed), {"c1": c1, "c2": 0.01, "delta": 0.1, "on_detect": on_detect}
 
         def draw(block, k, place, seed=seed):
-            return float(bits(seed, "instances", block, k, place) >> 11) / 2**53
+            return float(random_bits(seed, "instances", block, k, place) >> 11) / 2**53
 
         ours = play(MasterFL(rounds=200, rho_hat_scale=scale, **settings), loss, 230, seed)
         theirs = master(lambda t, k, loss=loss: bounded(loss(t, k)), 200, 230, draw, scale=scale, **settings)
@@ -260,7 +260,7 @@ def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
     resumed = go(14, ckpt_path=str(tmp_path / "epoch=9.ckpt"))  # in the middle of a block, with paused instances
     assert float(measured(whole, "master/block_order")[9].min()) >= 0
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.control.states[0], resumed.control.states[0], strict=True):
+    for one, other in zip(whole.runner.states[0], resumed.runner.states[0], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[10:], measured(resumed, *names))
@@ -285,14 +285,14 @@ def test_where_a_block_begins(restart):
         return
     assert difference(module.servers[6].x, first) == 0
     moving = played(MasterFL(rounds=14, restart_init=restart), rounds=7)
-    begun = moving.control.states[0].start
+    begun = moving.runner.states[0].start
     assert difference(begun, moving.servers[2].x) == 0 if restart == "warm" else difference(begun, first) == 0
 
 
 def test_no_more_servers_than_orders_are_kept():
     module = played(MasterFL(rounds=14), rounds=3)
-    state = module.control.states[0]
-    assert state.paused.x.shape == (3, 5, module.objective.layout.n)  # orders 0 … ⌈log₂ 14⌉
+    state = module.runner.states[0]
+    assert state.paused.x.shape == (3, 5, module.task_function.layout.n)  # orders 0 … ⌈log₂ 14⌉
 
 
 def test_any_algorithm_runs_with_its_own_rate():

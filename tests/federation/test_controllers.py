@@ -21,7 +21,7 @@ def test_restart_begins_anew_and_says_so():
     for before in range(2):
         assert difference(module.servers[before], plain.servers[before]) == 0
     assert difference(module.servers[2], plain.servers[2]) > 1e-3
-    start = torch.vmap(lambda x: algorithm.server_init(x, module.objective.layout))(
+    start = torch.vmap(lambda x: algorithm.server_init(x, module.task_function.layout))(
         torch.stack([run(FedAvg(lr=1e-300), 1, seeds=(s,), initial="seeded").server.x[0] for s in (0, 44)])
     )
     work = population.cohort(2)
@@ -70,10 +70,10 @@ def test_controllers_keep_their_state_and_replace_the_server_s():
     module = run(FedAvg(lr=1e-300), 3, controllers=[Shift(), Shift()], population=drifting(), seeds=(0, 44))
     plain = run(FedAvg(lr=1e-300), 3, population=drifting(), seeds=(0, 44))
     assert difference(module.server.x, plain.server.x) <= 1e-14
-    for state in module.control.states:
+    for state in module.runner.states:
         assert state.rounds.tolist() == [3, 3]
         assert state.losses.tolist() == pytest.approx(module.record.metrics["train/loss"], abs=1e-12)
-    assert difference(module.control.states[0].losses, torch.tensor(plain.record.metrics["train/loss"])) > 1e-3
+    assert difference(module.runner.states[0].losses, torch.tensor(plain.record.metrics["train/loss"])) > 1e-3
     assert len(module.records[0].events) == 4
 
 

@@ -65,18 +65,18 @@ def test_personalised_accuracy(scene):
         assert record.metrics["test/personal_accuracy_spread"][s] == pytest.approx(np.std(each), abs=1e-12)
 
 
-def test_a_radio_cell_charges_what_travels_and_the_rehearsals_of_a_session():
+def test_a_radio_cell_charges_what_travels_and_the_probe_rounds_of_a_session():
     wireless = Wireless(bandwidth=1e5, complexity=2.0)
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2)
     controller = DynamicInitialModel(gradient_rounds=2, gradient_devices=1)
     seeds = (0, 44)
     module = run(HypCluster(lr=0.1), 6, population=population, controllers=[controller], wireless=wireless, seeds=seeds)
-    bits = 8 * 8 * module.objective.layout.n
+    bits = 8 * 8 * module.task_function.layout.n
     for index, record in enumerate(module.records):
         work = module.population.cohort(index)
         cost = wireless.costs(
             seeds, index + 1, work.jobs.client, down=2 * bits, up=bits + 8 * 8 * 2, steps=work.batches.steps,
-            batch_size=4, parameters=module.objective.layout.n,
+            batch_size=4, parameters=module.task_function.layout.n,
         )  # fmt: skip
         extra = record.metrics["wireless/initialization_s"]
         assert all((value > 0) == (index in (2, 4)) for value in extra)
@@ -107,7 +107,7 @@ def test_steps_epochs_and_losses(scene):
         assert record.metrics["fit/steps"] == work.batches.steps.double().mean(1).tolist()
         assert record.metrics["fit/epochs"] == [2.0, 2.0]
         assert record.metrics["fit/total_epochs"] == [2.0 * work.batches.steps.shape[1]] * 2
-        assert 0 < record.metrics["fit/useful_share"][0] <= 1
+        assert 0 < record.metrics["fit/lane_utilization"][0] <= 1
         assert record.metrics["time/round_s"][0] > 0
         assert record.round == index + 1
 

@@ -9,7 +9,7 @@ import torch
 
 from flstudy.algorithms import FedAda2, FedAdam, FedAvg, FedDyn, Inbox, Mime, Scaffold
 from flstudy.controllers import Average, Controller, DynamicInitialModel
-from flstudy.federation.guard import Guard
+from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.population import AlternatingGroups
 from flstudy.privacy import Accountant, AdaptiveClip, Privacy, Sample
 
@@ -37,17 +37,17 @@ class Spy(Controller):
 
 
 class Uploads:
-    """Stands where the guard does and keeps what comes in and goes out."""
+    """Stands where the aggregator does and keeps what comes in and goes out."""
 
     def __init__(self, monkeypatch):
-        self.seen, call = [], Guard.__call__
+        self.seen, call = [], PrivateAggregator.__call__
 
-        def kept(guard, inbox, index):
-            told = call(guard, inbox, index)
+        def kept(aggregator, inbox, index):
+            told = call(aggregator, inbox, index)
             self.seen.append((inbox, told))
             return told
 
-        monkeypatch.setattr(Guard, "__call__", kept)
+        monkeypatch.setattr(PrivateAggregator, "__call__", kept)
 
 
 @pytest.mark.parametrize("privacy", [Privacy(), Privacy(clip=1e30), Privacy(clip=1e30, sampling="poisson")])
@@ -164,15 +164,15 @@ def test_a_target_ends_the_run_or_chooses_the_noise(tmp_path):
 def test_what_is_refused_before_the_first_round():
     with pytest.raises(ValueError, match="devices of Mime answer a survey"):
         run(Mime(), 1, privacy=NOISY)
-    with pytest.raises(ValueError, match=r"DynamicInitialModel rehearses rounds"):
+    with pytest.raises(ValueError, match=r"DynamicInitialModel plays probe rounds"):
         run(average(), 1, privacy=NOISY, controllers=[DynamicInitialModel()])
     with pytest.raises(ValueError, match=r"sampling must be the population's, fixed, got poisson"):
         run(average(), 1, privacy=Privacy(clip=1.0, noise=1.0, sampling="poisson"))
     with pytest.raises(ValueError, match=r"count_noise must be > noise / 2"):
         run(average(), 1, privacy=Privacy(clip=1.0, noise=1.0, adaptive_clip=AdaptiveClip(count_noise=0.1)))
-    guard = Guard(Privacy(clip=1.0, noise=1.0, delta=0.2, orders=[2.0]), average(), (), (0,))
+    aggregator = PrivateAggregator(Privacy(clip=1.0, noise=1.0, delta=0.2, orders=[2.0]), average(), (), (0,))
     with pytest.warns(UserWarning, match=r"privacy\.delta = 0\.2 is not below 1 / N = 0\.166667"):
-        guard.start(world().settle((0,)), 1, None)
+        aggregator.start(world().settle((0,)), 1, None)
 
 
 def test_controllers_are_not_told_what_is_not_private():

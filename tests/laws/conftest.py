@@ -17,7 +17,7 @@ def loop(goes_on, body, state):
 def without_compiler(monkeypatch):
     """The compiled path with the compiler left out, and nothing compiled yet."""
     monkeypatch.setattr(programs, "_compiled", {})
-    monkeypatch.setattr(programs, "_objectives", {})
+    monkeypatch.setattr(programs, "_task_functions", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
     monkeypatch.setattr(programs, "while_loop", loop)
     monkeypatch.setattr(programs, "WINDOW", 3)  # shorter than the fits

@@ -53,7 +53,7 @@ def test_the_warning_names_the_lanes(monkeypatch):
     executor = run(FedAvg(lr=0.1), 1).executor
     monkeypatch.setattr(executor, "_train", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
     cohort = world().settle((0,)).cohort(0)
-    servers = FedAvg(lr=0.1).server_init(torch.zeros(1, executor.objective.layout.n), executor.objective.layout)
+    servers = FedAvg(lr=0.1).server_init(torch.zeros(1, executor.task_function.layout.n), executor.task_function.layout)
     with (
         pytest.warns(UserWarning, match="out of memory with 6 lanes at once: going on with max_lanes 3"),
         pytest.raises(torch.OutOfMemoryError),  # not even one lane fits

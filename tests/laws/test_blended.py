@@ -9,7 +9,7 @@ from flstudy.algorithms import FedAda2, FedAdaGrad, FedBlended, JointAdaptivity,
 from flstudy.algorithms.parts.blend import drawn
 from flstudy.algorithms.parts.memory import rule_memory
 from flstudy.config import ConfigError, load
-from flstudy.tasks import Cnn, Objective
+from flstudy.tasks import Cnn, TaskFunction
 
 from ..worlds import DEVICES, SIZES, difference, drifting, measured, run, world
 
@@ -94,7 +94,7 @@ def test_a_strategy_s_steps_are_all_that_is_done(executor):
 
 
 def test_a_device_s_memory_is_that_of_the_dearest_strategy():
-    layout = Objective(Cnn((1, 28, 28), 10)).layout
+    layout = TaskFunction(Cnn((1, 28, 28), 10)).layout
     blended = FedBlended(strategies=(Strategy("sgd"), Strategy("sm3_adagrad"), Strategy("adagrad")))
     assert device_memory(blended, layout) == device_memory(JointAdaptivity(), layout)
     saving = FedBlended(strategies=(Strategy("sgd"), Strategy("sm3_adagrad")))

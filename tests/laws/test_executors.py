@@ -26,7 +26,7 @@ def agree(modules, bound):
     """All of a run's tensors and measurements are the same, whoever carried it out."""
     first, *others = modules
     names = [name for name in first.record.metrics if name.split("/")[0] in ("train", "fit", "server", "traffic")]
-    names.remove("fit/useful_share")  # how much of the work was not padding, which is an executor's own
+    names.remove("fit/lane_utilization")  # how much of the work was not padding, which is an executor's own
     assert {*LOCAL, "server/update_norm", "traffic/up_bytes"} <= set(names)
     for other in others:
         assert difference(state(first), state(other)) <= bound
@@ -161,7 +161,7 @@ def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
     agree([*plain, *masked], 1e-12)
     assert masked[0].executor.programs.compiled
     assert programs.compilations() >= 1
-    assert measured(masked[0], "fit/useful_share").max() < 1 == measured(plain[0], "fit/useful_share").min()
+    assert measured(masked[0], "fit/lane_utilization").max() < 1 == measured(plain[0], "fit/lane_utilization").min()
 
 
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")

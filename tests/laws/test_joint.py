@@ -15,7 +15,7 @@ from flstudy.algorithms import (
     device_memory,
 )
 from flstudy.execution.trees import nbytes
-from flstudy.tasks import Cnn, Objective
+from flstudy.tasks import Cnn, TaskFunction
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, logistic, measured, run
 
@@ -108,7 +108,7 @@ def test_counting_epochs_sends_one_number_more(cls):
 
 
 def test_devices_with_sm3_keep_far_less_than_the_model():
-    layout = Objective(Cnn((1, 28, 28), 62)).layout
+    layout = TaskFunction(Cnn((1, 28, 28), 62)).layout
     model = 4 * layout.n
     assert device_memory(FedAvg(), layout) == 0
     assert device_memory(JointAdaptivity(), layout) == model
@@ -124,7 +124,7 @@ def test_devices_with_sm3_keep_far_less_than_the_model():
 @pytest.mark.parametrize("algorithm", [FedAda2(lr=0.1), JointAdaptivity(lr=0.1), FedAda2(lr=0.1, sm3="I", delay=2)])
 def test_memory_is_that_of_a_device_in_a_run(algorithm):
     module = run(algorithm, 1, population=drifting(), task=logistic())
-    layout, x = module.objective.layout, module.server.x[0]
+    layout, x = module.task_function.layout, module.server.x[0]
     local = algorithm.local_start(type(algorithm).broadcast(algorithm, module.server, None)._replace(x=x), (), layout)
     assert device_memory(algorithm, layout, torch.float64) == nbytes(local.rule, 1)
 

@@ -54,7 +54,7 @@ def test_after_one_step_each_mime_has_done_the_centralised_step(base):
 ])  # fmt: skip
 def test_what_travels_depends_on_the_base(cls, base, down):
     module = run(cls(lr=0.1, base=base), 1, population=drifting())
-    vector = 4 * 8 * module.objective.layout.n  # four jobs
+    vector = 4 * 8 * module.task_function.layout.n  # four jobs
     travelled = measured(module, "traffic/down_bytes", "traffic/up_bytes").flatten()
     assert (travelled / vector).tolist() == [down, 2]  # up: the gradient of the survey, and Δ
 

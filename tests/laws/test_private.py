@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from torch.utils import _pytree as pytree
 
-from flstudy.federation.guard import Guard
+from flstudy.federation.private_aggregator import PrivateAggregator
 
 from ..worlds import difference, drifting, run, shipped
 
@@ -16,17 +16,17 @@ METHODS = {name: method(weighting="uniform") for name, method in shipped().items
 ADMITTED = {name: one for name, one in METHODS.items() if not (one.asks or one.oracle or one.reads_each)}
 
 
-def averaged(guard, inbox, index):
-    """What a guard without noise and bound would show."""
+def averaged(aggregator, inbox, index):
+    """What an aggregator without noise and bound would show."""
     mean = pytree.tree_map(lambda leaf: leaf.mean(1), inbox.uploads)
-    return guard._told(inbox, mean, inbox.weights.shape[1])
+    return aggregator._told(inbox, mean, inbox.weights.shape[1])
 
 
 @pytest.mark.parametrize("name", ADMITTED)
 def test_servers_need_the_mean_only(name, monkeypatch):
     algorithm = dataclasses.replace(ADMITTED[name], lr=0.1)
     plain = run(algorithm, 2, population=drifting(), executor="sequential")
-    monkeypatch.setattr(Guard, "__call__", averaged)
+    monkeypatch.setattr(PrivateAggregator, "__call__", averaged)
     shown = run(algorithm, 2, population=drifting(), executor="sequential")
     assert difference(plain.server, shown.server) < 1e-10
     assert all(

@@ -7,7 +7,7 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Batch, Inbox, Job
 from flstudy.algorithms.parts.hyper import traced
 from flstudy.execution import Sequential, Vectorized
-from flstudy.execution.executor import Ground, gradient
+from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import take
 
 from ..worlds import difference, drifting, run
@@ -55,7 +55,7 @@ def pure(function, *arguments):
 @pytest.mark.parametrize("name", CASES)
 def test_methods_are_pure(name, scenes):
     module, population = scenes(name)
-    algorithm, objective, layout = CASES[name], module.objective, module.objective.layout
+    algorithm, task_function, layout = CASES[name], module.task_function, module.task_function.layout
     server, work = take(module.server, 0), population.cohort(2)
     x = server.x.view(-1, layout.n)[0]
     pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
@@ -67,10 +67,10 @@ def test_methods_are_pure(name, scenes):
     local = pure(algorithm.local_start, msg, client, layout)
     inputs, labels = module.executor.store.gather(work.batches.rows[0, 0, 0], work.batches.concept[0, 0])
     batch = Batch(inputs, labels, work.batches.rows[0, 0, 0] >= 0)
-    grad = gradient(algorithm, objective, msg, client)
+    grad = gradient(algorithm, task_function, msg, client)
     for _ in range(2):
         local, _ = pure(lambda local: algorithm.local_step(local, batch, grad, msg, client), local)
-    pure(algorithm.loss, objective, local.y, batch, msg, client)
+    pure(algorithm.loss, task_function, local.y, batch, msg, client)
     pure(algorithm.correct, torch.ones_like(x), local.y, msg, client)
     upload, _ = pure(algorithm.local_end, local, msg, client)
     pure(algorithm.personal, local, client)
@@ -101,7 +101,7 @@ def test_the_order_of_jobs_means_nothing(name, kind, scenes):
     module, population = scenes(name)
     algorithm, work, order = CASES[name], population.cohort(2), torch.tensor([3, 2, 0, 1])
     clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
-    executor = kind(Ground(module.objective, module.executor.store))
+    executor = kind(TrainingContext(module.task_function, module.executor.store))
     given = (module.server, clients, work.jobs, work.batches)
     before = bits(given)
     straight = executor.fit(algorithm, *given)

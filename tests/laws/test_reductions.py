@@ -227,7 +227,9 @@ def test_replicas_equal_separate_runs_where_each_has_its_own_data():
 
 def check_replicas(together, apart):
     """Each replica of one run is the run of its seed alone: server, rows of the devices, every measurement."""
-    names = [name for name in together.record.metrics if not name.startswith("time/") and name != "fit/useful_share"]
+    names = [
+        name for name in together.record.metrics if not name.startswith("time/") and name != "fit/lane_utilization"
+    ]
     assert {"valid/accuracy", "test/accuracy_spread", "test/personal_accuracy", "server/update_norm"} <= set(names)
     slot, everything = together.bank.slot, measured(together, *names)
     for s, alone in enumerate(apart):
@@ -279,7 +281,7 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
 def test_traffic(name, executor):
     for precision, size in (("64-true", 8), ("32-true", 4)):
         module = run(plain()[name], 1, executor=executor, precision=precision, seeds=(0, 44), population=drifting())
-        vector, number = 4 * size * module.objective.layout.n, 4 * size  # four jobs
+        vector, number = 4 * size * module.task_function.layout.n, 4 * size  # four jobs
         vectors, numbers = TRAFFIC[name][:2], TRAFFIC[name][2:] or (0, 0)
         metrics = module.record.metrics
         down, up = (metrics[f"traffic/{way}_bytes"] for way in ("down", "up"))

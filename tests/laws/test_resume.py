@@ -102,10 +102,10 @@ def test_sessions_and_what_is_remembered_of_them_resume_as_well(tmp_path):
 
     whole = go(7)
     half = go(4)  # the remembered models and gradients of sessions 2 to 4
-    assert half.control.states[0].models.shape[1] == 3
+    assert half.runner.states[0].models.shape[1] == 3
     resumed = go(7, ckpt_path=str(tmp_path / "epoch=3.ckpt"))
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.control.states[0], resumed.control.states[0], strict=True):
+    for one, other in zip(whole.runner.states[0], resumed.runner.states[0], strict=True):
         assert torch.equal(one, other)
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[4:], measured(resumed, *names))

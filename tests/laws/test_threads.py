@@ -17,8 +17,8 @@ from ..worlds import CLASSES, FEATURES, drifting, examples, run, state
 def test_three_threads_are_one_after_another_bit_for_bit(algorithm, monkeypatch):
     made = []
 
-    def three(ground):
-        made.append(Threads(ground, workers=3))
+    def three(context):
+        made.append(Threads(context, workers=3))
         return made[-1]
 
     monkeypatch.setattr(select, "Threads", three)

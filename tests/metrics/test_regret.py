@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedOmd
-from flstudy.metrics.optimum import Asked, shifts
-from flstudy.metrics.regret import count_changes, detections, dynamic_regret, restarts, variation
+from flstudy.metrics.optimum import RoundLoss, shifts
+from flstudy.metrics.regret import count_changes, count_restarts, detections, dynamic_regret, variation
 from flstudy.population import IncrementalDrift, SuddenDrift
 from flstudy.tasks import Logistic
 
@@ -53,15 +53,15 @@ def test_detections_by_hand():
 
 
 def test_restarts_by_cause():
-    found = restarts([[0, 1, 2, 2], [0, 0, 1, 1]])
+    found = count_restarts([[0, 1, 2, 2], [0, 0, 1, 1]])
     assert (found["block"].tolist(), found["detection"].tolist()) == ([1, 2], [2, 0])
 
 
 def test_the_optimum_is_one_by_the_plain_gradient():
     population = drifting().settle(SEEDS)
-    asked = Asked(population, logistic(), l2=L2)
+    round_loss = RoundLoss(population, logistic(), l2=L2)
     for index in (0, 3):
-        best = asked.optimum(index, tolerance=1e-8)
+        best = round_loss.optimum(index, tolerance=1e-8)
         cohort = population.cohort(index)
         for s in range(3):
             parts = []
@@ -76,19 +76,19 @@ def test_the_optimum_is_one_by_the_plain_gradient():
             assert np.linalg.norm(gradient + L2 * at) <= 1e-8
             assert loss + L2 / 2 * at @ at == pytest.approx(float(best.loss[s]), abs=1e-12)
     near = best.x[:, None] + 0.1 * torch.randn(3, 5, best.x.shape[1], dtype=torch.float64)
-    assert (asked.loss(3, near) > best.loss[:, None]).all()
-    assert difference(asked.loss(3, best.x), best.loss) <= 1e-12
+    assert (round_loss.loss(3, near) > best.loss[:, None]).all()
+    assert difference(round_loss.loss(3, best.x), best.loss) <= 1e-12
 
 
 @pytest.mark.parametrize("penalty", [{"l1": 0.02}, {"l1": 0.01, "l2": 0.05}, {"l2": 0.05}], ids=str)
 def test_the_optimum_under_the_task_s_own_penalty(penalty):
     """0 is in the subdifferential: ∇ + λ₂ x + λ₁ sign(x) = 0 where x is not 0, |∇| ≤ λ₁ where it is."""
     population = drifting().settle((0, 44))
-    asked, bare = (Asked(population, Logistic((FEATURES,), CLASSES, **given)) for given in (penalty, {}))
-    best = asked.optimum(3, tolerance=1e-6)
+    round_loss, bare = (RoundLoss(population, Logistic((FEATURES,), CLASSES, **given)) for given in (penalty, {}))
+    best = round_loss.optimum(3, tolerance=1e-6)
     l1, l2 = penalty.get("l1", 0.0), penalty.get("l2", 0.0)
     for s in range(2):
-        batch, at = asked.batch(3, s), best.x[s]
+        batch, at = round_loss.batch(3, s), best.x[s]
         x, y = batch.x.numpy(), batch.y.numpy()
         gradient = torch.from_numpy(problem.mean_gradient(at.numpy(), x, y, CLASSES)[0]) + l2 * at
         loss = problem.mean_gradient(at.numpy(), x, y, CLASSES)[1]
@@ -97,20 +97,20 @@ def test_the_optimum_under_the_task_s_own_penalty(penalty):
         assert (gradient[at == 0].abs() <= l1 + 1e-6).all()
         assert ((at == 0).sum() > 5) == (l1 > 0)  # what an L1 penalty is for
     near = best.x[:, None] + 0.1 * torch.randn(2, 5, best.x.shape[1], dtype=torch.float64)
-    assert (asked.loss(3, near) > best.loss[:, None]).all()
+    assert (round_loss.loss(3, near) > best.loss[:, None]).all()
     assert (bare.loss(3, best.x) < best.loss).all()
     with pytest.raises(ValueError, match="above the tolerance 1e-12: raise tolerance, steps or l2"):
-        asked.optimum(3, tolerance=1e-12, steps=2)
+        round_loss.optimum(3, tolerance=1e-12, steps=2)
 
 
 def test_worlds_that_stand_still_are_solved_once():
     population = world(drift=SuddenDrift(round=4)).settle((0, 44))
-    asked = Asked(population, logistic(), l2=L2)
-    optima = [asked.optimum(index).loss for index in range(6)]
-    assert len(asked._solved) == 4  # two replicas under two concepts
+    round_loss = RoundLoss(population, logistic(), l2=L2)
+    optima = [round_loss.optimum(index).loss for index in range(6)]
+    assert len(round_loss._solved) == 4  # two replicas under two concepts
     assert all(torch.equal(optima[index], optima[0]) for index in (1, 2))
-    models = torch.stack([asked.optimum(index).x for index in (0, 4)], 1)
-    losses = torch.stack([asked.loss(index, models) for index in range(6)], -1)
+    models = torch.stack([round_loss.optimum(index).x for index in (0, 4)], 1)
+    losses = torch.stack([round_loss.loss(index, models) for index in range(6)], -1)
     moved = variation(losses)
     assert count_changes(moved).tolist() == [len(line) for line in shifts(population, 6)] == [1, 1]
     assert (moved[:, 2] > 0.5).all()  # from round 3 to 4
@@ -123,9 +123,9 @@ def test_regret_grows_slower_than_rounds_where_the_world_stands_still():
     """Theorem 2 with η_t = 1/√t."""
     population, rounds = world(batch_size=33, epochs=1), 40
     module = run(FedOmd(lr=1.0, mirror="euclidean", decay="sqrt"), rounds, population=population, task=logistic())
-    asked = Asked(population, logistic())
-    losses = np.stack([asked.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
-    optima = np.stack([asked.optimum(i, tolerance=1e-4).loss.numpy() for i in range(rounds)], -1)
+    round_loss = RoundLoss(population, logistic())
+    losses = np.stack([round_loss.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
+    optima = np.stack([round_loss.optimum(i, tolerance=1e-4).loss.numpy() for i in range(rounds)], -1)
     regret = dynamic_regret(losses, optima)[0]
     assert (np.diff(regret) > 0).all()
     means = regret / np.arange(1, rounds + 1)
@@ -135,11 +135,11 @@ def test_regret_grows_slower_than_rounds_where_the_world_stands_still():
 
 def test_what_cannot_be_asked_is_named():
     with pytest.raises(ValueError, match="settle it first"):
-        Asked(world(), logistic())
+        RoundLoss(world(), logistic())
     population = world().settle((0,))
     with pytest.raises(ValueError, match="l2 must be ≥ 0, got -1"):
-        Asked(population, logistic(), l2=-1)
+        RoundLoss(population, logistic(), l2=-1)
     with pytest.raises(ValueError, match="tolerance must be > 0"):
-        Asked(population, logistic()).optimum(0, tolerance=0)
+        RoundLoss(population, logistic()).optimum(0, tolerance=0)
     with pytest.raises(ValueError, match="above the tolerance 1e-09: raise tolerance, steps or l2"):
-        Asked(population, mlp()).optimum(0, tolerance=1e-9, steps=2)
+        RoundLoss(population, mlp()).optimum(0, tolerance=1e-9, steps=2)

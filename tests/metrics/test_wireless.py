@@ -17,7 +17,7 @@ from flstudy.metrics.channel import (
     shadowing,
 )
 from flstudy.metrics.wireless import Costs, Wireless
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 MAST = (3.5, 10.0, 1.5, 1.0)  # carrier, heights
 RHO = correlation(10, 3.5, 0.5e-3)
@@ -107,7 +107,9 @@ def test_the_product_with_a_triangular_matrix_is_the_plain_recursion(rho, length
 
 
 def test_fading_is_rayleigh_and_forgets_as_rho_says():
-    real, imaginary = (part.double() for part in normals(bits(9, "fading", np.arange(200)[:, None], np.arange(4000))))
+    real, imaginary = (
+        part.double() for part in normals(random_bits(9, "fading", np.arange(200)[:, None], np.arange(4000)))
+    )
     h = gauss_markov(torch.stack((real, imaginary)), RHO, torch.stack((real, imaginary))[..., 0])
     h = torch.complex(h[0], h[1])
     power = h.abs().square()

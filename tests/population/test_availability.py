@@ -74,7 +74,7 @@ def test_fewer_may_be_there_than_shall_take_part():
         Scaffold(lr=0.1), 8, population=world(availability=ScheduledAvailability(schedule=STAYS), participants=3)
     )
     assert [record.metrics["traffic/up_bytes"][0] for record in module.records] == [
-        count * 2 * 8 * module.objective.layout.n for count in (2, 2, 3, 3, 3, 2, 2, 3)
+        count * 2 * 8 * module.task_function.layout.n for count in (2, 2, 3, 3, 3, 2, 2, 3)
     ]
     assert (module.bank.slot[0] >= 0).nonzero().flatten().tolist() == [0, 1, 2, 5]
 

@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from flstudy.algorithms import FedAvg, FedDriftEager, Flash
-from flstudy.federation.guard import Guard
-from flstudy.metrics.optimum import Asked
+from flstudy.federation.private_aggregator import PrivateAggregator
+from flstudy.metrics.optimum import RoundLoss
 from flstudy.population import FreshDraws
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 from flstudy.privacy import Privacy
 
 from ..worlds import DEVICES, SEEDS, difference, drifting, logistic, measured, run, state, world
@@ -79,11 +79,11 @@ def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     assert sorted(one.device_data.held(0, 1, "train", 0)) != sorted(one.device_data.held(1, 1, "train", 0))
 
 
-def test_rehearsals_read_what_the_round_has_brought():
+def test_probe_rounds_read_what_the_round_has_brought():
     population = arriving(participants=DEVICES).settle((0,))
     held = [set(population.device_data.held(0, k, "train", 2).tolist()) for k in range(DEVICES)]
-    for rehearsal in (0, 1, 2):
-        cohort = population.cohort(2, rehearsal)
+    for probe in (0, 1, 2):
+        cohort = population.cohort(2, probe)
         assert [set(rows[rows >= 0].tolist()) for rows in cohort.batches.rows[0]] == held
 
 
@@ -118,12 +118,12 @@ def test_a_run_goes_on_bit_for_bit(algorithm, tmp_path):
 
 def test_the_loss_that_is_asked_for_is_of_what_was_drawn():
     population = arriving(drift=None, participants=DEVICES).settle((0,))
-    asked = Asked(population, logistic(), l2=0.1)
+    round_loss = RoundLoss(population, logistic(), l2=0.1)
     sizes = [int(population.cohort(index).sizes.sum()) for index in (0, 1)]
-    assert [len(asked.batch(index, 0).y) for index in (0, 1)] == sizes
-    assert float(asked.optimum(0).loss) != float(asked.optimum(1).loss)  # another round, another minimum
+    assert [len(round_loss.batch(index, 0).y) for index in (0, 1)] == sizes
+    assert float(round_loss.optimum(0).loss) != float(round_loss.optimum(1).loss)  # another round, another minimum
     still = world(participants=DEVICES).settle((0,))
-    assert float(Asked(still, logistic(), l2=0.1).optimum(1).loss) > 0
+    assert float(RoundLoss(still, logistic(), l2=0.1).optimum(1).loss) > 0
 
 
 def test_what_is_no_size_is_refused():
@@ -138,12 +138,12 @@ def test_what_is_no_size_is_refused():
 
 
 def test_examples_of_others_cannot_be_hidden():
-    guard = Guard(Privacy(clip=1.0, noise=1.0), FedAvg(lr=0.1, weighting="uniform"), (), (0,))
+    aggregator = PrivateAggregator(Privacy(clip=1.0, noise=1.0), FedAvg(lr=0.1, weighting="uniform"), (), (0,))
     with pytest.raises(ValueError, match=r"set population\.data_stream\.source to device"):
-        guard.meets(arriving())
-    guard.meets(arriving(data_stream=FreshDraws(source="device")))
+        aggregator.meets(arriving())
+    aggregator.meets(arriving(data_stream=FreshDraws(source="device")))
 
 
 def test_the_stream_is_its_own():
-    names = {int(bits(0, purpose, 1, 2)) for purpose in ("arrivals", "batches", "participation", "split")}
+    names = {int(random_bits(0, purpose, 1, 2)) for purpose in ("arrivals", "batches", "participation", "split")}
     assert len(names) == 4

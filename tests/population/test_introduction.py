@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from flstudy.algorithms import Batch, FedAvg, HypCluster
-from flstudy.metrics.optimum import Asked, shifts
-from flstudy.metrics.whole import WholeRun
+from flstudy.metrics.optimum import RoundLoss, shifts
+from flstudy.metrics.run_summary import RunSummary
 from flstudy.population import (
     AlternatingGroups,
     ClassIntroduction,
@@ -66,7 +66,7 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(data_stream):
             found += [labels(population, population.evaluation_index(split, index, cohort.jobs.client).rows)]
             found += [labels(population, population.examples_of(split, everybody, index))]
         assert all(one <= set(classes) for one in found)
-        assert set(Asked(population, logistic()).batch(index, 1).y.tolist()) <= set(classes)
+        assert set(RoundLoss(population, logistic()).batch(index, 1).y.tolist()) <= set(classes)
         assert population.concepts(index).unique().tolist() == [sum(index + 1 >= first for first in ROUNDS)]
         for s, line in enumerate(population.members):
             for k, device in enumerate(line):
@@ -82,7 +82,7 @@ def test_rounds_are_drifts_for_metrics_and_regret():
     assert [event.round for event in population.drifts(4)] == [3]
     assert population.drifts(9) == [Event(3, "class 3 appears"), Event(5, "class 1 appears")]
     assert shifts(population, 6) == [ROUNDS, ROUNDS]
-    whole = WholeRun([event.round for event in population.drifts(6)], 6)
+    whole = RunSummary([event.round for event in population.drifts(6)], 6)
     for number in range(1, 7):
         whole.add(number, {"valid/accuracy": [0.9 if number < 3 else 0.4 + number / 20]})
     assert whole.figures()["valid/dip"] == [0.55]
@@ -140,20 +140,20 @@ def test_surveys_of_models_see_the_round_s_examples():
     for s, j, m in np.ndindex(*survey.shape):
         rows = population.device_data.held(s, int(jobs.client[s, j]), "train", 4)
         x, y = population.store.x[rows], population.store.y[rows]
-        losses = module.objective.example_losses(server.x[s, m], Batch(x, y))
+        losses = module.task_function.example_losses(server.x[s, m], Batch(x, y))
         assert float(survey[s, j, m]) == pytest.approx(float(losses.mean()), abs=1e-12)
 
 
 def test_a_census_is_collected_where_something_has_changed(monkeypatch):
-    population, asked = introducing(), []
+    population, round_loss = introducing(), []
     evaluation_index = type(population).evaluation_index
     monkeypatch.setattr(
         type(population),
         "evaluation_index",
-        lambda self, split, index, *a: asked.append((split, index)) or evaluation_index(self, split, index, *a),
+        lambda self, split, index, *a: round_loss.append((split, index)) or evaluation_index(self, split, index, *a),
     )
     run(FedAvg(lr=0.1), 6, population=population, evaluate=True)
-    assert asked == [(split, index) for index in (0, 2, 4) for split in ("valid", "test")]
+    assert round_loss == [(split, index) for index in (0, 2, 4) for split in ("valid", "test")]
 
 
 def test_it_goes_with_a_change_and_with_sessions():

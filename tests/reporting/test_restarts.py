@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flstudy.algorithms import FedOmd
-from flstudy.controllers import Block, Instance, MasterFL, Rate
+from flstudy.controllers import BlockSchedule, Instance, MasterFL, Rate
 from flstudy.population import RepeatedDrift
 from flstudy.reporting import figures, load_study
 from flstudy.reporting.figures.instances import Span, spans, told
@@ -57,7 +57,7 @@ def test_instances_are_found_again_from_the_records(module, results):
         assert all(
             min(covering[number]).order == order for number, order in enumerate(seen.order.tolist(), 1)
         )  # the shortest one ran
-        assert found[0] == Span(Block(seed, 0, 0, Rate()).order, 1, 1)
+        assert found[0] == Span(BlockSchedule(seed, 0, 0, Rate()).order, 1, 1)
     assert told(results, results.trials[1]) is None
 
 

@@ -9,13 +9,13 @@ from flstudy import Coordinator
 from flstudy.algorithms import Batch, FedAvg, Moon
 from flstudy.config import ConfigError, load
 from flstudy.execution.executor import gradient
-from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Objective, ResNet18, ResNet34, Vgg, initial_parameters
+from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg, initial_parameters
 
 from ..config.test_config import QUICK
 from ..laws.test_executors import sequences, texts
 from ..worlds import CLASSES, FEATURES, Ragged, difference, drifting, examples, run, state, world
-from .test_objective import some
 from .test_own_modules import OnlyTrainingStep
+from .test_task_function import some
 
 TASKS = {
     "Mlp": lambda **more: Mlp((3, 4), CLASSES, hidden=5, layers=2, **more),
@@ -35,25 +35,25 @@ def test_features_are_what_the_last_layer_classifies(name, projection):
     torch.manual_seed(1)
     task, (x, _) = TASKS[name](projection=projection).double(), some(name)
     *_, last = (module for module in task.modules() if isinstance(module, nn.Linear))
-    objective = Objective(task)
-    y = initial_parameters(task, objective.layout, None)
+    task_function = TaskFunction(task)
+    y = initial_parameters(task, task_function.layout, None)
     for fixed in (False, True):
-        z = objective.features(y, x, fixed=fixed)
+        z = task_function.features(y, x, fixed=fixed)
         assert z.shape == (len(x), projection or WIDTHS[name])
         logits = task(x)[:, -1] if name == "Lstm" else task(x)
         assert difference(last(z), logits) <= 1e-14
-    assert difference(z, objective.features(objective.layout.split(y), x)) == 0
+    assert difference(z, task_function.features(task_function.layout.split(y), x)) == 0
 
 
 def test_fixed_models_drop_nothing_out_and_those_that_train_do():
     torch.manual_seed(0)
     plain, dropping = (Cnn((2, 6, 6), CLASSES, (3, 4), 6, dropout).double() for dropout in ((0.0, 0.0), (0.5, 0.5)))
-    x, objective = some("Cnn")[0], Objective(dropping)
-    y = initial_parameters(plain, Objective(plain).layout, None)
-    expected = Objective(plain).features(y, x)
-    assert difference(objective.features(y, x, fixed=True), expected) == 0
-    assert difference(objective.features(y, x), expected) > 0.1
-    assert objective.module.training
+    x, task_function = some("Cnn")[0], TaskFunction(dropping)
+    y = initial_parameters(plain, TaskFunction(plain).layout, None)
+    expected = TaskFunction(plain).features(y, x)
+    assert difference(task_function.features(y, x, fixed=True), expected) == 0
+    assert difference(task_function.features(y, x), expected) > 0.1
+    assert task_function.module.training
 
 
 def moon_loss(task, received, last, x, y, algorithm):
@@ -69,35 +69,38 @@ def moon_loss(task, received, last, x, y, algorithm):
 def test_moon_s_gradient_is_autograd_s(name, known):
     torch.manual_seed(2)
     task, received, *last = (TASKS[name](projection=3).double() for _ in range(4))
-    objective, (x, y) = Objective(task), some(name)
-    flat, sent, *kept = (initial_parameters(model, objective.layout, None) for model in (task, received, *last))
+    task_function, (x, y) = TaskFunction(task), some(name)
+    flat, sent, *kept = (initial_parameters(model, task_function.layout, None) for model in (task, received, *last))
     algorithm = Moon(mu=3.0, tau=0.2, buffer=2)
-    client, msg = algorithm.client_init(sent), algorithm.broadcast(algorithm.server_init(sent, objective.layout), None)
+    client, msg = (
+        algorithm.client_init(sent),
+        algorithm.broadcast(algorithm.server_init(sent, task_function.layout), None),
+    )
     client = client._replace(known=client.known + known)
     client.v[:known] = torch.stack(kept)[:known]
-    g, loss = gradient(algorithm, objective, msg, client)(flat, Batch(x, y))
+    g, loss = gradient(algorithm, task_function, msg, client)(flat, Batch(x, y))
     expected = moon_loss(task, received, last[:known], x, y, algorithm)
     expected.backward()
     assert difference(loss, expected) <= 1e-13
     assert difference(g, torch.cat([p.grad.reshape(-1) for p in task.parameters()])) <= 1e-12
     assert all(p.grad is None for model in (received, *last) for p in model.parameters())
     more = torch.cat([x, 5 * x[:2]]), torch.cat([y, y[:2]]), torch.arange(len(y) + 2) < len(y)
-    masked, mean = gradient(algorithm, objective, msg, client)(flat, Batch(*more))
+    masked, mean = gradient(algorithm, task_function, msg, client)(flat, Batch(*more))
     assert difference((masked, mean), (g, loss)) <= 1e-12
     if not known:
-        plain = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y))
+        plain = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y))
         assert difference((g, loss), plain) == 0
 
 
 def test_where_nothing_is_felt_no_gradient_is_lost():
     """Inputs of a dead network: representations of zero, whose angle to others is nobody's."""
     torch.manual_seed(0)
-    objective = Objective(Mlp((3, 4), CLASSES, hidden=5))
+    task_function = TaskFunction(Mlp((3, 4), CLASSES, hidden=5))
     x, y = (part.float() if part.is_floating_point() else part for part in some("Mlp"))
-    flat = torch.zeros(objective.layout.n)
+    flat = torch.zeros(task_function.layout.n)
     algorithm = Moon(mu=3.0)
     client = algorithm.client_init(flat)._replace(known=torch.ones(()))
-    g, loss = gradient(algorithm, objective, algorithm.broadcast(algorithm.server_init(flat, None), None), client)(
+    g, loss = gradient(algorithm, task_function, algorithm.broadcast(algorithm.server_init(flat, None), None), client)(
         flat, Batch(x, y)
     )
     assert torch.isfinite(g).all()

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg, Mime
-from flstudy.execution.executor import Ground, gradient, validation_loss
+from flstudy.execution.executor import TrainingContext, gradient, validation_loss
 from flstudy.execution.survey import Survey
-from flstudy.tasks import Cnn, Logistic, Mlp, Objective, Penalty, initial_parameters
+from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction, initial_parameters
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, world
 
@@ -32,7 +32,7 @@ def some(name):
 @pytest.mark.parametrize("name", MAKE)
 def test_loss_and_gradient_hold_the_penalty_and_measurements_do_not(name):
     batch = some(name)
-    plain, both = (Objective(MAKE[name](**given).double()) for given in ({}, {"l1": L1, "l2": L2}))
+    plain, both = (TaskFunction(MAKE[name](**given).double()) for given in ({}, {"l1": L1, "l2": L2}))
     x = torch.randn(plain.layout.n, dtype=torch.float64)
     x[::4] = 0
     penalty = L1 * x.abs().sum() + L2 / 2 * x @ x
@@ -41,11 +41,11 @@ def test_loss_and_gradient_hold_the_penalty_and_measurements_do_not(name):
         assert torch.equal(both.fit(y, batch), plain(y, batch))
         assert torch.equal(both.example_losses(y, batch), plain.example_losses(y, batch))
         assert torch.equal(both.example_correct(y, batch), plain.example_correct(y, batch))
-    slopes = [gradient(FedAvg(lr=0.1), objective, None, None)(x, batch)[0] for objective in (plain, both)]
+    slopes = [gradient(FedAvg(lr=0.1), task_function, None, None)(x, batch)[0] for task_function in (plain, both)]
     assert difference(slopes[1], slopes[0] + L1 * x.sign() + L2 * x) <= 1e-12  # 0 is a subgradient at 0
     for rule in ("mean", "sum"):
         stopping = [
-            validation_loss(FedAvg(lr=0.1, valid_loss=rule), objective, x, batch) for objective in (plain, both)
+            validation_loss(FedAvg(lr=0.1, valid_loss=rule), task_function, x, batch) for task_function in (plain, both)
         ]
         assert torch.equal(*stopping)
     task = MAKE[name](l1=L1, l2=L2).double()
@@ -64,7 +64,7 @@ def test_nothing_is_computed_where_nothing_is_asked():
     for given, count in (({}, 0), ({"l1": 0.1}, 1)):
         task = Logistic((FEATURES,), CLASSES)
         task.regulariser = Watched(**given)
-        Objective(task)(torch.randn(52), Batch(torch.randn(3, FEATURES), torch.tensor([0, 1, 2])))
+        TaskFunction(task)(torch.randn(52), Batch(torch.randn(3, FEATURES), torch.tensor([0, 1, 2])))
         assert len(calls) == count
     assert not Penalty()
     one = run(FedAvg(lr=0.1), 2, task=Logistic((FEATURES,), CLASSES), initial="seeded")
@@ -83,7 +83,10 @@ def test_l2_is_weight_decay():
 
 def test_evaluation_reports_losses_without_the_penalty():
     module = run(FedAvg(lr=0.1), 2, population=world(), task=MAKE["Logistic"](l2=0.5), initial="seeded", evaluate=True)
-    population, survey = module.population, Survey(Ground(Objective(MAKE["Logistic"]()), module.population.store))
+    population, survey = (
+        module.population,
+        Survey(TrainingContext(TaskFunction(MAKE["Logistic"]()), module.population.store)),
+    )
     scores = survey.population(module.server.x, population.evaluation_index("valid", 1), population.concepts(1))
     assert module.record.metrics["valid/loss"][0] == pytest.approx(float(scores.loss.mean()), abs=1e-6)
 
@@ -93,9 +96,11 @@ def test_gradients_over_all_examples_hold_it():
     run(Mime(lr=0.1), 1, population=world(), task=MAKE["Logistic"](l1=0.1), initial="seeded")
     store, rows = world().settle((0,)).store, torch.arange(7)[None, None]
     task, x = MAKE["Logistic"](l1=L1, l2=L2).double(), torch.randn(1, 52, dtype=torch.float64)
-    (of_survey,) = Survey(Ground(Objective(task), store)).gradients(x, rows, torch.zeros(1, 1, dtype=torch.int64))
+    (of_survey,) = Survey(TrainingContext(TaskFunction(task), store)).gradients(
+        x, rows, torch.zeros(1, 1, dtype=torch.int64)
+    )
     batch = Batch(store.x[:7], store.y[:7])
-    (slope, _) = gradient(FedAvg(lr=0.1), Objective(task), None, None)(x[0], batch)
+    (slope, _) = gradient(FedAvg(lr=0.1), TaskFunction(task), None, None)(x[0], batch)
     assert difference(of_survey[0], slope) <= 1e-12
 
 

@@ -20,7 +20,7 @@ from flstudy.population import (
     Svhn,
     TinyImageNet,
 )
-from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Objective, ResNet18, ResNet34, Vgg, initial_parameters
+from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg, initial_parameters
 
 from ..worlds import CLASSES, difference, examples, run, state, world
 
@@ -123,7 +123,7 @@ def test_a_text_is_the_mean_of_its_words():
 )
 def test_seeds_draw_initial_parameters_from_torch_s_distributions(make, random):
     task = make()
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     one, again, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 0, 1))
     for name, deviation in random.items():
         assert float(one[name].std()) == pytest.approx(deviation, rel=0.05)
@@ -196,16 +196,18 @@ def test_a_projection_is_a_dense_layer():
 def test_mapped_gradients_of_a_resnet_are_those_of_each_lane(kind):
     torch.manual_seed(0)
     task = kind(TINY, CLASSES, stem="cifar").double()
-    objective = Objective(task)
+    task_function = TaskFunction(task)
     x, y = torch.randn(2, 2, *TINY, dtype=torch.float64), torch.tensor([[0, 1], [2, 3]])
-    models = torch.stack([initial_parameters(task, objective.layout, seed).double() for seed in (0, 1)])
+    models = torch.stack([initial_parameters(task, task_function.layout, seed).double() for seed in (0, 1)])
 
     def loss(model, x, y):
-        return objective.example_losses(objective.layout.split(model), type("Batch", (), {"x": x, "y": y})).mean()
+        return task_function.example_losses(
+            task_function.layout.split(model), type("Batch", (), {"x": x, "y": y})
+        ).mean()
 
     mapped = torch.vmap(grad_and_value(loss))(models, x, y)
     for lane in range(2):
-        parts = objective.layout.split(models[lane])
+        parts = task_function.layout.split(models[lane])
         task.load_state_dict(parts)
         task.zero_grad()
         value = nn.functional.cross_entropy(task(x[lane]), y[lane])
@@ -231,7 +233,7 @@ def test_executors_agree_on_a_resnet():
 
 def test_a_resnet_starts_from_he_s_distribution_whatever_the_seed():
     task = ResNet18(IMAGE, 10)
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
     for name in ("network.layer1.0.conv1.weight", "network.layer4.1.conv2.weight"):
         expected = (2 / (one[name].shape[0] * 9)) ** 0.5

@@ -11,10 +11,10 @@ from torch.func import grad_and_value
 from torch.nn import functional as F
 
 from flstudy.algorithms import Batch
-from flstudy.execution import Ground
+from flstudy.execution import TrainingContext
 from flstudy.execution.survey import Survey
 from flstudy.population import EvaluationIndex, ExampleStore
-from flstudy.tasks import Lstm, Objective, initial_parameters
+from flstudy.tasks import Lstm, TaskFunction, initial_parameters
 from flstudy.tasks.recurrence import recurrence
 from flstudy.tasks.recurrent import LstmLayers
 
@@ -62,8 +62,8 @@ def test_reset_draws_what_torch_draws():
         torch.manual_seed(1)
         module.reset_parameters()
     assert difference(ours.state_dict(), theirs.state_dict()) == 0
-    objective = Objective(task())
-    assert difference(*(initial_parameters(task(), objective.layout, seed) for seed in (0, 1))) > 0.01
+    task_function = TaskFunction(task())
+    assert difference(*(initial_parameters(task(), task_function.layout, seed) for seed in (0, 1))) > 0.01
 
 
 def test_gradient_of_the_recurrence():
@@ -110,10 +110,10 @@ def test_mapped_gradients_are_those_of_each_lane(axes):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_mapped_tasks_are_each_device_s(layers):
-    objective = Objective(task(layers))
-    models = torch.stack([initial_parameters(task(layers), objective.layout, seed) for seed in range(3)])
+    task_function = TaskFunction(task(layers))
+    models = torch.stack([initial_parameters(task(layers), task_function.layout, seed) for seed in range(3)])
     x, y = tokens(3, 4, LENGTH), tokens(3, 4, LENGTH, seed=1)
-    step = grad_and_value(lambda model, x, y: objective(model, Batch(x, y)))
+    step = grad_and_value(lambda model, x, y: task_function(model, Batch(x, y)))
     mapped = torch.vmap(step, randomness="different")(models, x, y)
     single = [step(models[lane], x[lane], y[lane]) for lane in range(3)]
     assert difference(mapped, tuple(torch.stack(parts) for parts in zip(*single, strict=True))) <= 1e-12
@@ -173,19 +173,19 @@ def test_labels_of_positions_drift_and_padding_stays():
 def test_survey_of_sequences(monkeypatch):
     """Chunks are as much smaller as sequences are longer."""
     monkeypatch.setattr("flstudy.execution.survey.CHUNK", 2 * LENGTH)
-    objective = Objective(task())
-    models = torch.stack([initial_parameters(task(), objective.layout, seed) for seed in range(2)])
+    task_function = TaskFunction(task())
+    models = torch.stack([initial_parameters(task(), task_function.layout, seed) for seed in range(2)])
     table = torch.stack([torch.arange(WORDS), torch.arange(WORDS).flip(0)])
     store = ExampleStore(tokens(7, LENGTH), tokens(7, LENGTH, seed=1), table)
     examples = EvaluationIndex(
         torch.tensor([[0, 1, 2, 3, 4], [5, 6, 2, -1, -1]]), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, -1, -1]])
     )
     concepts = torch.tensor([[0, 1], [1, 0]])
-    scores = Survey(Ground(objective, store)).population(models, examples, concepts)
+    scores = Survey(TrainingContext(task_function, store)).population(models, examples, concepts)
     for s, device, rows in ((0, 0, [0, 1]), (0, 1, [2, 3, 4]), (1, 0, [5]), (1, 1, [6, 2])):
         batch = Batch(*store.gather(torch.tensor(rows), concepts[s, device]))
-        assert difference(scores.loss[s, device], objective.example_losses(models[s], batch).mean()) <= 1e-12
-        assert difference(scores.accuracy[s, device], objective.example_correct(models[s], batch).mean()) <= 1e-12
+        assert difference(scores.loss[s, device], task_function.example_losses(models[s], batch).mean()) <= 1e-12
+        assert difference(scores.accuracy[s, device], task_function.example_correct(models[s], batch).mean()) <= 1e-12
 
 
 def test_mapped_gradients_compile_as_two_operators():

@@ -8,9 +8,9 @@ from torchvision.models import VisionTransformer
 
 from flstudy import Population
 from flstudy.algorithms import FedAda2, JointAdaptivity
-from flstudy.execution import settled
+from flstudy.execution import training_context
 from flstudy.population import Digits, FeatureShift, Iid, InMemory, LabelSwap, SuddenDrift
-from flstudy.tasks import Objective, Vit, initial_parameters
+from flstudy.tasks import TaskFunction, Vit, initial_parameters
 
 from ..worlds import CLASSES, difference, examples, measured, run, state, world
 
@@ -88,7 +88,7 @@ def test_logits_are_those_of_torchvision_with_the_same_weights(name, published):
 
 def test_a_checkpoint_is_where_every_seed_starts_but_for_the_head(published):
     task = square(published[1])
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
     for name, value in one.items():
         assert (difference(value, other[name]) > 0.01) == name.startswith("head."), name
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_where_every_seed_starts_but_for_the_head(published):
 
 def test_without_a_checkpoint_every_seed_draws_its_own():
     task = Vit(SHAPE, 5, patch=2, dim=24)
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
     for name in ("pos_embed", "patch_embed.weight", "blocks.1.fc1.weight"):
         assert float(one[name].std()) == pytest.approx(0.02, rel=0.1)
@@ -140,8 +140,8 @@ def probe(cls, folder, **settings):
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
 def test_a_head_trains_on_what_the_frozen_layers_said_once(executor, published):
     once, always = (probe(cls, published[1], evaluate=True, executor=executor) for cls in (Vit, EveryStep))
-    assert once.objective.layout.names == ("head.weight", "head.bias")
-    assert once.objective.layout.n == (12 + 1) * CLASSES
+    assert once.task_function.layout.names == ("head.weight", "head.bias")
+    assert once.task_function.layout.n == (12 + 1) * CLASSES
     assert once.evaluation.survey.store.x.shape[1:] == (12,)
     assert difference(state(once), state(always)) < 1e-12
     names = ("train/loss", "valid/loss", "test/accuracy", "test/personal_accuracy")
@@ -164,12 +164,14 @@ def test_embedded_inputs_do_not_drift_but_labels_may(published):
         drift = SuddenDrift(round=2, change=change)
         population = world(dataset=data, drift=drift).settle((0,))
         if isinstance(change, LabelSwap):
-            assert settled(Objective(task), population.store, torch.device("cpu"), torch.float32).store.table.numel()
+            assert training_context(
+                TaskFunction(task), population.store, torch.device("cpu"), torch.float32
+            ).store.table.numel()
             continue
         with pytest.raises(
             ValueError, match=r"task: Vit computes once what .* but the population's drift changes inputs"
         ):
-            settled(Objective(task), population.store, torch.device("cpu"), torch.float32)
+            training_context(TaskFunction(task), population.store, torch.device("cpu"), torch.float32)
 
 
 def test_a_small_one_learns_digits():

@@ -97,9 +97,9 @@ class Algorithm(Models, EarlyStopping, ABC):
         """The device's state before its first step."""
         return Local(msg.x, self.device_rule().init(msg.x, layout), msg.x.new_zeros(()))
 
-    def loss(self, objective: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
+    def loss(self, task: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
         """The local objective at y (flat, or as named tensors); by default the task's mean loss over the batch."""
-        return objective(y, batch)
+        return task(y, batch)
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: State) -> Tensor:
         """The direction that replaces the gradient g [n] at y [n]."""

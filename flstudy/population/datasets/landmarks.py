@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flstudy.population.datasets.base import Dataset, Examples
 from flstudy.population.datasets.decoded import Decoder, decoded
 from flstudy.population.datasets.natural import LEAST
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 COLUMNS = ("user_id", "image_id", "class")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as FedAda²'s published code takes
@@ -64,7 +64,7 @@ class Landmarks(Dataset):
                 f"Landmarks: clients must be ≤ {len(names)}, the people with {LEAST} or more images in {self.mapping}, "
                 f"got {clients}"
             )
-        order = np.argsort(bits(self.selection, "people", np.arange(len(names))), kind="stable")
+        order = np.argsort(random_bits(self.selection, "people", np.arange(len(names))), kind="stable")
         chosen = [people[names[index]] for index in sorted(order[:clients].tolist())]
         held = [row for rows in chosen for row in rows]
         owner = np.repeat(np.arange(clients), [len(rows) for rows in chosen])

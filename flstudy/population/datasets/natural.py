@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flstudy.population.datasets.base import Dataset, Examples
 from flstudy.population.datasets.text import CHARACTERS, Special, by_character, by_word, most_frequent
-from flstudy.population.streams import bits
+from flstudy.population.streams import random_bits
 
 Reader = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[Any], NDArray[np.int64]]]
 LEAST = 3  # examples of a device: one to train on, one to validate, one to test
@@ -64,7 +64,7 @@ class Natural(Dataset):
         with contextlib.ExitStack() as opened:
             groups = [opened.enter_context(self._open(name))["examples"] for name in self.files()]
             people = list(groups[0])
-            order = np.argsort(bits(self.selection, "people", np.arange(len(people))), kind="stable")
+            order = np.argsort(random_bits(self.selection, "people", np.arange(len(people))), kind="stable")
             chosen: dict[int, tuple[NDArray[Any], NDArray[np.int64]]] = {}
             for index in order:
                 if len(chosen) == clients:
@@ -102,7 +102,7 @@ class Natural(Dataset):
     def _capped(self, index: int, x: NDArray[Any], y: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         if self.largest is None or len(y) <= self.largest:
             return x, y
-        kept = np.argsort(bits(self.selection, "largest", index, np.arange(len(y))), kind="stable")
+        kept = np.argsort(random_bits(self.selection, "largest", index, np.arange(len(y))), kind="stable")
         rows = np.sort(kept[: self.largest])
         return x[rows], y[rows]
 

@@ -58,7 +58,7 @@ def spans(seed: int, rate: Mapping[str, Any], run: Told) -> list[Span]:
         rate: c1 and c2 of its ρ.
         run: its records.
     """
-    from flstudy.controllers import Block, Rate  # torch, which a report of another study need not wait for
+    from flstudy.controllers import BlockSchedule, Rate  # torch, which a report of another study need not wait for
 
     rho = Rate(**{key: float(rate[key]) for key in ("c1", "c2") if key in rate})
     begins = [0, *np.flatnonzero(run.restarted > 0).tolist()]
@@ -68,7 +68,7 @@ def spans(seed: int, rate: Mapping[str, Any], run: Told) -> list[Span]:
         first = int(run.rounds[begin])
         found += [
             Span(instance.order, first + instance.first, min(first + instance.last, int(run.rounds[end - 1])))
-            for instance in Block(seed, number, int(run.block[begin]), rho).instances()
+            for instance in BlockSchedule(seed, number, int(run.block[begin]), rho).instances()
             if instance.first < end - begin
         ]
     return found
@@ -76,10 +76,10 @@ def spans(seed: int, rate: Mapping[str, Any], run: Told) -> list[Span]:
 
 def schedule_figure(instances: Sequence["Instance"], title: str = "") -> Figure:
     """Fig. 1: the instances of one block, a line each, thick in the rounds in which it runs."""
-    from flstudy.controllers import running
+    from flstudy.controllers import running_instance
 
     rounds = max(instance.last for instance in instances) + 1
-    active = [running(instances, offset).order for offset in range(rounds)]
+    active = [running_instance(instances, offset).order for offset in range(rounds)]
     figure = new_figure(2.6)
     axes = figure.add_subplot()
     draw_spans(axes, [Span(one.order, one.first + 1, one.last + 1) for one in instances], range(1, rounds + 1), active)

@@ -35,11 +35,11 @@ def test_zero_and_the_edge_are_finite(name):
 def test_eg_starts_half_way_to_the_edge_and_stays_inside():
     module = run(FedOmd(lr=2.0, mirror="eg", radius=3.0), 4, task=logistic())
     given = run(FedOmd(lr=1e-300, mirror="euclidean"), 1, task=logistic()).server.x
-    start = FedOmd(mirror="eg", radius=3.0).server_init(given[0], module.objective.layout).x
+    start = FedOmd(mirror="eg", radius=3.0).server_init(given[0], module.task_function.layout).x
     assert difference(start, given[0] * 1.5 / given.abs().sum()) <= 1e-15
     norms = [float(server.x.abs().sum()) for server in module.servers]
     assert 1.5 < max(norms) < 3.0
-    kept = FedOmd(mirror="eg", radius=1e3).server_init(given[0], module.objective.layout).x
+    kept = FedOmd(mirror="eg", radius=1e3).server_init(given[0], module.task_function.layout).x
     assert torch.equal(kept, given[0])
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.metrics.accuracy import spread
+from flstudy.metrics.accuracy import over_devices
 from flstudy.metrics.drift import Recovery
-from flstudy.metrics.whole import NAMES, WholeRun
+from flstudy.metrics.run_summary import NAMES, RunSummary
 
 
 def told(drifts, rounds=10, levels=None):
     levels = levels or [0.9] * 4 + [0.5] + [0.88] * 5
-    run = WholeRun(drifts, rounds)
+    run = RunSummary(drifts, rounds)
     for round, level in enumerate(levels, start=1):
         traffic = {"traffic/down_bytes": [10.0, 10.0], "traffic/up_bytes": [5.0, 6.0], "time/round_s": [0.5, 0.5]}
         run.add(round, {"valid/accuracy": [level, level - 0.1], **traffic})
@@ -21,7 +21,7 @@ def told(drifts, rounds=10, levels=None):
 
 
 def test_the_radio_cell_s_seconds_and_joules_add_up():
-    whole = WholeRun([], 2)
+    whole = RunSummary([], 2)
     for round, (seconds, joules) in enumerate([([1.0, 2.0], [10.0, 20.0]), ([0.5, 0.5], [1.0, 1.0])], start=1):
         whole.add(round, {"wireless/latency_s": seconds, "wireless/energy_j": joules})
     assert whole.figures() == {"wireless/total_s": [1.5, 2.5], "energy/joules": [11.0, 21.0]}
@@ -31,7 +31,7 @@ def test_a_run_without_drift_has_sums_only():
     found = told([]).figures()
     mean = {"valid/mean_accuracy": [pytest.approx(0.85), pytest.approx(0.75)]}
     assert found == {"traffic/bits": [10 * 8 * 15.0, 10 * 8 * 16.0], "time/total_s": [5.0, 5.0], **mean}
-    assert WholeRun([], 5).figures() == {}
+    assert RunSummary([], 5).figures() == {}
 
 
 def test_dip_and_recovery_are_those_of_the_curve():
@@ -40,7 +40,7 @@ def test_dip_and_recovery_are_those_of_the_curve():
     assert found["valid/recovery"] == [3.0, 3.0]  # the mean of rounds 6 to 8 is at the level, that of 5 to 7 is not
     assert "test/dip" not in found
     assert set(found) < set(NAMES)
-    strict = WholeRun([5], 14, rule=Recovery(window=1, steady=8))
+    strict = RunSummary([5], 14, rule=Recovery(window=1, steady=8))
     for round, level in enumerate([0.9] * 4 + [0.5] + [0.88] * 9, start=1):
         strict.add(round, {"valid/accuracy": [level]})
     assert strict.figures()["valid/recovery"] == [1.0]
@@ -62,13 +62,13 @@ def test_no_evaluation_after_the_last_drift_means_no_figure():
 
 def test_the_first_ten_rounds_of_each_session_but_the_first():
     levels = [0.9] * 12 + [0.1 * k for k in range(1, 7)] + [0.8] * 2 + [0.2, 0.4]
-    run = WholeRun([], 22, sessions=[13, 21])
+    run = RunSummary([], 22, sessions=[13, 21])
     for round, level in enumerate(levels, start=1):
         run.add(round, {"test/accuracy": [level]})
     first = (sum(levels[12:20])) / 8  # the session is over before its tenth round
     assert run.figures()["test/initial_accuracy"] == [pytest.approx((first + 0.3) / 2)]
     assert "test/dip" not in run.figures()  # a session is no drift
-    stopped = WholeRun([], 22, sessions=[13, 21])
+    stopped = RunSummary([], 22, sessions=[13, 21])
     for round, level in enumerate(levels[:20], start=1):
         stopped.add(round, {"test/accuracy": [level]})
     assert "test/initial_accuracy" not in stopped.figures()  # it would be the mean of easier sessions
@@ -77,18 +77,18 @@ def test_the_first_ten_rounds_of_each_session_but_the_first():
 def test_devices_that_are_not_there_do_not_count():
     values = torch.tensor([[0.1, 0.5, torch.nan, 0.9], [0.2, torch.nan, 0.4, 0.6]])
     there = torch.tensor([[True, True, False, True], [True, False, True, True]])
-    found = spread("a", values, there)
+    found = over_devices("a", values, there)
     assert found["a"] == pytest.approx([0.5, 0.4])
     assert found["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, (0.08 / 3) ** 0.5])
     few = torch.tensor([[True, True, False, True], [True, False, False, True]])
-    assert spread("a", values, few)["a"] == pytest.approx([0.5, 0.4])
-    assert spread("a", values, few)["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
-    assert np.isnan(spread("a", values, torch.ones(2, 4, dtype=torch.bool))["a"]).all()  # diverged is not absent
-    assert spread("a", values[:, :1], with_spread=False) == {"a": pytest.approx([0.1, 0.2])}
+    assert over_devices("a", values, few)["a"] == pytest.approx([0.5, 0.4])
+    assert over_devices("a", values, few)["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
+    assert np.isnan(over_devices("a", values, torch.ones(2, 4, dtype=torch.bool))["a"]).all()  # diverged is not absent
+    assert over_devices("a", values[:, :1], with_spread=False) == {"a": pytest.approx([0.1, 0.2])}
 
 
 def test_mean_accuracy_is_that_of_the_evaluations():
-    run = WholeRun([], 9)
+    run = RunSummary([], 9)
     for round, level in ((3, [0.5, 0.2]), (6, [0.7, 0.4]), (9, [0.9, 0.9])):
         run.add(round, {"test/accuracy": level})
     assert run.figures() == {"test/mean_accuracy": [pytest.approx(0.7), pytest.approx(0.5)]}
@@ -97,7 +97,7 @@ def test_mean_accuracy_is_that_of_the_evaluations():
 def test_detections_and_restarts_of_a_whole_run():
     """Drifts in rounds 4 and 8: the first replica notices the first after two rounds, says so once more, and raises a
     false alarm before; the second notices nothing."""
-    run = WholeRun([4, 8], 10)
+    run = RunSummary([4, 8], 10)
     for round in range(1, 11):
         detected = [{2: 1.0, 6: 2.0, 7: 3.0}.get(round, 0.0), 0.0]
         restarted = [{3: 2.0, 5: 1.0, 7: 2.0, 8: 2.0}.get(round, 0.0), float(round in (2, 4))]
@@ -111,7 +111,7 @@ def test_detections_and_restarts_of_a_whole_run():
         "master/restarts_detection": [3.0, 0.0],
     }
     assert set(found) < set(NAMES)
-    still = WholeRun([], 1)
+    still = RunSummary([], 1)
     still.add(1, {"master/detected": [1.0], "master/restarted": [0.0]})
     assert still.figures()["master/false_alarms"] == [1.0]
     assert "master/delay" not in still.figures()

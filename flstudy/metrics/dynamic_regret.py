@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flstudy.hyper import check, hyper
-from flstudy.metrics.optimum import Asked
+from flstudy.metrics.optimum import RoundLoss
 from flstudy.population import Population
 
 SO_FAR = "regret/dynamic"
@@ -38,20 +38,20 @@ class Regret:
         if self.steps < 1:
             raise ValueError(f"Regret: steps must be ≥ 1, got {self.steps}")
 
-    def begin(self, population: Population, task: L.LightningModule) -> "Suffered":
+    def begin(self, population: Population, task: L.LightningModule) -> "DynamicRegret":
         """Of a run in this world.
 
         Raises:
             ValueError: for a task without losses of single examples.
         """
-        return Suffered(self, Asked(population, task))
+        return DynamicRegret(self, RoundLoss(population, task))
 
 
-class Suffered:
+class DynamicRegret:
     """The regret of one run; what it has added up so far is in the last round's metrics, so that it resumes exactly."""
 
-    def __init__(self, settings: Regret, asked: Asked) -> None:
-        self.settings, self.asked = settings, asked
+    def __init__(self, settings: Regret, round_loss: RoundLoss) -> None:
+        self.settings, self.round_loss = settings, round_loss
 
     def metrics(self, index: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
         """Of round ``index`` (from 0), a value per replica.
@@ -73,14 +73,14 @@ class Suffered:
             x = x.squeeze(1)
         if x.dim() != 2:
             raise ValueError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
-        best = self.asked.optimum(index, self.settings.tolerance, self.settings.steps)
+        best = self.round_loss.optimum(index, self.settings.tolerance, self.settings.steps)
         moved = [0.0] * len(x)
-        if index and any(self.asked.world(index, s) != self.asked.world(index - 1, s) for s in range(len(x))):
-            earlier = self.asked.optimum(index - 1, self.settings.tolerance, self.settings.steps)
+        if index and any(self.round_loss.world(index, s) != self.round_loss.world(index - 1, s) for s in range(len(x))):
+            earlier = self.round_loss.optimum(index - 1, self.settings.tolerance, self.settings.steps)
             models = torch.stack([x, best.x, earlier.x], 1)
-            gaps = (self.asked.loss(index, models) - self.asked.loss(index - 1, models)).abs()
+            gaps = (self.round_loss.loss(index, models) - self.round_loss.loss(index - 1, models)).abs()
             moved = gaps.max(1).values.tolist()
-        suffered = (self.asked.loss(index, x[:, None])[:, 0] - best.loss).tolist()
+        suffered = (self.round_loss.loss(index, x[:, None])[:, 0] - best.loss).tolist()
         so_far = before[SO_FAR] if index else [0.0] * len(x)
         return {
             "regret/round": suffered,

@@ -16,10 +16,10 @@ OF_CURVES = ("dip", "recovery", "initial_accuracy", "mean_accuracy")
 OF_CONTROLLER = ("detections", "false_alarms", "delay", "restarts_block", "restarts_detection")
 NAMES = (*(f"{split}/{what}" for split in SPLITS for what in OF_CURVES), *SUMS)
 NAMES += tuple(f"master/{what}" for what in OF_CONTROLLER)
-"""The metrics that `WholeRun` can give."""
+"""The metrics that `RunSummary` can give."""
 
 
-class WholeRun:
+class RunSummary:
     """Adds up the rounds of one run.
 
     Args:

@@ -13,9 +13,9 @@ from flstudy.tasks import (
     Logistic,
     Lstm,
     Mlp,
-    Objective,
     ResNet18,
     ResNet34,
+    TaskFunction,
     Vgg,
     Vit,
     initial_parameters,
@@ -64,45 +64,45 @@ def test_every_shipped_task_is_tried():
 @pytest.mark.parametrize("name", TASKS)
 def test_gradient_is_autograd_s(name):
     task = TASKS[name]().double()
-    objective, (x, y) = Objective(task), some(name)
-    flat = initial_parameters(task, objective.layout, None)
-    g, loss = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y))
+    task_function, (x, y) = TaskFunction(task), some(name)
+    flat = initial_parameters(task, task_function.layout, None)
+    g, loss = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y))
     expected = F.cross_entropy(logits_of(task, x), y)
     expected.backward()
     assert difference(loss, expected) <= 1e-14
     assert difference(g, torch.cat([p.grad.reshape(-1) for p in task.parameters()])) <= 1e-14
-    assert objective.layout.n == sum(p.numel() for p in task.parameters()) == len(flat)
+    assert task_function.layout.n == sum(p.numel() for p in task.parameters()) == len(flat)
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_losses_are_per_example_and_masks_leave_out_padding(name):
     task = TASKS[name]().double()
-    objective, (x, y) = Objective(task), some(name)
-    flat = initial_parameters(task, objective.layout, None)
-    losses = objective.example_losses(flat, Batch(x, y))
+    task_function, (x, y) = TaskFunction(task), some(name)
+    flat = initial_parameters(task, task_function.layout, None)
+    losses = task_function.example_losses(flat, Batch(x, y))
     each = torch.stack([F.cross_entropy(logits_of(task, x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
     assert difference(losses, each) <= 1e-14
     mask = torch.arange(len(y)) < 4
-    masked = objective(flat, Batch(x, y, mask))
+    masked = task_function(flat, Batch(x, y, mask))
     assert difference(masked, each[:4].mean()) <= 1e-14
-    g, _ = gradient(FedAvg(), objective, None, None)(flat, Batch(x, y, mask))
-    real, _ = gradient(FedAvg(), objective, None, None)(flat, Batch(x[:4], y[:4]))
+    g, _ = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y, mask))
+    real, _ = gradient(FedAvg(), task_function, None, None)(flat, Batch(x[:4], y[:4]))
     assert difference(g, real) <= 1e-14
-    assert float(objective(flat, Batch(x, y, torch.zeros(len(y))))) == 0  # nothing to learn from, and no NaN
-    correct = objective.example_correct(flat, Batch(x, y))
+    assert float(task_function(flat, Batch(x, y, torch.zeros(len(y))))) == 0  # nothing to learn from, and no NaN
+    correct = task_function.example_correct(flat, Batch(x, y))
     assert correct.tolist() == (logits_of(task, x).argmax(1) == y).double().tolist()
 
 
 def test_validation_loss_is_a_mean_or_a_sum():
-    objective, (x, y) = Objective(TASKS["Logistic"]().double()), some("Logistic")
-    flat = torch.zeros(objective.layout.n, dtype=torch.float64)
+    task_function, (x, y) = TaskFunction(TASKS["Logistic"]().double()), some("Logistic")
+    flat = torch.zeros(task_function.layout.n, dtype=torch.float64)
     mask = torch.arange(len(y)) < 4
     for kind, batch, expected in (
         ("mean", Batch(x, y, mask), 1.0),
         ("sum", Batch(x, y, mask), 4.0),
         ("sum", Batch(x, y), 9.0),
     ):
-        loss = validation_loss(FedAvg(valid_loss=kind), objective, flat, batch)
+        loss = validation_loss(FedAvg(valid_loss=kind), task_function, flat, batch)
         assert float(loss) == pytest.approx(expected * float(torch.log(torch.tensor(float(CLASSES)))))
 
 
@@ -122,12 +122,12 @@ def test_validation_losses_are_taken_without_dropout(executor):
     module, plain = (run(**still, task=task, executor=executor) for task in tasks)
     assert [record.metrics["fit/epochs"] for record in module.records] == [[5.0], [5.0]]
     assert difference(measured(module, "train/loss"), measured(plain, "train/loss")) > 1e-3  # training does drop out
-    assert module.objective.module.training
+    assert module.task_function.module.training
 
 
 def test_layout_follows_named_parameters():
     task = mlp()
-    layout = Objective(task).layout
+    layout = TaskFunction(task).layout
     flat = torch.arange(layout.n, dtype=torch.float32)
     parts = layout.split(flat)
     assert list(parts) == [name for name, _ in task.named_parameters()]
@@ -137,7 +137,7 @@ def test_layout_follows_named_parameters():
 
 
 def test_seeded_parameters_are_their_seed_s_and_touch_no_global_stream():
-    task, layout = mlp(), Objective(mlp()).layout
+    task, layout = mlp(), TaskFunction(mlp()).layout
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     a, b, c = (initial_parameters(task, layout, seed) for seed in (0, 0, 1))
@@ -166,7 +166,7 @@ def test_frozen_parameters_stay(executor):
     task = HalfFrozen()
     before = {name: value.clone() for name, value in task.state_dict().items()}
     module = run(FedAvg(lr=0.1), 2, task=task, executor=executor)
-    assert module.objective.layout.names == ("network.3.weight", "network.3.bias")
+    assert module.task_function.layout.names == ("network.3.weight", "network.3.bias")
     assert module.server.x.shape == (1, 5 * CLASSES + CLASSES)
     for name, value in task.state_dict().items():
         assert torch.equal(value, before[name]) == (not name.startswith("network.3")), name
@@ -175,8 +175,10 @@ def test_frozen_parameters_stay(executor):
 def test_gradient_sees_the_frozen_parts():
     torch.manual_seed(0)
     task, (x, y) = HalfFrozen().double(), some("Logistic")
-    objective = Objective(task)
-    g, _ = gradient(FedAvg(), objective, None, None)(initial_parameters(task, objective.layout, None), Batch(x, y))
+    task_function = TaskFunction(task)
+    g, _ = gradient(FedAvg(), task_function, None, None)(
+        initial_parameters(task, task_function.layout, None), Batch(x, y)
+    )
     F.cross_entropy(task(x), y).backward()
     assert difference(g, torch.cat([task.network[3].weight.grad.reshape(-1), task.network[3].bias.grad])) <= 1e-14
     assert isinstance(task.network[3], nn.Linear)

@@ -15,7 +15,7 @@ from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.tasks.penalty import Penalty
 
 
-class Objective:
+class TaskFunction:
     """Losses and accuracies of a task at given parameters.
 
     Args:
@@ -61,7 +61,7 @@ class Objective:
         compared = hasattr(task, "features") or overrides(task, "forward")
         self._fixed = Call(copy.deepcopy(self.module).eval()) if compared else None
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Objective":
+    def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""
         self.module.to(device=device, dtype=dtype)
         if self._fixed is not None:

@@ -17,7 +17,7 @@ from flstudy.population.streams import torch_seed
 from flstudy.privacy import Accountant, Privacy, Sample, clipped, draws, moved, noisy_mean, split
 
 
-class Guard:
+class PrivateAggregator:
     """Turns the devices' uploads into what the server may see of them.
 
     Where there is noise every upload becomes the noisy mean of all, so that whatever the server does with them is
@@ -52,9 +52,9 @@ class Guard:
                     f"privacy: {type(controller).__name__} decides by the devices' losses, which no noise covers; use "
                     "another controller, or privacy without noise"
                 )
-            if type(controller).rehearses is not Controller.rehearses:
+            if type(controller).probe_rounds is not Controller.probe_rounds:
                 raise ValueError(
-                    f"privacy: {type(controller).__name__} rehearses rounds, whose uploads no noise covers; use "
+                    f"privacy: {type(controller).__name__} plays probe rounds, whose uploads no noise covers; use "
                     "another controller, or privacy without noise"
                 )
 

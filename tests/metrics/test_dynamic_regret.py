@@ -9,9 +9,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from flstudy.algorithms import FedAvg, HypCluster
 from flstudy.config import ConfigError, load
-from flstudy.metrics.optimum import Asked
+from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.optimum import RoundLoss
 from flstudy.metrics.regret import dynamic_regret, variation
-from flstudy.metrics.suffered import Regret
 from flstudy.population import RepeatedDrift
 
 from ..config.test_config import QUICK
@@ -37,9 +37,9 @@ def scene(tmp_path_factory):
 
 def test_a_run_logs_equation_7(scene):
     module, _ = scene
-    asked = Asked(module.population, logistic())
-    optima = [asked.optimum(i, tolerance=1e-3) for i in range(ROUNDS)]
-    losses = np.stack([asked.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
+    round_loss = RoundLoss(module.population, logistic())
+    optima = [round_loss.optimum(i, tolerance=1e-3) for i in range(ROUNDS)]
+    losses = np.stack([round_loss.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
     least = np.stack([best.loss.numpy() for best in optima], -1)
     found = measured(module, "regret/round", "regret/dynamic", "world/variation").numpy()  # [T, 3, S]
     np.testing.assert_allclose(found[:, 0].T, losses - least, rtol=0, atol=1e-12)
@@ -48,7 +48,7 @@ def test_a_run_logs_equation_7(scene):
     for s in range(len(SEEDS)):
         for t in range(1, ROUNDS):
             models = torch.stack([module.servers[t].x[s], optima[t].x[s], optima[t - 1].x[s]])[None].expand(3, -1, -1)
-            pair = torch.stack([asked.loss(t - 1, models)[s], asked.loss(t, models)[s]], -1)
+            pair = torch.stack([round_loss.loss(t - 1, models)[s], round_loss.loss(t, models)[s]], -1)
             assert found[t, 2, s] == pytest.approx(float(variation(pair)[0]), abs=1e-12)
     moved = [t + 1 for t in range(ROUNDS) if (found[t, 2] > 0).any()]
     assert moved == DRIFTS
@@ -78,8 +78,8 @@ def test_several_models_are_refused():
 
 def test_a_config_asks_for_it():
     made = load(QUICK, {"regret.tolerance": 1e-4}).build()[0]
-    assert made.gauges.regret == Regret(tolerance=1e-4)
-    assert load(QUICK).build()[0].gauges.regret is None
+    assert made.round_metrics.regret == Regret(tolerance=1e-4)
+    assert load(QUICK).build()[0].round_metrics.regret is None
     for overrides, sentence in (
         ({"regret.tolerance": 0.0}, "regret.tolerance must lie in (0, inf), got 0.0"),
         ({"regret.tolerence": 1.0}, "unknown key 'regret.tolerence': did you mean 'regret.tolerance'?"),

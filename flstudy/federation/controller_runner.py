@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Layout
-from flstudy.controllers import Controller, Moment, Rehearsal, Schedule
+from flstudy.controllers import Controller, Moment, ProbeRounds, Schedule
 from flstudy.execution.trees import leaves, stack, take
 from flstudy.population import Event, Population
 
 
-class Control:
+class ControllerRunner:
     """The controllers of a run and their states, leaves [S, ...].
 
     ``draw`` gives a model of a seed and a name, like the server's x.
@@ -49,19 +49,19 @@ class Control:
         """The algorithm as it is in round ``index`` (from 0)."""
         return self.algorithm if self.schedule is None else self.schedule.at(self.algorithm, self.population.age(index))
 
-    def rehearsals(self, server: Any, index: int) -> list[Rehearsal | None]:
+    def probe_rounds(self, server: Any, index: int) -> list[ProbeRounds | None]:
         """What each controller wants played before round ``index`` (from 0), x as [S, ...]."""
-        wanted: list[Rehearsal | None] = []
+        wanted: list[ProbeRounds | None] = []
         for controller, state in zip(self.controllers, self.states, strict=True):
             moment = self._moment(index, 0)
-            asked = [controller.rehearses(take(state, s), take(server, s), moment) for s in range(self.replicas)]
+            asked = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
             first = asked[0]
             wanted.append(None if first is None else first._replace(x=stack([one.x for one in asked if one])))
         return wanted
 
-    def before(self, server: Any, index: int, rehearsed: Sequence[Tensor | None]) -> tuple[Any, list[Event]]:
+    def before(self, server: Any, index: int, probed: Sequence[Tensor | None]) -> tuple[Any, list[Event]]:
         """The server's state with which the round starts, and what happened."""
-        return self._hook("before_round", server, index, rehearsed, None)
+        return self._hook("before_round", server, index, probed, None)
 
     def after(self, server: Any, losses: Tensor, weights: Tensor, index: int) -> tuple[Any, list[Event]]:
         """The server's state after the round, given the jobs' losses and weights [S, J], and what happened."""
@@ -74,13 +74,13 @@ class Control:
         return {name: [float(one[name]) for one in line] for line in lines for name in line[0]}
 
     def _hook(
-        self, hook: str, server: Any, index: int, rehearsed: Sequence[Tensor | None], jobs: tuple[Tensor, ...] | None
+        self, hook: str, server: Any, index: int, probed: Sequence[Tensor | None], jobs: tuple[Tensor, ...] | None
     ) -> tuple[Any, list[Event]]:
         events = []
-        for place, (controller, played) in enumerate(zip(self.controllers, rehearsed, strict=True)):
+        for place, (controller, played) in enumerate(zip(self.controllers, probed, strict=True)):
             states, servers = [], []
             for s in range(self.replicas):
-                moment = self._moment(index, s)._replace(rehearsed=None if played is None else played[s])
+                moment = self._moment(index, s)._replace(probed=None if played is None else played[s])
                 seen: tuple[Tensor, ...] = ()
                 if jobs is not None:
                     moment, seen = moment._replace(weights=jobs[1][s]), (jobs[0][s],)

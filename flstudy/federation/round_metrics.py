@@ -6,12 +6,12 @@ import lightning as L
 from torch import Tensor
 
 from flstudy.federation.steps import Exchange
-from flstudy.metrics.suffered import Regret, Suffered
+from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 
 
-class Gauges:
+class RoundMetrics:
     """Those that a run asks for.
 
     Args:
@@ -21,7 +21,7 @@ class Gauges:
 
     def __init__(self, wireless: Wireless | None, regret: Regret | None) -> None:
         self.wireless, self.regret = wireless, regret
-        self._suffered: Suffered | None = None
+        self._dynamic_regret: DynamicRegret | None = None
 
     def start(self, population: Population, task: L.LightningModule) -> None:
         """In a settled world.
@@ -30,7 +30,7 @@ class Gauges:
             ValueError: from a gauge that cannot measure this task.
         """
         self.population = population
-        self._suffered = None if self.regret is None else self.regret.begin(population, task)
+        self._dynamic_regret = None if self.regret is None else self.regret.begin(population, task)
 
     def __call__(
         self, index: int, x: Tensor, exchanges: Sequence[Exchange], before: Mapping[str, Sequence[float]]
@@ -40,10 +40,10 @@ class Gauges:
         Args:
             index: of the round.
             x: [S, ...] models after it.
-            exchanges: what travelled: in the round itself, then in each of its rehearsals.
+            exchanges: what travelled: in the round itself, then in each of its probe rounds.
             before: the last round's metrics.
         """
-        metrics = {} if self._suffered is None else self._suffered.metrics(index, x, before)
+        metrics = {} if self._dynamic_regret is None else self._dynamic_regret.metrics(index, x, before)
         if self.wireless is None:
             return metrics
         costs = [
