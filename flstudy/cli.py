@@ -213,8 +213,8 @@ def sync(command: str, arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     folders = [given if given.is_dir() else Path("studies") / given for given in map(Path, options.studies)]
     from flstudy.reporting.listing import standing
-    from flstudy.tracking.store import open_store, shown
-    from flstudy.tracking.sync import sync as deliver
+    from flstudy.tracking.store import open_store, without_password
+    from flstudy.tracking.sync import sync_study
 
     for folder in folders:
         state = standing(folder)
@@ -225,12 +225,13 @@ def sync(command: str, arguments: list[str]) -> int:
                 f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
             )
         store = open_store(options.store or state.get("store"))
+        shown = without_password(store.uri)
         try:
-            print(f"{folder.name}: {deliver(folder, store)} ({shown(store.uri)})")
+            print(f"{folder.name}: {sync_study(folder, store)} ({shown})")
         except ConfigError:
             raise
         except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
-            raise ConfigError(f"{shown(store.uri)} went away ({error}): start it and do this again") from error
+            raise ConfigError(f"{shown} went away ({error}): start it and do this again") from error
     return 0
 
 
@@ -242,9 +243,9 @@ def ui(command: str, arguments: list[str]) -> int:
     parser.add_argument("--store", type=str | None, default=None, help="MLflow tracking URI; default mlflow_tracking/.")
     parser.add_argument("--port", type=int, default=5000, help="Port on 127.0.0.1.")
     options = parser.parse_args(arguments)
-    from flstudy.tracking.ui import serve
+    from flstudy.tracking.ui import serve_ui
 
-    serve(options.store, options.port)
+    serve_ui(options.store, options.port)
     return 0
 
 

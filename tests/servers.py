@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from flstudy.tracking.ui import running
+from flstudy.tracking.ui import mlflow_server
 
 
 def free_port() -> int:
@@ -28,7 +28,7 @@ class Server:
 
     def start(self) -> None:
         """Answers when this returns."""
-        _, self.process = self._stack.enter_context(running(self.backend, self.port))
+        _, self.process = self._stack.enter_context(mlflow_server(self.backend, self.port))
 
     def kill(self) -> None:
         """Gone at once, with its workers: what was under way gets no answer."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import lightning as L
 
-from flstudy.tracking.mlflow import TrialRun, environment
+from flstudy.tracking.content import environment
+from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import EXPERIMENT, open_store
 
 

@@ -22,8 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.config.config import Config, load
-from flstudy.tracking.calls import line, log_tags
-from flstudy.tracking.store import Store
+from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.trials import read_entries
 
 if TYPE_CHECKING:
@@ -179,12 +178,12 @@ def log_models(folder: Path, store: Store, run_ids: Mapping[int, str]) -> int:
             if model_id is None:
                 config = load(folder / "study.yaml", entry["overrides"], command="tune")
                 model_id = log_model(store, run_id, config, weights, tags)
-                log_tags(store, run_id, {LOGGED: model_id})
+                store.log_tags(run_id, {LOGGED: model_id})
                 done += 1
             if wanted and told.get("best.trial") == str(number) and REGISTERED not in known:
                 version = register(store, wanted, model_id, run_id, tags)
-                log_tags(store, run_id, {REGISTERED: f"{wanted} {version}"})
+                store.log_tags(run_id, {REGISTERED: f"{wanted} {version}"})
                 done += 1
         except Exception as error:  # the weights are in the folder
-            log.warning("the model of trial %s is not in MLflow: %s", number, line(error))
+            log.warning("the model of trial %s is not in MLflow: %s", number, one_line(error))
     return done

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from flstudy.config import ConfigError
-from flstudy.tracking.calls import METRICS_PER_CALL, batches, line, log_files, log_params, log_tags, refused
-from flstudy.tracking.figures import (
+from flstudy.study.records import curve, metric_names, read_records, seeds_of
+from flstudy.tracking.content import (
     BAD_ENDS,
     DELIVERED,
     PARENT,
@@ -30,19 +31,20 @@ from flstudy.tracking.figures import (
     STUDY_ID,
     TRIAL,
     environment,
+    error_tags,
+    round_values,
     run_status,
     study_params,
     study_tags,
-    told_error,
     trial_name,
     trial_tags,
 )
-from flstudy.tracking.missing import missing
-from flstudy.tracking.rows import Figure
-from flstudy.tracking.store import Store
+from flstudy.tracking.runs import log_study_files
+from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, in_batches, is_refusal, one_line
 from flstudy.tracking.trials import read_entries, write_entries
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from mlflow.entities import Run
 
     from flstudy.config import Config
@@ -77,7 +79,7 @@ class Delivery:
         return ", ".join(found) or "nothing was missing"
 
 
-def sync(folder: Path, store: Store) -> Delivery:
+def sync_study(folder: Path, store: Store) -> Delivery:
     """Tell the store what it lacks of the study in the folder, and note in trials.jsonl that it has it.
 
     Not to be called while the study runs: its trials tell their own.
@@ -182,10 +184,10 @@ class _Study:
         stamp = int(1000 * (self.state.get("ended") or self.state.get("started") or 0))
         known = run.data.metrics
         lacking = [
-            Figure(name, value, stamp, 0) for name, value in told.get("metrics", {}).items() if name not in known
+            MetricValue(name, value, stamp, 0) for name, value in told.get("metrics", {}).items() if name not in known
         ]
         self._values(run, lacking)
-        self.delivery.files += log_files(self.store, run.info.run_id, self.folder)
+        self.delivery.files += log_study_files(self.store, run.info.run_id, self.folder)
         self._end(run, _STUDY_STATUS.get(self.state["state"], "KILLED"), self.state.get("ended"))
 
     # ---- what a trial was ------------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class _Study:
     def _ending(entry: Mapping[str, Any]) -> dict[str, str]:
         status = "interrupted" if entry["status"] == "running" else entry["status"]
         ends = {name: "true" for name in BAD_ENDS if name == status}
-        return {**ends, **told_error(entry.get("error"))}
+        return {**ends, **error_tags(entry.get("error"))}
 
     @staticmethod
     def _complete(run: "Run", entry: Mapping[str, Any], ending: Mapping[str, str]) -> bool:
@@ -212,7 +214,7 @@ class _Study:
         try:
             return load(self.folder / "study.yaml", overrides, command="tune")
         except Exception as error:
-            log.info("%s tells less than a config: %s", self.folder / "study.yaml", line(error))
+            log.info("%s tells less than a config: %s", self.folder / "study.yaml", one_line(error))
             return None
 
     def _open(self, entry: Mapping[str, Any], parent: "Run", config: "Config | None") -> "Run":
@@ -238,7 +240,7 @@ class _Study:
 
     def _params(self, run: "Run", params: Mapping[str, Any]) -> None:
         lacking = {name: value for name, value in params.items() if name not in run.data.params}
-        if lacking and self._accepted(log_params, self.store, run.info.run_id, lacking):
+        if lacking and self._accepted(self.store.log_params, run.info.run_id, lacking):
             self.delivery.parameters += len(lacking)
 
     def _tags(self, run: "Run", tags: Mapping[str, str]) -> None:
@@ -248,18 +250,18 @@ class _Study:
         # MLflow may have cut a long one.
         differing = {name: value for name, value in tags.items() if known.get(name, "")[:1000] != value[:1000]}
         wanted = {**differing, **dict.fromkeys(wrong, "false")}
-        if wanted and self._accepted(log_tags, self.store, run.info.run_id, wanted):
+        if wanted and self._accepted(self.store.log_tags, run.info.run_id, wanted):
             self.delivery.tags += len(wanted)
 
     def _rounds(self, run: "Run", entry: Mapping[str, Any]) -> int:
         """Tell the figures that the run lacks; returns the last round on record, 0 where there is none."""
         path = self.folder / "records" / f"{entry['trial']}.parquet"
-        last, lacking = missing(self.store, run, path, entry.get("started"), entry.get("ended_at"))
+        last, lacking = missing_values(self.store, run, path, entry.get("started"), entry.get("ended_at"))
         self._values(run, lacking)
         return last
 
-    def _values(self, run: "Run", told: Sequence[Figure]) -> None:
-        for batch in batches(told, METRICS_PER_CALL):
+    def _values(self, run: "Run", values: Sequence[MetricValue]) -> None:
+        for batch in in_batches(values, METRICS_PER_CALL):
             if self._accepted(self.store.log_metrics, run.info.run_id, batch):
                 self.delivery.values += len(batch)
 
@@ -280,8 +282,54 @@ class _Study:
         try:
             call(*arguments)
         except Exception as error:
-            if not refused(error):
+            if not is_refusal(error):
                 raise
-            log.warning("MLflow refused a part: %s", line(error))
+            log.warning("MLflow refused a part: %s", one_line(error))
             return False
         return True
+
+
+def missing_values(
+    store: Store, run: "Run", path: Path, started: float | None = None, ended: float | None = None
+) -> tuple[int, list[MetricValue]]:
+    """The values of the records at ``path`` whose steps the run does not have, rounds ascending.
+
+    Records have no clock: rounds are laid evenly between ``started`` and ``ended`` (seconds since 1970), or all at the
+    time at which the records were written.
+
+    Returns:
+        The last round on record, 0 where there are no records, and the values.
+    """
+    table = read_records(path) if path.is_dir() else None
+    if table is None or not table.num_rows:
+        return 0, []
+    last = int(np.max(table["round"].to_numpy()))
+    end = ended or path.stat().st_mtime
+    start = started or end
+    found = [
+        MetricValue(name, value, int(1000 * (start + (end - start) * round / last)), round)
+        for metric in metric_names(table)
+        for round, name, value in _lacking(store, run, table, metric)
+    ]
+    return last, sorted(found, key=lambda value: value.step)
+
+
+def _lacking(store: Store, run: "Run", table: "pa.Table", metric: str) -> list[tuple[int, str, float]]:
+    rounds, values = curve(table, metric)
+    if not rounds.size:
+        return []
+    seeds = seeds_of(table)
+    known = {name: _steps(store, run, name) for name, _ in round_values({metric: values[:, 0].tolist()}, seeds)}
+    return [
+        (round, name, value)
+        for round, column in zip(rounds.tolist(), values.T.tolist(), strict=True)
+        if any(round not in steps for steps in known.values())
+        for name, value in round_values({metric: column}, seeds)
+        if round not in known[name]
+    ]
+
+
+def _steps(store: Store, run: "Run", name: str) -> set[int]:
+    if name not in run.data.metrics:
+        return set()
+    return {metric.step for metric in store.client.get_metric_history(run.info.run_id, name)}

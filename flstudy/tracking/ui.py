@@ -14,24 +14,24 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from flstudy.config import ConfigError
-from flstudy.tracking.store import absolute, default_uri, open_store
+from flstudy.tracking.store import absolute_uri, default_uri, open_store
 
 HOST = "127.0.0.1"
 PORT = 5000
 _START_S = 120.0  # on a busy machine MLflow takes a minute to import
 
 
-def serve(store: str | None = None, port: int = PORT, *, say: Callable[[str], None] = print) -> None:
+def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str], None] = print) -> None:
     """Show the store's studies until Ctrl-C; of a store that is a server already, only say where it is.
 
     Raises ConfigError for a store that cannot be opened and for a port that is taken.
     """
-    uri = absolute(store) if store else default_uri()
+    uri = absolute_uri(store) if store else default_uri()
     if uri.startswith(("http://", "https://")):
         open_store(uri)
         say(f"this store has its own pages: {uri}")
         return
-    with running(uri, port) as (address, process):
+    with mlflow_server(uri, port) as (address, process):
         say(f"studies at {address} (Ctrl-C ends)")
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
@@ -40,7 +40,7 @@ def serve(store: str | None = None, port: int = PORT, *, say: Callable[[str], No
 
 
 @contextlib.contextmanager
-def running(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def mlflow_server(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An MLflow server on the store, as (address, process), once it answers; ended afterwards."""
     check_port(port)
     open_store(uri)  # made or migrated here, where errors are told in a sentence
@@ -48,13 +48,13 @@ def running(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", HOST]
     command += ["--port", str(port), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as output:
         # A group of its own, so that Ctrl-C reaches only us and the server's workers end with it.
-        process = subprocess.Popen(command, stdout=told, stderr=told, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             if not _answers(address, process):
-                told.seek(0)
-                last = (told.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+                output.seek(0)
+                last = (output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
                 raise ConfigError(
                     f"the MLflow server must answer at {address} within {_START_S:g} s, got {last!r}: "
                     f"run {' '.join(['mlflow', *command[3:]])!r} to see more"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.study.objectives import objective_values, violations, worst_value
-from flstudy.tracking.mlflow import StudyRun
-from flstudy.tracking.sync import sync
+from flstudy.tracking.runs import StudyRun
+from flstudy.tracking.sync import sync_study
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.progress import Progress
 from flstudy.tuning.trial import algorithm_of
@@ -174,7 +174,7 @@ class Ledger:
             if run.delivered and len(runs) == len(self.trials):
                 self._log_models(run, runs)
                 return True
-            runs = sync(self._folder.path, run.store).run_ids
+            runs = sync_study(self._folder.path, run.store).run_ids
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
             log.warning("MLflow has not got all of the study: %s", error)
             return False

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from flstudy.config import ConfigError
 from flstudy.study.records import RecordWriter
-from flstudy.tracking.mlflow import TrialRun, environment
+from flstudy.tracking.content import environment
+from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
 
 if TYPE_CHECKING:

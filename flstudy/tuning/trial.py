@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from flstudy.config import ConfigError
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.study.objectives import worst_value
-from flstudy.tracking.mlflow import mean
+from flstudy.tracking.content import mean
 from flstudy.tuning.hang import HangWatch
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from flstudy.config import ConfigError, Pbt
 from flstudy.reporting.findings import TUNING_SPENDS
 from flstudy.study.objectives import check_objectives
 from flstudy.study.space import Space
-from flstudy.tracking.mlflow import StudyRun, environment
+from flstudy.tracking.content import environment
+from flstudy.tracking.runs import StudyRun
 from flstudy.tracking.store import check_store, open_store
 from flstudy.tuning.cluster import check_resources, cluster, room, starting
 from flstudy.tuning.folder import StudyFolder, TrialSummary, wanted_name

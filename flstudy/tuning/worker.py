@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import Pbt
-from flstudy.tracking.figures import STUDY_ID, TRIAL, trial_name, trial_tags
-from flstudy.tracking.mlflow import TrialRun
+from flstudy.tracking.content import STUDY_ID, TRIAL, trial_name, trial_tags
+from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store
 from flstudy.tuning.folder import StudyFolder
 from flstudy.tuning.hang import HangWatch

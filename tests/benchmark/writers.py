@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flstudy.federation import Record
-from flstudy.tracking.figures import figures
-from flstudy.tracking.mlflow import TrialRun
+from flstudy.tracking.content import round_values
+from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store, open_store, sqlite_file
 
 WRITERS, RATE, SEEDS = 8, 20.0, [0, 44, 56]
@@ -74,7 +74,7 @@ def write(store: Store, number: int, seconds: float, rate: float, together: Any,
     while (now := time.perf_counter()) - start < seconds:
         rounds += 1
         made = record(rounds)
-        rows += sum(1 for _ in figures(made.metrics, SEEDS))
+        rows += sum(1 for _ in round_values(made.metrics, SEEDS))
         before = time.perf_counter()
         run.log(made)
         slowest = max(slowest, time.perf_counter() - before)

@@ -11,10 +11,10 @@ import pytest
 
 from flstudy.config import Study
 from flstudy.federation import Record
-from flstudy.tracking.figures import STUDY_ID, TRIAL
-from flstudy.tracking.mlflow import StudyRun, TrialRun
+from flstudy.tracking.content import STUDY_ID, TRIAL
+from flstudy.tracking.runs import StudyRun, TrialRun
 from flstudy.tracking.store import open_store
-from flstudy.tracking.ui import running
+from flstudy.tracking.ui import mlflow_server
 from tests.servers import free_port
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
@@ -60,7 +60,7 @@ def pages(tmp_path_factory):
     (folder / "report" / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
     parent.log_files(folder)
     parent.finish()
-    with running(uri, free_port()) as (address, _):
+    with mlflow_server(uri, free_port()) as (address, _):
         yield SimpleNamespace(
             address=address, experiment=store.experiment_id, parent=parent.run_id, trials=trials, folder=folder
         )

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from flstudy.federation import Record
-from flstudy.tracking import rows
-from flstudy.tracking.mlflow import TrialRun, environment, told_error
-from flstudy.tracking.store import Store, open_store
+from flstudy.tracking.content import environment, error_tags
+from flstudy.tracking.runs import TrialRun
+from flstudy.tracking.store import Store, insert_values, open_store
 
 SEEDS = [0, 44]
 
@@ -75,7 +75,7 @@ def test_a_failure_keeps_its_traceback(store):
     assert found.info.status == "FAILED"
     assert found.data.tags["error"] == "RuntimeError: too much"
     assert "line 3" in found.data.tags["mlflow.note.content"]
-    assert told_error(None) == {}
+    assert error_tags(None) == {}
 
 
 def test_many_metrics_go_in_several_calls(store):
@@ -106,7 +106,7 @@ def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
         return stumbling
 
     monkeypatch.setattr(store.client, "log_batch", unsteady(store.client.log_batch))
-    monkeypatch.setattr("flstudy.tracking.store.write", unsteady(rows.write))
+    monkeypatch.setattr("flstudy.tracking.store.insert_values", unsteady(insert_values))
     run_id = write(store, "stumbling", 5)
     assert steps(store, run_id, "train/loss") == [1, 2, 3, 4, 5]
     assert store.client.get_run(run_id).info.status == "FINISHED"

@@ -12,7 +12,7 @@ from flstudy.config.config import load
 from flstudy.population import Digits
 from flstudy.tracking.models import save_model
 from flstudy.tracking.store import open_store
-from flstudy.tracking.sync import sync
+from flstudy.tracking.sync import sync_study
 from flstudy.tuning.trial import run_trial
 
 CONFIG = {
@@ -64,7 +64,7 @@ def images():
 
 
 def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images, monkeypatch):
-    first = sync(study_folder(tmp_path / "first", trained), store)
+    first = sync_study(study_folder(tmp_path / "first", trained), store)
     assert first.models == 2  # logged, and registered
     _, coordinator, _ = trained
     with torch.no_grad():
@@ -84,9 +84,9 @@ def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, im
         with pytest.raises(Exception, match="shape"):
             model.predict(np.zeros((2, 3), np.float32))
 
-        again = sync(tmp_path / "first", store)
+        again = sync_study(tmp_path / "first", store)
         assert str(again) == "nothing was missing"
-        second = sync(study_folder(tmp_path / "second", trained), store)
+        second = sync_study(study_folder(tmp_path / "second", trained), store)
         versions = store.client.search_model_versions("name = 'digits'")
         found = {int(version.version): version.tags for version in versions}
         assert {number: tags["study"] for number, tags in found.items()} == {1: "first", 2: "second"}
@@ -119,7 +119,7 @@ def test_a_stopped_trial_leaves_none(tmp_path, trained):
 def test_trouble_with_a_model_fails_nothing(tmp_path, store, trained, caplog):
     folder = study_folder(tmp_path / "broken", trained)
     (folder / "models" / "3.pt").write_bytes(b"cut off")
-    told = sync(folder, store)
+    told = sync_study(folder, store)
     assert told.models == 0
     assert told.runs == 2
     assert "the model of trial 3 is not in MLflow" in caplog.text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flstudy.config import ConfigError
-from flstudy.tracking.store import absolute, default_uri, open_store, sqlite_file
+from flstudy.tracking.store import absolute_uri, default_uri, open_store, sqlite_file
 
 
 def test_a_store_is_made_once_with_its_own_artifact_folder(tmp_path, monkeypatch):
@@ -27,9 +27,9 @@ def test_a_store_is_made_once_with_its_own_artifact_folder(tmp_path, monkeypatch
 
 def test_relative_paths_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert absolute("sqlite:///a/b.db") == f"sqlite:///{tmp_path}/a/b.db"
-    assert absolute("sqlite:////a/b.db") == "sqlite:////a/b.db"
-    assert absolute("http://localhost:5000") == "http://localhost:5000"
+    assert absolute_uri("sqlite:///a/b.db") == f"sqlite:///{tmp_path}/a/b.db"
+    assert absolute_uri("sqlite:////a/b.db") == "sqlite:////a/b.db"
+    assert absolute_uri("http://localhost:5000") == "http://localhost:5000"
     assert sqlite_file("sqlite:////a/b%20c.db") == Path("/a/b c.db")
 
 

@@ -13,10 +13,10 @@ from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.federation import Record
 from flstudy.study.records import RecordWriter
-from flstudy.tracking.figures import PARENT, STUDY_ID, TRIAL
-from flstudy.tracking.mlflow import TrialRun
+from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
+from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
-from flstudy.tracking.sync import sync
+from flstudy.tracking.sync import sync_study
 from flstudy.tracking.trials import read_entries
 from tests.servers import server
 
@@ -147,17 +147,17 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_told_later(mlflow, tmp
     assert not run.delivered
     keep(folder, 0, 60)
     with pytest.raises(Exception, match="refused"):
-        sync(folder, store)
+        sync_study(folder, store)
 
     mlflow.start()
     known = len(steps(store, run.run_id, "train/loss"))
     assert known == 20
-    told = sync(folder, store)
+    told = sync_study(folder, store)
     assert told.values == (60 - known) * PER_ROUND + 1  # and best/FedAvg
     assert (told.runs, told.run_ids) == (1, {0: run.run_id})  # the study's own
     assert_all_there(store, run.run_id, 60)
     assert store.client.get_run(run.run_id).info.status == "FINISHED"
-    assert str(sync(folder, store)) == "nothing was missing"
+    assert str(sync_study(folder, store)) == "nothing was missing"
 
 
 @pytest.mark.end_to_end
@@ -182,7 +182,7 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
         keep(folder, n, rounds)
     (folder / "report" / "report.html").write_text("<h1>small</h1>")
     store = open_store(f"sqlite:///{tmp_path}/other.db")
-    told = sync(folder, store)
+    told = sync_study(folder, store)
     rounds = sum(rounds for _, rounds in ends)
     assert (told.runs, told.values, told.ends) == (7, rounds * PER_ROUND + 1, 7)
 
@@ -212,9 +212,9 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
     assert [file.path for file in store.client.list_artifacts(parent, "report")] == ["report/report.html"]
     assert {trial["run_id"] for trial in read_entries(folder / "trials.jsonl")} == set(told.run_ids.values())
 
-    assert str(sync(folder, store)) == "nothing was missing"
+    assert str(sync_study(folder, store)) == "nothing was missing"
     (folder / "report" / "report.html").write_text("<h1>SMALL</h1>")
-    assert str(sync(folder, store)) == "1 file"
+    assert str(sync_study(folder, store)) == "1 file"
 
 
 def test_only_what_is_missing_is_told(tmp_path):
@@ -227,12 +227,12 @@ def test_only_what_is_missing_is_told(tmp_path):
         run.log(record(r))
     run.finish("KILLED", tags={"interrupted": "true"})
     assert run.delivered
-    told = sync(folder, store)
+    told = sync_study(folder, store)
     assert told.values == 40 * PER_ROUND + 1
     assert_all_there(store, run.run_id, 60)
     tags = store.client.get_run(run.run_id).data.tags
     assert tags["interrupted"] == "false"  # it went on, and finished
-    assert str(sync(folder, store)) == "nothing was missing"
+    assert str(sync_study(folder, store)) == "nothing was missing"
 
 
 def test_the_command_says_what_it_delivered(tmp_path, capsys):
@@ -253,4 +253,4 @@ def test_a_folder_without_a_state_is_refused(tmp_path):
     folder = study_folder(tmp_path, entry(0))
     (folder / "state.json").unlink()
     with pytest.raises(ConfigError, match="must be the folder of a study that was started"):
-        sync(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"))
+        sync_study(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"))

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from flstudy.config import ConfigError
-from flstudy.tracking.ui import check_port, serve
+from flstudy.tracking.ui import check_port, serve_ui
 
 
 def test_a_taken_port_is_refused_with_another():
@@ -27,7 +27,7 @@ def test_a_port_outside_the_range_is_refused():
 
 def test_a_server_that_does_not_answer_is_refused():
     with pytest.raises(ConfigError, match="store must be a server that answers"):
-        serve("http://127.0.0.1:9")
+        serve_ui("http://127.0.0.1:9")
 
 
 @pytest.mark.end_to_end

@@ -11,7 +11,7 @@ from ray import cloudpickle
 from rich.console import Console
 
 from flstudy.tracking.store import open_store
-from flstudy.tracking.sync import sync
+from flstudy.tracking.sync import sync_study
 from flstudy.tracking.trials import read_entries
 from flstudy.tuning.tuner import tune
 from tests.servers import Server, server
@@ -77,9 +77,9 @@ def test_a_study_outlives_a_server_that_comes_back(tmp_path):
         thread.join()
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         if not result.delivered:  # the study was over before the server was there again
-            sync(result.path, result.run.store)
+            sync_study(result.path, result.run.store)
         assert_nothing_is_missing(result.run.store, read_entries(result.path / "trials.jsonl"))
-        assert str(sync(result.path, result.run.store)) == "nothing was missing"
+        assert str(sync_study(result.path, result.run.store)) == "nothing was missing"
 
 
 def test_a_study_outlives_a_server_that_stays_away(tmp_path):
@@ -96,7 +96,7 @@ def test_a_study_outlives_a_server_that_stays_away(tmp_path):
         assert statistics.median(spent) < 15, spent
         mlflow.start()
         store = open_store(mlflow.address)
-        sync(result.path, store)
+        sync_study(result.path, store)
         assert_nothing_is_missing(store, read_entries(result.path / "trials.jsonl"))
         best = store.client.get_run(result.run.run_id).data.tags
         assert best["best.run_id"] == read_entries(result.path / "trials.jsonl")[int(best["best.trial"])]["run_id"]

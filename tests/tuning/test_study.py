@@ -18,7 +18,7 @@ from rich.console import Console
 from flstudy.config import Asha, ConfigError, Confirm, Failures, HyperBand, Resources
 from flstudy.study.records import read_records
 from flstudy.tracking.trials import read_entries
-from flstudy.tracking.ui import running
+from flstudy.tracking.ui import mlflow_server
 from flstudy.tuning.tuner import tune
 from tests.tuning.stand_in import StandIn, study
 
@@ -113,7 +113,7 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with running(f"sqlite:///{folder}/store/mlflow.db", port) as (address, _process):
+    with mlflow_server(f"sqlite:///{folder}/store/mlflow.db", port) as (address, _process):
 
         def ask(path, **body):
             query = urllib.request.Request(

@@ -1,6 +1,6 @@
-"""What MLflow is told of a trial: figures of its rounds, how it ended, and with what code it was run.
+"""The content of runs in MLflow: names, tags, parameters and metrics of a study and of its trials.
 
-A trial that runs and `flstudy.tracking.sync`, which tells later what a store has missed, say the same by this.
+A trial that runs and `flstudy.tracking.sync`, which delivers later what a store has missed, write the same by this.
 """
 
 import getpass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flstudy.config import Config
 
 STUDY, STUDY_ID, TRIAL, PARENT = "flstudy.study", "flstudy.study_id", "flstudy.trial", "mlflow.parentRunId"
-DELIVERED = "flstudy.delivered"  # the last round, once the run has all that there is to tell up to it
+DELIVERED = "flstudy.delivered"  # the last round, once the run has all that there is up to it
 TEXT_LENGTH = 5000  # of a tag
 BAD_ENDS = ("pruned", "diverged", "failed", "interrupted")  # a tag each
 _STATUS = {"failed": "FAILED", "interrupted": "KILLED", "running": "KILLED"}
@@ -28,7 +28,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if all(math.isfinite(value) for value in values) else float(sum(values))
 
 
-def figures(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
+def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
     """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of evaluations
     as ``_std``, and accuracies seed by seed as ``seed44/...``."""
     for name, values in metrics.items():
@@ -77,7 +77,7 @@ def run_status(status: str) -> str:
     return _STATUS.get(status, "FINISHED")
 
 
-def told_error(error: str | None) -> dict[str, str]:
+def error_tags(error: str | None) -> dict[str, str]:
     """A traceback as tags: its last line as ``error``, all of it as the run's description."""
     if error is None or not error.strip():
         return {}
@@ -86,7 +86,7 @@ def told_error(error: str | None) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Tags that say with what code and versions a run was made."""
+    """Tags with the code and the versions that make a run."""
     tags = {}
     for name in _LIBRARIES:
         try:
@@ -99,5 +99,5 @@ def environment() -> dict[str, str]:
         if commit.returncode == 0:
             tags["mlflow.source.git.commit"] = commit.stdout.strip()
     except (OSError, KeyError, subprocess.SubprocessError):
-        pass  # no git, no user name: nothing to say of them
+        pass  # no git, or no user name
     return tags

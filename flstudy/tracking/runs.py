@@ -1,5 +1,7 @@
 """Runs in MLflow: one parent per study, one child per trial, written without ever holding up or failing a trial."""
 
+import hashlib
+import json
 import logging
 import threading
 import time
@@ -7,40 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flstudy.tracking.calls import METRICS_PER_CALL, batches, line, log_files, log_params, log_tags, refused
-from flstudy.tracking.figures import (
+from flstudy.tracking.content import (
     DELIVERED,
     PARENT,
     STUDY,
     STUDY_ID,
     TEXT_LENGTH,
     environment,
-    figures,
-    mean,
+    error_tags,
+    round_values,
     study_params,
     study_tags,
-    told_error,
 )
-from flstudy.tracking.rows import Figure
-from flstudy.tracking.store import EXPERIMENT, FOLDER, Store, absolute, default_uri, open_store
+from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, in_batches, is_refusal, one_line
 
 if TYPE_CHECKING:
     from flstudy.config import Config
     from flstudy.federation import Record
-
-__all__ = [
-    "EXPERIMENT",
-    "FOLDER",
-    "Store",
-    "StudyRun",
-    "TrialRun",
-    "absolute",
-    "default_uri",
-    "environment",
-    "mean",
-    "open_store",
-    "told_error",
-]
 
 log = logging.getLogger(__name__)
 
@@ -70,27 +55,23 @@ class StudyRun:
         if resumed:
             self.set_tags({"resumed": "true", "study.trials": config.study.trials})
             return
-        self._safely(log_params, store, self.run_id, study_params(config))
+        self._safely(store.log_params, self.run_id, study_params(config))
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Figures of the whole study, such as the best objective."""
-        stamp = int(1000 * time.time())
-        figures = [Figure(name, float(value), stamp, 0) for name, value in metrics.items()]
-        self.told["metrics"] |= {figure.name: figure.value for figure in figures}
-        self._safely(self.store.log_metrics, self.run_id, figures)
-
-    def log_artifact(self, path: str | Path, folder: str | None = None) -> None:
-        """A file of the study folder."""
-        self._safely(self.store.client.log_artifact, self.run_id, str(path), folder)
+        """Values of the whole study, such as the best objective."""
+        now = int(1000 * time.time())
+        values = [MetricValue(name, float(value), now, 0) for name, value in metrics.items()]
+        self.told["metrics"] |= {value.name: value.value for value in values}
+        self._safely(self.store.log_metrics, self.run_id, values)
 
     def log_files(self, folder: Path) -> None:
         """The list of trials and every file of ``report/`` in a study's folder, as far as they are new or changed."""
-        self._safely(log_files, self.store, self.run_id, folder)
+        self._safely(log_study_files, self.store, self.run_id, folder)
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
-        shown = {name: str(value)[:TEXT_LENGTH] for name, value in tags.items()}
-        self.told["tags"] |= shown
-        self._safely(log_tags, self.store, self.run_id, shown)
+        texts = {name: str(value)[:TEXT_LENGTH] for name, value in tags.items()}
+        self.told["tags"] |= texts
+        self._safely(self.store.log_tags, self.run_id, texts)
 
     def finish(self, status: str = "FINISHED") -> None:
         self._safely(self.store.client.set_terminated, self.run_id, status)
@@ -105,11 +86,11 @@ class StudyRun:
                 call(*arguments, **named)
                 return
             except Exception as error:
-                if not last and not refused(error):
+                if not last and not is_refusal(error):
                     time.sleep(0.5)  # none of the calls does harm when it is made twice
                     continue
-                log.warning("MLflow did not take %s of the study: %s", call.__name__, line(error))
-                if not refused(error):
+                log.warning("MLflow did not take %s of the study: %s", call.__name__, one_line(error))
+                if not is_refusal(error):
                     self.delivered, self._ask_again = False, time.monotonic() + _AGAIN_S
                 return
 
@@ -119,7 +100,7 @@ class TrialRun:
 
     While the store does not answer, metrics wait in memory and are tried again. `finish` waits ``patience_s`` for the
     rest, and ``away_s`` where the last attempt failed; what is missing then is in the trial's records, from which
-    `flstudy.tracking.sync` tells it later.
+    `flstudy.tracking.sync` delivers it later.
 
     Attributes:
         run_id: once the run is open.
@@ -156,7 +137,7 @@ class TrialRun:
         self._asked: float | None = None  # when the attempt that is under way began
         self._ending: tuple[str, dict[str, str]] = ("FINISHED", {})
         self._thread: threading.Thread | None = None
-        self._told: dict[str, int] = {}  # last round of each metric that an earlier start has delivered
+        self._known: dict[str, int] = {}  # last round of each metric that an earlier start has delivered
 
     def start(
         self,
@@ -197,7 +178,7 @@ class TrialRun:
         """
         if self._thread is None:
             return self.delivered
-        self._ending = (status, {**(tags or {}), **told_error(error)})
+        self._ending = (status, {**(tags or {}), **error_tags(error)})
         start = time.monotonic()
         self._over.set()
         self._wake.set()
@@ -224,13 +205,13 @@ class TrialRun:
                 last = self._over.is_set()  # read before the rounds: none comes after finish
                 with self._lock:
                     rounds, self._rounds = self._rounds, []
-                told = [
-                    Figure(name, float(value), int(1000 * at), round)
-                    for round, at, values in rounds
-                    for name, value in figures(values, self._seeds)
-                    if round > self._told.get(name, 0)
+                values = [
+                    MetricValue(name, float(value), int(1000 * at), round)
+                    for round, at, metrics in rounds
+                    for name, value in round_values(metrics, self._seeds)
+                    if round > self._known.get(name, 0)
                 ]
-                for batch in batches(told, METRICS_PER_CALL):
+                for batch in in_batches(values, METRICS_PER_CALL):
                     self._try(self.store.log_metrics, run_id, batch)
                 if last:
                     break
@@ -238,23 +219,23 @@ class TrialRun:
                 self._wake.clear()
             kept = kept or self._keep(run_id, config)
             status, tags = self._ending
-            self._try(log_tags, self.store, run_id, {**tags, **({DELIVERED: str(self._last)} if kept else {})})
+            self._try(self.store.log_tags, run_id, {**tags, **({DELIVERED: str(self._last)} if kept else {})})
             self._try(self.store.client.set_terminated, run_id, status)
             self.delivered = kept
         except Exception as error:  # never the trial's business
             if not self._given_up:  # else `finish` has said it
-                log.warning("MLflow lost metrics of %s: %s", self.name, line(error))
+                log.warning("MLflow lost metrics of %s: %s", self.name, one_line(error))
 
     def _open(self, params: dict[str, Any]) -> str:
         known = self._try(self.store.find, self.key, needed=True)
         run_id: str = self._try(self.store.get_or_create, self.key, self.name, self.tags, needed=True)
-        if known is not None:  # a trial that goes on from a snapshot tells some rounds again
-            self._told = {name: self._last_step(run_id, name) for name in known.data.metrics}
+        if known is not None:  # a trial that goes on from a snapshot logs some rounds again
+            self._known = {name: self._last_step(run_id, name) for name in known.data.metrics}
             stale = [name for name in ("interrupted", "pruned", "failed") if known.data.tags.get(name) == "true"]
             if stale:  # it will say anew how it ended
-                self._try(log_tags, self.store, run_id, dict.fromkeys(stale, "false"))
+                self._try(self.store.log_tags, run_id, dict.fromkeys(stale, "false"))
         self.run_id = run_id
-        self._try(log_params, self.store, run_id, params)
+        self._try(self.store.log_params, run_id, params)
         return run_id
 
     def _keep(self, run_id: str, config: Mapping[str, Any] | None) -> bool:
@@ -263,7 +244,7 @@ class TrialRun:
             if config is not None:
                 self.store.client.log_dict(run_id, dict(config), "config.yaml")
         except Exception as error:
-            log.warning("MLflow did not take the config of %s: %s", self.name, line(error))
+            log.warning("MLflow did not take the config of %s: %s", self.name, one_line(error))
             return False
         return True
 
@@ -275,7 +256,7 @@ class TrialRun:
         """The call's result, however often it takes, until `finish` gives up."""
         wait_s = 0.1
         while True:
-            if self._given_up:  # what arrived now might meet what is told later
+            if self._given_up:  # what arrived now might meet what is delivered later
                 raise TimeoutError("given up")
             self._asked = time.monotonic()
             try:
@@ -283,11 +264,11 @@ class TrialRun:
                 self._failed = False
                 return result
             except Exception as error:
-                if refused(error) and not needed:
-                    log.warning("MLflow refused a part of %s: %s", self.name, line(error))
+                if is_refusal(error) and not needed:
+                    log.warning("MLflow refused a part of %s: %s", self.name, one_line(error))
                     return None
                 self._failed = "locked" not in str(error)  # by another writer, who is soon done
-                if refused(error):
+                if is_refusal(error):
                     raise
             finally:
                 self._asked = None
@@ -296,3 +277,26 @@ class TrialRun:
             else:
                 self._over.wait(wait_s)  # `finish` is worth another attempt at once
             wait_s = min(2 * wait_s, 5.0)
+
+
+FILES = "flstudy.files"
+"""Tag of a study's run: digests of the files that it has."""
+
+
+def log_study_files(store: Store, run_id: str, folder: Path) -> int:
+    """The list of trials and the report of a study's folder as artifacts; returns how many were new or changed."""
+    known = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
+    found = {path: "report" for path in sorted((folder / "report").glob("*")) if path.is_file()}
+    found |= {path: "" for path in [folder / "trials.jsonl"] if path.is_file()}
+    digests = {
+        f"{place}/{path.name}".lstrip("/"): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        for path, place in found.items()
+    }
+    changed = 0
+    for (path, place), (name, digest) in zip(found.items(), digests.items(), strict=True):
+        if known.get(name) != digest:
+            store.client.log_artifact(run_id, str(path), place or None)
+            changed += 1
+    if changed:
+        store.client.set_tag(run_id, FILES, json.dumps(digests))
+    return changed
