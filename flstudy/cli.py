@@ -121,7 +121,7 @@ def train(command: str, arguments: list[str]) -> int:
     config = load(path, options=arguments, command=command)
     if command == "run":
         config.rehearse()
-        from flstudy.tuning.single import run_once
+        from flstudy.run import run_once
 
         run_once(config)
         return 0

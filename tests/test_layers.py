@@ -18,7 +18,7 @@ ROWS = [
     {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
-    {"tuning"},
+    {"tuning", "run"},  # a study, and a single run
     {"benchmark"},
     {"reproduction"},
     {"cli"},

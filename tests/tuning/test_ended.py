@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flstudy.config import load
-from flstudy.tuning.single import run_once
+from flstudy.run import run_once
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
 

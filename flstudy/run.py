@@ -1,4 +1,4 @@
-"""One run of a config with everything a study's trial leaves behind: records, checkpoints, a run in MLflow."""
+"""``flstudy run``: one run of a config with records, checkpoints and a run in MLflow, as a study's trials have them."""
 
 import contextlib
 import statistics
