@@ -1,4 +1,6 @@
-"""For all tests."""
+"""What all tests share: one thread, one Ray cluster, and the units into which pytest-xdist divides the suite."""
+
+import os
 
 import pytest
 import torch
@@ -8,3 +10,26 @@ import torch
 def one_thread():
     """The problems are tiny: more threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """The one local Ray of all studies of the session, each of which joins it; its tests run in one xdist worker.
+
+    A test that shoots at drivers or at Ray itself starts its own, in a process of its own.
+    """
+    from flstudy.config import Resources
+    from flstudy.tuning.cluster import cluster
+
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would let them starve beside the other xdist worker
+    with cluster(Resources()):
+        yield
+
+
+def pytest_collection_modifyitems(items):
+    """With ``--dist loadgroup`` a file is a unit of work, except that all tests with Ray are one unit, the first."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            group = "ray" if "ray_cluster" in item.fixturenames else item.nodeid.split("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: "ray_cluster" not in item.fixturenames)

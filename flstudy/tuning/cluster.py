@@ -117,7 +117,9 @@ def check_resources(resources: "Resources") -> None:
     """Raise ConfigError, before Ray starts, for a trial that this machine cannot hold; a cluster is asked later."""
     import ray
 
-    if not os.environ.get("RAY_ADDRESS") and not ray.is_initialized():
+    if ray.is_initialized():
+        _check(resources, ray.cluster_resources())
+    elif not os.environ.get("RAY_ADDRESS"):
         import torch
 
         _check(resources, {"CPU": _cores(), "GPU": torch.cuda.device_count()})

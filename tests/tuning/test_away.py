@@ -17,7 +17,7 @@ from flstudy.tuning.tuner import tune
 from tests.servers import Server, server
 from tests.tuning.stand_in import StandIn, study
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
 
 TRIALS, ROUNDS = 6, 40

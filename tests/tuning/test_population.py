@@ -39,7 +39,7 @@ def written(folder, **changed):
 
 
 @pytest.mark.end_to_end
-def test_who_is_behind_goes_on_from_who_leads(tmp_path):
+def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
     result = tune(written(tmp_path), Console(file=io.StringIO()))
     assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 12)] * 4
     moved = [trial for trial in result.trials if trial.lineage]

@@ -56,7 +56,7 @@ def started(folder) -> list[dict]:
 
 
 @pytest.mark.end_to_end
-def test_a_killed_study_goes_on(written):
+def test_a_killed_study_goes_on(written, ray_cluster):
     path, folder = written
     driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
     until = time.monotonic() + 180

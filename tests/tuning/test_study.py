@@ -34,7 +34,7 @@ def prepared(folder, **changed):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(tmp_path_factory, ray_cluster):
     folder = tmp_path_factory.mktemp("study")
     search = {
         "algorithm": {"choice": ["FedAvg", "Flash", "Raises", "Diverges", "Dies", "Hangs"]},

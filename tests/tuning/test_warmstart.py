@@ -99,7 +99,7 @@ def test_what_was_reported_is_read_from_the_records(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def presets(tmp_path_factory):
+def presets(tmp_path_factory, ray_cluster):
     """The config of a search, and a study that tried two algorithms' own values."""
     tmp_path = tmp_path_factory.mktemp("presets")
     content = {

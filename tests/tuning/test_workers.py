@@ -14,7 +14,7 @@ from flstudy.tuning.tuner import tune
 from tests.tuning import noted
 from tests.tuning.noted import Noted, count, read
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests
 
 TINY = {
