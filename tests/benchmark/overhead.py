@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-import stand_in
 from ray import cloudpickle
 from rich.console import Console
 from workload import made_by, quiet
@@ -22,6 +21,7 @@ from workload import made_by, quiet
 from flstudy.config import Budget
 from flstudy.tuning import tuner
 from flstudy.tuning.ledger import Ledger
+from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
 SPACE = {

@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-import stand_in
 from ray import cloudpickle
 from rich.console import Console
 
@@ -15,6 +14,7 @@ from flstudy.tracking.sync import sync_study
 from flstudy.tracking.trials import read_entries
 from flstudy.tuning.tuner import tune
 from tests.servers import Server, server
+from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ray_cluster")]

@@ -10,7 +10,6 @@ import time
 import urllib.request
 
 import pytest
-import stand_in
 import yaml
 from ray import cloudpickle
 from rich.console import Console
@@ -20,6 +19,7 @@ from flstudy.study.records import read_records
 from flstudy.tracking.trials import read_entries
 from flstudy.tracking.ui import mlflow_server
 from flstudy.tuning.tuner import tune
+from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
 pytestmark = pytest.mark.end_to_end
