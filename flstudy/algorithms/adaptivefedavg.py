@@ -43,6 +43,7 @@ class AdaptiveFedAvg(Algorithm):
     """FedAvg that learns faster while the global model moves."""
 
     citations: ClassVar[tuple[str, ...]] = ("canonaco2021",)
+    measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/lr_scale")
 
     beta1: float = hyper(0.5, "[0, 1)")
     """β₁, of the model's mean."""

@@ -44,6 +44,7 @@ class FedDriftEager(Clustered):
     """Opens one new model when devices signal a drift."""
 
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
+    measures: ClassVar[tuple[str, ...]] = (*Clustered.measures, "server/models")
 
     models: int = hyper(4, "[1, inf)")
     """M, most models at once."""

@@ -41,6 +41,7 @@ class FedOmd(Algorithm):
     """Online mirror descent on the devices, averaged."""
 
     citations: ClassVar[tuple[str, ...]] = ("mitra2021", "ganguly2024")
+    measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/lr_scale")
 
     mirror: Literal["euclidean", "hypentropy", "pnorm", "eg"] = "hypentropy"
     """φ: ½ ‖x‖₂², the hypentropy (like gradient descent with η b where |x| ≪ b, multiplicative where |x| ≫ b),

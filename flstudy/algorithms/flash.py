@@ -46,6 +46,7 @@ class Flash(FedOpt):
     """FLASH: early-stopping devices and a drift-aware adaptive server."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
+    measures: ClassVar[tuple[str, ...]] = (*FedOpt.measures, "server/beta3", "server/clamped", "server/boost")
 
     gamma: float | None = hyper(0.04, "[0, inf)")
     """γ of the devices' early stopping; null trains all epochs. The paper: .03 to .05."""

@@ -1,6 +1,6 @@
 """Controllers: hooks around a round, with explicit state, for any algorithm; and schedules of its learning rate."""
 
-from flstudy.controllers.controller import Controller, Moment, ProbeRounds
+from flstudy.controllers.controller import Controller, Detector, Moment, ProbeRounds
 from flstudy.controllers.initial_model import Average, DynamicInitialModel
 from flstudy.controllers.instances import BlockSchedule, Instance, Rate, running_instance
 from flstudy.controllers.masterfl import MasterFL
@@ -12,6 +12,7 @@ __all__ = [
     "BlockSchedule",
     "Controller",
     "Cosine",
+    "Detector",
     "DynamicInitialModel",
     "Instance",
     "MasterFL",

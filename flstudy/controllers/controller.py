@@ -40,6 +40,8 @@ class Controller(ABC):
     citations: ClassVar[tuple[str, ...]] = ()
     """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
+    measures: ClassVar[tuple[str, ...]] = ()
+    """Names of its own `metrics`, for `flstudy.metrics.registry`."""
     watches: ClassVar[bool] = False
     """Whether it decides by the devices' losses, and so cannot do without."""
 
@@ -66,3 +68,18 @@ class Controller(ABC):
     def metrics(self, state: Any) -> dict[str, Tensor]:
         """Scalars [] of the last round, to be logged under these names."""
         return {}
+
+
+class Detector(Controller):
+    """A controller that notices drifts and may begin anew; runs log and sum up the metrics of all detectors alike."""
+
+    @abstractmethod
+    def detected(self, state: Any) -> Tensor:
+        """[]: 0 where the last round detected no drift, any other number otherwise."""
+
+    @abstractmethod
+    def restarted(self, state: Any) -> Tensor:
+        """[]: why the last round began anew: 0 it did not, 1 by schedule, 2 after a detection."""
+
+    def metrics(self, state: Any) -> dict[str, Tensor]:
+        return {"detector/detected": self.detected(state), "detector/restarted": self.restarted(state)}

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.controllers.controller import Controller, Moment
+from flstudy.controllers.controller import Detector, Moment
 from flstudy.controllers.instances import BlockSchedule, Rate, running_instance
 from flstudy.population import Event
 
@@ -60,7 +60,7 @@ class Master(NamedTuple):
     reachable: Tensor  # [] F̃
 
 
-class MasterFL(Controller):
+class MasterFL(Detector):
     """Runs an algorithm on many time scales, detects drifts and begins anew.
 
     The devices' rows stay with them, whichever instance runs: it is meant for methods that keep none.
@@ -81,6 +81,9 @@ class MasterFL(Controller):
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024", "wei2021")
 
+    measures: ClassVar[tuple[str, ...]] = tuple(
+        f"controller/{name}" for name in ("block_order", "instance_order", "loss", "reachable", "best")
+    )
     watches: ClassVar[bool] = True
 
     def __init__(
@@ -239,15 +242,15 @@ class MasterFL(Controller):
         )
         return state, server, Event(moment.number, f"drift detected by {TESTS[failed]}") if failed else None
 
+    def detected(self, state: Master) -> Tensor:
+        """Failed tests: 1, 2, or 3 for both."""
+        return state.failed
+
+    def restarted(self, state: Master) -> Tensor:
+        """1 after a whole block, 2 after a detection."""
+        return state.restarted
+
     def metrics(self, state: Master) -> dict[str, Tensor]:
-        """Orders of block and instance, F, F̃ and U, failed tests (1, 2, 3 both) and restarts (1 after a whole block, 2
-        after a detection) of the last round."""
-        return {
-            "master/block_order": state.order,
-            "master/instance_order": state.active,
-            "master/loss": state.loss,
-            "master/reachable": state.reachable,
-            "master/best": state.best,
-            "master/detected": state.failed,
-            "master/restarted": state.restarted,
-        }
+        """Orders of block and instance, F, F̃ and U of the last round."""
+        values = (state.order, state.active, state.loss, state.reachable, state.best)
+        return {**super().metrics(state), **dict(zip(self.measures, values, strict=True))}

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import lightning as L
 import torch
 
 from flstudy.algorithms import Algorithm
-from flstudy.controllers import Controller, Schedule
+from flstudy.controllers import Controller, Detector, Schedule
 from flstudy.execution import ClientBank, Compile, ExecutorName, Survey, make_executor, training_context
 from flstudy.execution.trees import leaves, refill
 from flstudy.federation.clock import RoundClock
@@ -18,10 +18,11 @@ from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, LocalWork, stacked
 from flstudy.federation.initial import drawn_model, initial_models
 from flstudy.federation.private_aggregator import PrivateAggregator
-from flstudy.federation.record import Record, averages, fit_metrics
+from flstudy.federation.record import Record, fit_metrics
 from flstudy.federation.round_metrics import RoundMetrics
 from flstudy.federation.steps import Exchange, play_probe_rounds, prepare, received, step, travelled
 from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
@@ -96,6 +97,23 @@ class Coordinator(L.LightningModule):
         self._last: Any = None  # jobs, fit and concepts of this round; None in the round that a resume begins in
         self._saved: dict[str, Any] | None = None
         self._weighed = False
+
+    def measures(self, population: Population, rounds: int) -> list[str]:
+        """Names of all metrics that a run of so many rounds in this world will have measured at its end; the world need
+        not be settled."""
+        met = {
+            "losses": self.task_function.per_example,
+            "correctness": self.task_function.scores_accuracy,
+            "drift": bool(population.drifts(rounds)),
+            "sessions": bool(population.sessions(rounds)),
+            "wireless": self.round_metrics.wireless is not None,
+            "regret": self.round_metrics.regret is not None,
+            "clip": self.aggregator.privacy is not None,
+            "noise": self.aggregator.private,
+            "detector": any(isinstance(controller, Detector) for controller in self.controllers),
+        }
+        own = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]
+        return measured_by([need for need, holds in met.items() if holds], own)
 
     # ---- setting up ------------------------------------------------------------------------------------------------
 
@@ -216,7 +234,7 @@ class Coordinator(L.LightningModule):
     def _show(self, metrics: dict[str, list[float]]) -> None:
         """Means over replicas for callbacks and the progress bar. ``self.log`` takes a third of a millisecond a metric,
         a third of a whole round; a round's values are final when they are measured and need none of its reductions."""
-        means: dict[str, Any] = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in averages(metrics)}
+        means: dict[str, Any] = as_tensors(replica_means(metrics))
         self.trainer.callback_metrics.update(means)
         shown = {name: value for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
         self.trainer.progress_bar_metrics.update(shown)
@@ -225,10 +243,8 @@ class Coordinator(L.LightningModule):
         """The round, its evaluation included, as one row of every logger."""
         if not self.loggers or self.record is None:
             return
-        means = {name: sum(values) / len(values) for name, values in self.record.metrics.items()}
-        self.trainer.logged_metrics.update(
-            {name: torch.tensor(value, dtype=torch.float64) for name, value in means.items()}
-        )
+        means = replica_means(self.record.metrics)
+        self.trainer.logged_metrics.update(as_tensors(means))
         for logger in self.loggers:
             logger.log_metrics({**means, "epoch": self.record.round - 1}, step=self.record.round)
             logger.save()
@@ -289,3 +305,8 @@ class Coordinator(L.LightningModule):
                 if name in tensors:
                     parameter.copy_(tensors[name])
         return task
+
+
+def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
+    """As Lightning keeps metrics."""
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}

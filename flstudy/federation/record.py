@@ -1,6 +1,6 @@
 """What a round measured, and what of it follows from its fits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -16,11 +16,6 @@ class Record(NamedTuple):
     round: int  # rounds done, from 1
     metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
     events: tuple[Event, ...] = ()
-
-
-def averages(metrics: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """Each metric's name and its mean over replicas."""
-    return ((name, sum(values) / len(values)) for name, values in metrics.items())
 
 
 def fit_metrics(

@@ -1,7 +1,7 @@
 """What a moving world costs a method that has to notice it: dynamic regret, detections, restarts.
 
 Reference: Ganguly & Aggarwal, Master-FL, IEEE/ACM ToN 2024, eq. (7) and Definitions 1 and 2. Curves are [..., T] over
-rounds 1 … T, replicas leading; what a controller logs under ``master/`` has that form. F_t and its optimum come from
+rounds 1 … T, replicas leading; what a controller logs under ``detector/`` has that form. F_t and its optimum come from
 `optimum`.
 """
 
@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from flstudy.metrics.drift import segments
 
 Floats = NDArray[np.float64]
-WATCHED = ("master/detected", "master/restarted")  # what `noticed` is told
 
 
 def dynamic_regret(losses: ArrayLike, optima: ArrayLike) -> Floats:
@@ -66,7 +65,7 @@ def detections(detected: ArrayLike, drifts: Sequence[int], within: int | None = 
     is that drift's; all others are false alarms.
 
     Args:
-        detected: [..., T], such as ``master/detected``.
+        detected: [..., T], such as ``detector/detected``.
         drifts: rounds (from 1) of the drifts; those after T never happened.
         within: latest rounds after a drift that count as its; None: until the next drift.
 
@@ -86,7 +85,7 @@ def detections(detected: ArrayLike, drifts: Sequence[int], within: int | None = 
 
 
 def count_restarts(restarted: ArrayLike) -> Mapping[str, NDArray[np.int64]]:
-    """How often [...] a method began anew, by cause, from ``master/restarted`` [..., T]."""
+    """How often [...] a method began anew, by cause, from ``detector/restarted`` [..., T]."""
     causes = np.asarray(restarted)
     return {"block": (causes == 1).sum(-1), "detection": (causes == 2).sum(-1)}
 
@@ -97,8 +96,8 @@ def noticed(detected: ArrayLike, restarted: ArrayLike, drifts: Sequence[int]) ->
     detected, NaN where none was (missing where nothing drifts); ``restarts_block`` and ``restarts_detection``.
 
     Args:
-        detected: ``master/detected`` [..., T].
-        restarted: ``master/restarted`` [..., T].
+        detected: ``detector/detected`` [..., T].
+        restarted: ``detector/restarted`` [..., T].
         drifts: rounds (from 1) of the drifts.
     """
     fired = np.asarray(detected, float) > 0

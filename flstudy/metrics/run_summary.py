@@ -7,16 +7,12 @@ from dataclasses import asdict
 import numpy as np
 
 from flstudy.metrics.drift import DEFAULT, Recovery, dip, recovery_rounds, segments
-from flstudy.metrics.regret import WATCHED, noticed
+from flstudy.metrics.regret import noticed
 from flstudy.metrics.sessions import initial_accuracy
 
 SPLITS = ("valid", "test")
 SUMS = ("traffic/bits", "time/total_s", "wireless/total_s", "energy/joules")
-OF_CURVES = ("dip", "recovery", "initial_accuracy", "mean_accuracy")
-OF_CONTROLLER = ("detections", "false_alarms", "delay", "restarts_block", "restarts_detection")
-NAMES = (*(f"{split}/{what}" for split in SPLITS for what in OF_CURVES), *SUMS)
-NAMES += tuple(f"master/{what}" for what in OF_CONTROLLER)
-"""The metrics that `RunSummary` can give."""
+WATCHED = ("detector/detected", "detector/restarted")  # what `noticed` is told
 
 
 class RunSummary:
@@ -68,8 +64,8 @@ class RunSummary:
         sessions but the first; missing where there are no more. ``valid/mean_accuracy`` and ``test/mean_accuracy``: of
         all evaluations, what Master-FL's Table II calls average accuracy across T rounds. ``traffic/bits``: down and
         up, all devices. ``time/total_s``: seconds of rounds, evaluations not included. ``wireless/total_s`` and
-        ``energy/joules``: of the devices in their radio cell, where there is one. ``master/…``: detections and restarts
-        of a controller that makes any (`regret.noticed`).
+        ``energy/joules``: of the devices in their radio cell, where there is one. ``detector/…``: detections and
+        restarts of a controller that makes any (`regret.noticed`).
         """
         found = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
         for split, curve in self._curves.items():
@@ -92,5 +88,5 @@ class RunSummary:
                 np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()
             )
             figures = noticed(detected, restarted, self.drifts)
-            found |= {f"master/{name}": values.tolist() for name, values in figures.items()}
+            found |= {f"detector/{name}": values.tolist() for name, values in figures.items()}
         return found

@@ -19,11 +19,11 @@ COUNTED = {
 def restarts(found: Findings) -> Section | None:
     """None where no trial that speaks for an algorithm has such a controller."""
     rows = [(row.trial.algorithm, found.results, row.speaker) for row in found.ranking.rows]
-    rows = [row for row in rows if "master/restarts_block" in row[2].metrics]
+    rows = [row for row in rows if "detector/restarts_block" in row[2].metrics]
     if not rows:
         return None
     cells = tuple(
-        (name, *(count(trial.metrics.get(f"master/{key}", math.nan)) for key in COUNTED)) for name, _, trial in rows
+        (name, *(count(trial.metrics.get(f"detector/{key}", math.nan)) for key in COUNTED)) for name, _, trial in rows
     )
     pictures = []
     losses = figures.losses_figure(rows)

@@ -26,11 +26,11 @@ MEASURES = {  # name in published.csv -> metric of a round, heading, whether it 
     "initial": ("test/initial_accuracy", "Sessions' first ten rounds %", True),
     "mean": ("test/mean_accuracy", "Mean accuracy over all rounds %", True),
     "regret": ("regret/dynamic", "Dynamic regret", False),
-    "detections": ("master/detections", "Detections", False),
-    "false_alarms": ("master/false_alarms", "False alarms", False),
-    "delay": ("master/delay", "Rounds to detection", False),
-    "restarts_block": ("master/restarts_block", "Restarts after whole blocks", False),
-    "restarts_detection": ("master/restarts_detection", "Restarts after detections", False),
+    "detections": ("detector/detections", "Detections", False),
+    "false_alarms": ("detector/false_alarms", "False alarms", False),
+    "delay": ("detector/delay", "Rounds to detection", False),
+    "restarts_block": ("detector/restarts_block", "Restarts after whole blocks", False),
+    "restarts_detection": ("detector/restarts_detection", "Restarts after detections", False),
 }
 KINDS = ("comparison", "ablation", "sessions", "variants")
 VARIED = ("sessions", "variants")  # kinds with a study for each variant

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from flstudy.config import CmaEs, ConfigError, Objective
-from flstudy.metrics.run_summary import NAMES
+from flstudy.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Study
@@ -75,7 +75,8 @@ def check_objectives(config: "Config") -> None:
             f"study.scheduler must be null with several objectives, got {type(study.scheduler).__name__}: it would "
             "stop trials by the first one alone; leave it out, or put a bound on the others with study.constraints"
         )
-    if study.objective.metric in NAMES and study.scheduler is not None:
+    first = METRICS.get(study.objective.metric)
+    if first is not None and first.measured == "run" and study.scheduler is not None:
         raise ConfigError(
             f"study.scheduler must be null for the objective {study.objective.metric!r}, which only a whole run tells, "
             f"got {type(study.scheduler).__name__}: leave it out"

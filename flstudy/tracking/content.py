@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flstudy.metrics.registry import mean_over_replicas
+
 if TYPE_CHECKING:
     from flstudy.config import Config
 
@@ -23,16 +25,11 @@ _LIBRARIES = ("torch", "lightning", "ray", "optuna", "mlflow", "flstudy")
 _EVALUATION = ("valid/", "test/")
 
 
-def mean(values: Sequence[float]) -> float:
-    """Over replicas; NaN or infinite if one of them is."""
-    return math.fsum(values) / len(values) if all(math.isfinite(value) for value in values) else float(sum(values))
-
-
 def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
     """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of evaluations
     as ``_std``, and accuracies seed by seed as ``seed44/...``."""
     for name, values in metrics.items():
-        yield name, mean(values)
+        yield name, mean_over_replicas(values)
         if len(values) > 1 and name.startswith(_EVALUATION):
             finite = all(math.isfinite(value) for value in values)
             yield f"{name}_std", statistics.stdev(values) if finite else math.nan

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from flstudy.config import ConfigError
+from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.study.objectives import worst_value
-from flstudy.tracking.content import mean
 from flstudy.tuning.hang import HangWatch
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ class _Trial:
         self.round = record.round
         assert self.whole is not None
         self.whole.add(record.round, record.metrics)
-        self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
+        self.metrics |= replica_means(record.metrics)
         if writer is not None:
             writer.append(record)
         if self.tracker is not None:
             self.tracker.log(record)
-        value = mean(record.metrics[self.objective.metric]) if self.objective.metric in record.metrics else None
+        value = self.metrics[self.objective.metric] if self.objective.metric in record.metrics else None
         losses = [self.metrics[name] for name in ("train/loss",) if name in record.metrics]
         if not all(map(math.isfinite, losses if value is None else [*losses, value])):
             self.status = "diverged"
@@ -223,7 +223,7 @@ class _Trial:
         if self.status != "finished" or self.round < self.config.rounds:
             return
         record = Record(self.round, self.whole.figures())
-        self.metrics |= {name: mean(values) for name, values in record.metrics.items()}
+        self.metrics |= replica_means(record.metrics)
         if writer is not None:
             writer.append(record)
         if self.tracker is not None:

@@ -105,7 +105,7 @@ def main() -> None:
             regret = curve(kept, "regret/dynamic")
             counts = ["—"] * 3
             if scale is not None:
-                found = noticed(curve(kept, "master/detected"), curve(kept, "master/restarted"), at)
+                found = noticed(curve(kept, "detector/detected"), curve(kept, "detector/restarted"), at)
                 means = {key: f"{values.mean():.1f}" for key, values in found.items()}
                 restarted = f"{means['restarts_detection']} / {means['restarts_block']}"
                 counts = [means["detections"], means["false_alarms"], restarted]

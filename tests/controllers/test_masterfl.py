@@ -64,7 +64,7 @@ def test_figure_1_in_a_run():
     assert [int(server.t) for server in module.servers] == [1, 1, 1, 2, 1, 1, 1, 2, 1, 2, 3, 4, 1, 1, 1, 2]
     orders = [running_instance(FIGURE, offset).order for offset in range(16)]
     assert [float(server.pace) for server in module.servers] == pytest.approx([2 ** (-k / 2) for k in orders])
-    assert measured(module, "master/instance_order").flatten().tolist() == orders
+    assert measured(module, "controller/instance_order").flatten().tolist() == orders
 
     def follows(offset, before):
         """Whether the server after a round came from this one by a round of FedOMD."""
@@ -147,7 +147,7 @@ def play(controller, loss, rounds, seed=7):
         k = int(state.active)
         moment = moment._replace(weights=JOBS[1])
         state, server, event = controller.after_round(state, server, JOBS[0] * loss(t, k), moment)
-        told = {name.removeprefix("master/"): float(value) for name, value in controller.metrics(state).items()}
+        told = {name.split("/")[1]: float(value) for name, value in controller.metrics(state).items()}
         failed = told["failed"] = told.pop("detected")
         names = {"block_order": "m", "instance_order": "k", "loss": "F", "reachable": "optimistic", "best": "U"}
         log.append({"t": t, **{names.get(name, name): value for name, value in told.items()}})
@@ -217,16 +217,16 @@ def test_a_label_swap_is_detected():
     controller = MasterFL(rounds=60, rho_hat_scale=1.6e-3, loss_max=1.4)
     module = run(FedOmd(lr=4.0, mirror="euclidean"), 60, population=population, task=logistic(), seeds=SEEDS,
                  controllers=[controller])  # fmt: skip
-    detected = measured(module, "master/detected")[:, 0]
+    detected = measured(module, "detector/detected")[:, 0]
     first = [int(rounds.nonzero()[0]) + 1 for rounds in (detected > 0).T]
     assert all(40 <= number < 50 for number in first)  # and no false alarm
     assert (detected > 0).sum(0).tolist() == [1, 1, 1]
     labels = {event.label for record in module.records for event in record.events}
     assert {"drift detected by test 2", "restart after test 2", "restart into a block of 4 rounds"} <= labels
-    restarted = measured(module, "master/restarted")[:, 0]
+    restarted = measured(module, "detector/restarted")[:, 0]
     for s, number in enumerate(first):
         assert restarted[number, s] == 2  # the round after
-        assert measured(module, "master/block_order")[number, 0, s] == 0
+        assert measured(module, "controller/block_order")[number, 0, s] == 0
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -239,12 +239,12 @@ def played(controller, algorithm=OMD, rounds=14, **more):
 
 def test_replicas_have_schedules_of_their_own_and_equal_separate_runs():
     together = played(MasterFL(rounds=14, rho_hat_scale=1e-3))
-    orders = measured(together, "master/instance_order")[:, 0].T.tolist()
+    orders = measured(together, "controller/instance_order")[:, 0].T.tolist()
     assert len({tuple(line) for line in orders}) == 3
     for s, seed in enumerate(SEEDS):
         alone = played(MasterFL(rounds=14, rho_hat_scale=1e-3), seeds=(seed,))
         assert difference(together.server.x[s], alone.server.x[0]) <= 1e-12
-        names = [name for name in together.record.metrics if name.startswith("master/")]
+        names = [name for name in together.record.metrics if name.startswith(("controller/", "detector/"))]
         assert difference(measured(together, *names)[..., s], measured(alone, *names)[..., 0]) <= 1e-12
 
 
@@ -258,7 +258,7 @@ def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
 
     whole = go(14)
     resumed = go(14, ckpt_path=str(tmp_path / "epoch=9.ckpt"))  # in the middle of a block, with paused instances
-    assert float(measured(whole, "master/block_order")[9].min()) >= 0
+    assert float(measured(whole, "controller/block_order")[9].min()) >= 0
     assert torch.equal(whole.server.x, resumed.server.x)
     for one, other in zip(whole.runner.states[0], resumed.runner.states[0], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))

@@ -8,7 +8,8 @@ import torch
 
 from flstudy.metrics.accuracy import over_devices
 from flstudy.metrics.drift import Recovery
-from flstudy.metrics.run_summary import NAMES, RunSummary
+from flstudy.metrics.registry import METRICS
+from flstudy.metrics.run_summary import RunSummary
 
 
 def told(drifts, rounds=10, levels=None):
@@ -39,7 +40,7 @@ def test_dip_and_recovery_are_those_of_the_curve():
     assert found["valid/dip"] == [0.5, 0.4]
     assert found["valid/recovery"] == [3.0, 3.0]  # the mean of rounds 6 to 8 is at the level, that of 5 to 7 is not
     assert "test/dip" not in found
-    assert set(found) < set(NAMES)
+    assert all(METRICS[name].measured == "run" for name in found)
     strict = RunSummary([5], 14, rule=Recovery(window=1, steady=8))
     for round, level in enumerate([0.9] * 4 + [0.5] + [0.88] * 9, start=1):
         strict.add(round, {"valid/accuracy": [level]})
@@ -101,17 +102,17 @@ def test_detections_and_restarts_of_a_whole_run():
     for round in range(1, 11):
         detected = [{2: 1.0, 6: 2.0, 7: 3.0}.get(round, 0.0), 0.0]
         restarted = [{3: 2.0, 5: 1.0, 7: 2.0, 8: 2.0}.get(round, 0.0), float(round in (2, 4))]
-        run.add(round, {"master/detected": detected, "master/restarted": restarted})
+        run.add(round, {"detector/detected": detected, "detector/restarted": restarted})
     found = run.figures()
-    assert found.pop("master/delay") == [2.0, pytest.approx(math.nan, nan_ok=True)]
+    assert found.pop("detector/delay") == [2.0, pytest.approx(math.nan, nan_ok=True)]
     assert found == {
-        "master/detections": [3.0, 0.0],
-        "master/false_alarms": [2.0, 0.0],
-        "master/restarts_block": [1.0, 2.0],
-        "master/restarts_detection": [3.0, 0.0],
+        "detector/detections": [3.0, 0.0],
+        "detector/false_alarms": [2.0, 0.0],
+        "detector/restarts_block": [1.0, 2.0],
+        "detector/restarts_detection": [3.0, 0.0],
     }
-    assert set(found) < set(NAMES)
+    assert all(METRICS[name].measured == "run" for name in found)
     still = RunSummary([], 1)
-    still.add(1, {"master/detected": [1.0], "master/restarted": [0.0]})
-    assert still.figures()["master/false_alarms"] == [1.0]
-    assert "master/delay" not in still.figures()
+    still.add(1, {"detector/detected": [1.0], "detector/restarted": [0.0]})
+    assert still.figures()["detector/false_alarms"] == [1.0]
+    assert "detector/delay" not in still.figures()

@@ -28,11 +28,14 @@ def module():
 
 @pytest.fixture
 def results(module, tmp_path, write_study, trial):
-    names = ("master/loss", "master/best", "master/instance_order", "master/block_order", "master/restarted")
+    names = ("loss", "best", "instance_order", "block_order")
+    names = (*(f"controller/{name}" for name in names), "detector/restarted")
     values = {name: np.array([r.metrics[name] for r in module.records]).T.tolist() for name in names}
     accuracy = [[0.5] * ROUNDS] * 2
     curves = {"1": {**values, "test/accuracy": accuracy, "test/loss": accuracy}, "2": {"test/loss": accuracy}}
-    counts = {f"master/{name}": 1.0 for name in ("detections", "false_alarms", "restarts_block", "restarts_detection")}
+    counts = {
+        f"detector/{name}": 1.0 for name in ("detections", "false_alarms", "restarts_block", "restarts_detection")
+    }
     trials = [trial("1", "FedOmd", 0.9, rounds=ROUNDS, metrics=counts), trial("2", "FedProx", 0.5, rounds=ROUNDS)]
     events = [(20, "drift to concept 1")]
     return load_study(write_study(tmp_path / "s", trials, curves=curves, events=events, rounds=ROUNDS, seeds=SEEDS))

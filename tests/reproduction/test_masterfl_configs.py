@@ -52,7 +52,7 @@ def test_a_config_loads_and_runs_on_small_files(path, tmp_path):
 def test_a_row_runs(stage, tmp_path):
     records = []
     small(configure(PLAN, stage), tmp_path).run(records.append)
-    assert ("master/best" in records[-1].metrics) == stage.name.startswith("Master-FL")
+    assert ("controller/best" in records[-1].metrics) == stage.name.startswith("Master-FL")
     steps = 5 if stage.name in ("FedNova", "FedProx") else 1
     assert records[-1].metrics["fit/steps"] == [steps]
 

@@ -36,6 +36,8 @@ class Algorithm(Models, EarlyStopping, ABC):
 
     citations: ClassVar[tuple[str, ...]] = ()
     """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+    measures: ClassVar[tuple[str, ...]] = ("server/update_norm", "server/effective_lr")
+    """Names of its `diagnostics`, for `flstudy.metrics.registry`."""
 
     lr: float = hyper(0.05, "(0, inf)")
     """η_ℓ, learning rate of the devices."""
@@ -69,7 +71,7 @@ class Algorithm(Models, EarlyStopping, ABC):
         return p / p.sum()
 
     def diagnostics(self, before: State, after: State, inbox: Inbox) -> dict[str, Tensor]:
-        """Scalars that explain a round: at least the norm of the server's update and its effective learning rate."""
+        """Scalars that explain a round, logged as ``server/…``: those that ``measures`` names."""
         return {
             "update_norm": (after.x - before.x).norm(),
             "effective_lr": torch.as_tensor(self.server_lr, dtype=after.x.dtype, device=after.x.device),

@@ -11,7 +11,7 @@ FedAdam and FedYogi, corrects the bias of m and v (``bias_correction``); the pap
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedOpt(Algorithm):
     """An adaptive server over SGD devices."""
+
+    measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/gradient_disparity")
 
     server_lr: float = hyper(0.1, "(0, inf)")
     """η_g, learning rate of the server."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flstudy.controllers import Instance
 
 Floats = NDArray[np.float64]
-BLOCK, DETECTION = 1, 2  # why rounds begin a block, as in ``master/restarted``
+BLOCK, DETECTION = 1, 2  # why rounds begin a block, as in ``detector/restarted``
 MARKS = {BLOCK: ("after a whole block", GREY, 0.8), DETECTION: ("after a detection", COLOURS[1], 1.6)}
 
 
@@ -41,9 +41,12 @@ class Told(NamedTuple):
 
 def told(results: StudyResults, trial: Trial, replica: int = 0) -> Told | None:
     """None for a trial without such a controller, or without records."""
-    names = ("loss", "best", "instance_order", "block_order", "restarted")
+    names = (
+        *(f"controller/{name}" for name in ("loss", "best", "instance_order", "block_order")),
+        "detector/restarted",
+    )
     try:
-        curves = [results.curve(trial, f"master/{name}") for name in names]
+        curves = [results.curve(trial, name) for name in names]
     except (ValueError, OSError):
         return None
     return Told(curves[0][0], *(values[replica] for _, values in curves))

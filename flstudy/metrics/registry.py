@@ -1,0 +1,293 @@
+"""Every metric that a run can log: its unit, which way is better, what it says, when and under which condition it is
+measured. Imports neither torch nor numpy, so that a config's first look and a report need neither.
+
+A class of a user's own names what it logs beside these in its ``measures`` and may describe it with `register`.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+FRACTION = "fraction"
+Better = Literal["max", "min"] | None
+
+NEEDS: Mapping[str, str] = {
+    "correctness": "a task whose predictions can be right or wrong (forward or example_correct)",
+    "losses": "a task that defines example_losses",
+    "drift": "a drift within the rounds (population.drift)",
+    "sessions": "a second session within the rounds (population.availability)",
+    "wireless": "a radio cell (wireless)",
+    "regret": "the rounds' optima to be solved for (regret)",
+    "clip": "a bound on uploads (privacy.clip)",
+    "noise": "noise on uploads (privacy.noise or privacy.solve)",
+    "detector": "a controller that detects drifts, such as MasterFL",
+    "own": "an algorithm or a controller that measures it",
+}
+"""Conditions of metrics, each as what a run must have."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One name under which runs log a value per replica."""
+
+    name: str
+    title: str
+    """Of a column or an axis, without its unit."""
+    unit: str
+    """``fraction`` (shown in percent), ``bytes``, ``bits``, ``s``, ``J``, ``rounds``, or empty for plain numbers."""
+    better: Better
+    """Which way is better; None: neither."""
+    sentence: str
+    measured: Literal["round", "evaluation", "run"] = "round"
+    """In every round, in rounds that are evaluated, or once for a whole run."""
+    needs: tuple[str, ...] = ()
+    """Conditions (`NEEDS`), all of which must hold."""
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether it is shown in percent."""
+        return self.unit == FRACTION
+
+    @property
+    def worst(self) -> float:
+        """What stands for it in a trial that has none: the end of its range, ± infinity where it has no end."""
+        if self.better == "max":
+            return 0.0 if self.is_fraction else -math.inf
+        return 1.0 if self.is_fraction else math.inf
+
+
+Row = tuple[str, str, str, Better, str]
+"""Name, title, unit, better and sentence."""
+
+
+def _rows(measured: Literal["round", "evaluation", "run"], needs: tuple[str, ...], *rows: Row) -> Iterator[Metric]:
+    return (Metric(*row, measured, needs) for row in rows)
+
+
+def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
+    name, right = f"{split}/accuracy", ("correctness",)
+    yield Metric(f"{split}/loss", f"Loss{label}", "", "min", f"Mean loss on {where}.", "evaluation", ("losses",))
+    yield from _rows(
+        "evaluation",
+        right,
+        (name, f"Accuracy{label}", FRACTION, "max", f"Of the model that a device would use on {where}, over devices."),
+        (f"{name}_spread", f"Spread over devices{label}", FRACTION, "min", f"Deviation of {name} over devices."),
+    )
+    yield from _rows(
+        "run",
+        right,
+        (f"{split}/mean_accuracy", f"Mean accuracy{label}", FRACTION, "max", f"Mean of {name} over all evaluations."),
+    )
+    yield from _rows(
+        "run",
+        (*right, "drift"),
+        (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
+        (
+            f"{split}/recovery",
+            f"Rounds to recovery{label}",
+            "rounds",
+            "min",
+            f"From the last drift to steady {name}.",
+        ),
+    )
+    first = f"Mean {name} in the ten rounds with which a session begins, over all sessions but the first."
+    name = f"{split}/initial_accuracy"
+    yield Metric(name, f"Sessions' first ten rounds{label}", FRACTION, "max", first, "run", (*right, "sessions"))
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *_of_split("test", "devices' test data", ""),
+        *_of_split("valid", "devices' validation data", " (validation)"),
+        *_rows(
+            "evaluation",
+            ("correctness",),
+            (
+                "test/personal_accuracy",
+                "Personalised accuracy",
+                FRACTION,
+                "max",
+                "Of participants' own models.",
+            ),
+            ("test/personal_accuracy_spread", "Its spread", FRACTION, "min", "Deviation over participants."),
+        ),
+        *_rows("evaluation", (), ("time/evaluation_s", "Evaluation", "s", "min", "Of the round's evaluation.")),
+        *_rows(
+            "round",
+            (),
+            ("train/loss", "Training loss", "", "min", "Mean loss of the participants' local steps."),
+            ("train/lr", "Local learning rate", "", None, "η_ℓ of the round, as the schedule has it."),
+            ("fit/steps", "Local steps", "", None, "Steps of a job, mean over jobs."),
+            ("fit/epochs", "Local epochs", "", None, "Epochs of a job, mean over jobs."),
+            ("fit/total_epochs", "Local epochs of all jobs", "", None, "Epochs of the round's jobs together."),
+            ("fit/lane_utilization", "Lane utilization", FRACTION, "max", "Of executed lane steps, those not padding."),
+            ("traffic/down_bytes", "Downlink", "bytes", "min", "Received by the round's devices, surveys included."),
+            ("traffic/up_bytes", "Uplink", "bytes", "min", "Sent by the round's devices."),
+            ("time/fit_s", "Local fits", "s", "min", "Of the round's local fits."),
+            ("time/server_s", "Server", "s", "min", "Of the server's step."),
+            ("time/round_s", "Round", "s", "min", "Of the round, its evaluation not included."),
+        ),
+        *_rows(
+            "run",
+            (),
+            ("traffic/bits", "Traffic", "bits", "min", "Down and up, all devices, whole run."),
+            ("time/total_s", "All rounds", "s", "min", "Of all rounds, evaluations not included."),
+        ),
+        *_rows(
+            "round",
+            ("wireless",),
+            ("wireless/latency_s", "Latency", "s", "min", "Of the slowest device in the radio cell."),
+            ("wireless/energy_j", "Energy", "J", "min", "Of all devices in the radio cell."),
+            ("wireless/initialization_s", "Latency of probe rounds", "s", "min", "Charged to the round or not."),
+            ("wireless/initialization_j", "Energy of probe rounds", "J", "min", "Charged to the round or not."),
+        ),
+        *_rows(
+            "run",
+            ("wireless",),
+            ("wireless/total_s", "Latency of all rounds", "s", "min", "Sum of wireless/latency_s."),
+            ("energy/joules", "Energy of all rounds", "J", "min", "Sum of wireless/energy_j."),
+        ),
+        *_rows(
+            "round",
+            ("regret",),
+            ("regret/round", "Regret of the round", "", "min", "F_t(x_t) - min F_t."),
+            ("regret/dynamic", "Dynamic regret", "", "min", "Sum of regret/round since round 1."),
+            ("world/variation", "Variation", "", None, "Lower bound of Δ_t: most that a loss changes between rounds."),
+        ),
+        *_rows(
+            "round",
+            ("clip",),
+            ("privacy/clip", "Clipping bound", "", None, "Largest norm that an upload keeps."),
+            ("privacy/clipped_share", "Clipped", FRACTION, None, "Share of uploads that the bound shortened."),
+        ),
+        *_rows(
+            "round",
+            ("noise",),
+            ("privacy/noise", "Noise multiplier", "", None, "σ, relative to the clipping bound."),
+            ("privacy/epsilon", "ε", "", "min", "Spent so far, at the run's δ."),
+        ),
+        *_rows(
+            "round",
+            ("own",),
+            ("server/update_norm", "Norm of the update", "", None, "Length of the server's step."),
+            ("server/effective_lr", "Effective learning rate", "", None, "η_g, or the mean of η_g over the divisor."),
+            ("server/gradient_disparity", "Gradient disparity", "", None, "‖Δ² - v‖ (FLASH, Fig. 2)."),
+            ("server/beta3", "Mean β₃", "", None, "Of FLASH, over coordinates."),
+            ("server/clamped", "Clamped", FRACTION, None, "Share of coordinates whose divisor FLASH's κ holds."),
+            ("server/boost", "Boost", "", None, "How many times as long FLASH's step is as without the drift term d."),
+            ("server/models", "Models", "", None, "Global models in use."),
+            ("server/lr_scale", "Scale of η_ℓ", "", None, "By which the server multiplies the devices' η_ℓ."),
+            ("controller/block_order", "Order of the block", "", None, "m: Master-FL's block lasts 2^m rounds."),
+            ("controller/instance_order", "Order of the instance", "", None, "k of Master-FL's instance that runs."),
+            ("controller/loss", "F", "", "min", "The round's loss in [0, 1], as Master-FL tests it."),
+            ("controller/reachable", "F̃", "", None, "Loss that Master-FL's running instance says can be reached."),
+            ("controller/best", "U", "", None, "Largest F̃ since Master-FL's block began."),
+        ),
+        *_rows(
+            "round",
+            ("detector",),
+            (
+                "detector/detected",
+                "Detection",
+                "",
+                None,
+                "0: no drift was detected; other numbers say how.",
+            ),
+            ("detector/restarted", "Restart", "", None, "Of the round: 0 none, 1 by schedule, 2 after a detection."),
+        ),
+        *_rows(
+            "run",
+            ("detector",),
+            ("detector/detections", "Detections", "", None, "Those of a drift and those of none."),
+            ("detector/false_alarms", "False alarms", "", "min", "Detections of no drift."),
+            ("detector/restarts_detection", "Restarts after detections", "", None, "In the whole run."),
+            ("detector/restarts_block", "Restarts after whole blocks", "", None, "By schedule, in the whole run."),
+        ),
+        *_rows(
+            "run",
+            ("detector", "drift"),
+            ("detector/delay", "Rounds to detection", "rounds", "min", "Mean over drifts that were; NaN: none was."),
+        ),
+    )
+}
+"""By name, in the order in which reports and docs list them."""
+
+
+def register(metric: Metric) -> Metric:
+    """Describe a metric of a class of a user's own; the class names it in its ``measures``.
+
+    Raises:
+        ValueError: if the name is taken by another one.
+    """
+    if METRICS.setdefault(metric.name, metric) != metric:
+        raise ValueError(f"metric {metric.name!r} is already described: give yours another name")
+    return metric
+
+
+def find(name: str) -> Metric:
+    """The metric of that name.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    if name not in METRICS:
+        raise ValueError(f"unknown metric {name!r}: {_hint(name, METRICS)}")
+    return METRICS[name]
+
+
+def is_fraction(name: str) -> bool:
+    """Whether a metric, known or not, is shown in percent."""
+    return name in METRICS and METRICS[name].is_fraction
+
+
+def title(name: str) -> str:
+    """The heading of a metric; its name where nobody has described it."""
+    return METRICS[name].title if name in METRICS else name
+
+
+def measured_by(has: Collection[str], own: Collection[str] = ()) -> list[str]:
+    """Names of what a run measures.
+
+    Args:
+        has: the conditions (`NEEDS`) that it meets.
+        own: what its algorithm and its controllers name as ``measures``.
+    """
+    met, named = {*has} - {"own"}, dict.fromkeys(own)
+    described = [name for name, metric in METRICS.items() if name in named or met.issuperset(metric.needs)]
+    return [*described, *(name for name in named if name not in METRICS)]
+
+
+def refuse_unmeasured(name: str, measured: Collection[str], where: str = "metric") -> None:
+    """Raise ValueError, before anything is trained, for a metric that a run will not measure.
+
+    Args:
+        name: of the metric.
+        measured: what the run measures (`measured_by`).
+        where: the key that names it, such as ``study.objective.metric``.
+    """
+    if name in measured:
+        return
+    needs = [NEEDS[need] for need in METRICS[name].needs] if name in METRICS else []
+    why = f", which needs {' and '.join(needs)}" if needs else ""
+    raise ValueError(f"{where} must be a metric that this run measures, got {name!r}{why}: {_hint(name, measured)}")
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known)) or 'none'}"
+
+
+# ---- values over replicas ----------------------------------------------------------------------------------------
+
+
+def mean_over_replicas(values: Sequence[float]) -> float:
+    """Correctly rounded; NaN or infinite if one of the values is."""
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else float(sum(values))
+
+
+def replica_means(metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean of every metric of a round."""
+    return {name: mean_over_replicas(values) for name, values in metrics.items()}
