@@ -186,9 +186,9 @@ def repeated(population: Population, window: int) -> Callable[[int], Cohort]:
     """``population.cohort``, but the rounds of the first window come again and again."""
     cohort = population.cohort
 
-    def again(index: int) -> Cohort:
-        found = cohort(index % window)
-        return found._replace(round=found.round._replace(number=torch.full_like(found.round.number, index + 1)))
+    def again(round: int) -> Cohort:
+        found = cohort((round - 1) % window + 1)
+        return found._replace(round=found.round._replace(number=torch.full_like(found.round.number, round)))
 
     return again
 
@@ -200,7 +200,7 @@ def run_plain(pipe: Connection, case: Case, workload: Workload) -> None:
     pace = Pace(pipe, case, loop.reset)
     while True:
         start = time.perf_counter()
-        cohort = population.cohort(pace.count % pace.window)
+        cohort = population.cohort(pace.count % pace.window + 1)
         pace.block.data_s += time.perf_counter() - start
         done = loop.round(cohort)
         pace.block.fit_s += done.fit_s

@@ -52,7 +52,7 @@ def check(config: "Config", objects: Namespace) -> None:
             raise ConfigError(str(error)) from error
     if objects.get("controller") is not None:
         try:
-            objects.controller.check(objects.population.attendance(config.rounds - 1)[1] + 1)
+            objects.controller.check(objects.population.attendance(config.rounds)[1] + 1)
         except ValueError as error:
             raise ConfigError(f"controller: {error}") from error
     try:

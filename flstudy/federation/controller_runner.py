@@ -39,33 +39,33 @@ class ControllerRunner:
             ValueError: from a controller that makes no sense in this world.
         """
         if rounds is not None and rounds > 0:
-            sessions = self.population.attendance(rounds - 1)[1] + 1
+            sessions = self.population.attendance(rounds)[1] + 1
             for controller in self.controllers:
                 controller.check(sessions)
         self.replicas = len(leaves(server)[0])
         self.states = [stack([c.init(take(server, s)) for s in range(self.replicas)]) for c in self.controllers]
 
-    def scheduled(self, index: int) -> Algorithm:
-        """The algorithm as it is in round ``index`` (from 0)."""
-        return self.algorithm if self.schedule is None else self.schedule.at(self.algorithm, self.population.age(index))
+    def scheduled(self, round: int) -> Algorithm:
+        """The algorithm as it is in a round."""
+        return self.algorithm if self.schedule is None else self.schedule.at(self.algorithm, self.population.age(round))
 
-    def probe_rounds(self, server: Any, index: int) -> list[ProbeRounds | None]:
-        """What each controller wants played before round ``index`` (from 0), x as [S, ...]."""
+    def probe_rounds(self, server: Any, round: int) -> list[ProbeRounds | None]:
+        """What each controller wants played before a round, x as [S, ...]."""
         wanted: list[ProbeRounds | None] = []
         for controller, state in zip(self.controllers, self.states, strict=True):
-            moment = self._moment(index, 0)
+            moment = self._moment(round, 0)
             asked = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
             first = asked[0]
             wanted.append(None if first is None else first._replace(x=stack([one.x for one in asked if one])))
         return wanted
 
-    def before(self, server: Any, index: int, probed: Sequence[Tensor | None]) -> tuple[Any, list[Event]]:
+    def before(self, server: Any, round: int, probed: Sequence[Tensor | None]) -> tuple[Any, list[Event]]:
         """The server's state with which the round starts, and what happened."""
-        return self._hook("before_round", server, index, probed, None)
+        return self._hook("before_round", server, round, probed, None)
 
-    def after(self, server: Any, losses: Tensor, weights: Tensor, index: int) -> tuple[Any, list[Event]]:
+    def after(self, server: Any, losses: Tensor, weights: Tensor, round: int) -> tuple[Any, list[Event]]:
         """The server's state after the round, given the jobs' losses and weights [S, J], and what happened."""
-        return self._hook("after_round", server, index, [None] * len(self.controllers), (losses, weights))
+        return self._hook("after_round", server, round, [None] * len(self.controllers), (losses, weights))
 
     def metrics(self) -> dict[str, list[float]]:
         """What the controllers measured of the round, a value per replica."""
@@ -74,13 +74,13 @@ class ControllerRunner:
         return {name: [float(one[name]) for one in line] for line in lines for name in line[0]}
 
     def _hook(
-        self, hook: str, server: Any, index: int, probed: Sequence[Tensor | None], jobs: tuple[Tensor, ...] | None
+        self, hook: str, server: Any, round: int, probed: Sequence[Tensor | None], jobs: tuple[Tensor, ...] | None
     ) -> tuple[Any, list[Event]]:
         events = []
         for place, (controller, played) in enumerate(zip(self.controllers, probed, strict=True)):
             states, servers = [], []
             for s in range(self.replicas):
-                moment = self._moment(index, s)._replace(probed=None if played is None else played[s])
+                moment = self._moment(round, s)._replace(probed=None if played is None else played[s])
                 seen: tuple[Tensor, ...] = ()
                 if jobs is not None:
                     moment, seen = moment._replace(weights=jobs[1][s]), (jobs[0][s],)
@@ -93,13 +93,13 @@ class ControllerRunner:
             self.states[place], server = stack(states), stack(servers)
         return server, events
 
-    def _moment(self, index: int, replica: int) -> Moment:
-        session, seed = self.population.attendance(index)[1], self.population.seeds[replica]
+    def _moment(self, round: int, replica: int) -> Moment:
+        session, seed = self.population.attendance(round)[1], self.population.seeds[replica]
         return Moment(
-            number=index + 1,
+            number=round,
             session=session,
-            begins=index == 0 or self.population.attendance(index - 1)[1] != session,
-            ends=self.population.attendance(index + 1)[1] != session,
+            begins=round == 1 or self.population.attendance(round - 1)[1] != session,
+            ends=self.population.attendance(round + 1)[1] != session,
             fresh=lambda x: self.algorithm.server_init(x, self.layout),
             layout=self.layout,
             seed=seed,

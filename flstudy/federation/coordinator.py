@@ -157,32 +157,32 @@ class Coordinator(L.LightningModule):
         """One round: controllers, local fits, server step, controllers, record."""
         start = time.perf_counter()
         cohort = cohort.repeated(self.algorithm.jobs_per_device)
-        index = self.trainer.current_epoch
-        algorithm = self.runner.scheduled(index)
+        round = self.trainer.current_epoch + 1
+        algorithm = self.runner.scheduled(round)
         extra = [
-            play_probe_rounds(wanted, algorithm, self.executor, self.evaluation, self.population, index)
-            for wanted in self.runner.probe_rounds(self.server, index)
+            play_probe_rounds(wanted, algorithm, self.executor, self.evaluation, self.population, round)
+            for wanted in self.runner.probe_rounds(self.server, round)
         ]
-        self.server, events = self.runner.before(self.server, index, [x for x, _ in extra])
+        self.server, events = self.runner.before(self.server, round, [x for x, _ in extra])
         clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(self.server.x)[:, 0])
         self.server, cohort, clients, exchanged = prepare(algorithm, self.evaluation, self.server, cohort, clients)
         jobs, _, batches, world = cohort
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(torch_seed(self.seeds[0], f"dropout {index}"))  # a resumed run draws the same masks
+            torch.manual_seed(torch_seed(self.seeds[0], f"dropout {round - 1}"))  # a resumed run draws the same
             try:
                 fit = self.executor.fit(algorithm, self.server, clients, jobs, batches)
             except Exception as error:
-                error.add_note(f"in round {index + 1}, {self.executor_name} executor, {type(self.algorithm).__name__}")
+                error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                 raise
         if not self._weighed:
             self._weigh(start, jobs.client.numel())
         fitted = time.perf_counter()
         before = self.server
-        inbox = self.aggregator(received(algorithm, cohort, fit), index)
+        inbox = self.aggregator(received(algorithm, cohort, fit), round)
         self.server = step(algorithm, before, inbox, cohort.round)
         self.bank.scatter(jobs.client, fit.clients)
         diagnostics = torch.vmap(algorithm.diagnostics)(before, self.server, inbox)
-        self.server, after = self.runner.after(self.server, self.aggregator.hidden(fit.loss), inbox.weights, index)
+        self.server, after = self.runner.after(self.server, self.aggregator.hidden(fit.loss), inbox.weights, round)
         events += after
         stepped = time.perf_counter()
         self._last = LocalWork(jobs, fit, batches.concept), world._replace(concepts=None)
@@ -196,12 +196,12 @@ class Coordinator(L.LightningModule):
         down, up = (size[:, None] + sent for size, sent in zip(exchanged, (fit.down, fit.up), strict=True))
         trained = Exchange(jobs.client, down, up, fit.steps)
         known = {} if self.record is None else self.record.metrics
-        metrics |= self.round_metrics(index, self.server.x, [trained, *probed], known)
+        metrics |= self.round_metrics(round, self.server.x, [trained, *probed], known)
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}
-        self.record = Record(index + 1, metrics, tuple(events))
+        self.record = Record(round, metrics, tuple(events))
         self._show(metrics)
-        if not self.aggregator.allows(index + 1):
+        if not self.aggregator.allows(round):
             self.trainer.should_stop = True
 
     def _weigh(self, start: float, lanes: int) -> None:
@@ -226,7 +226,7 @@ class Coordinator(L.LightningModule):
             return
         start = time.perf_counter()
         work, world = self._last
-        metrics = self.evaluation(self.server, self.bank, work, world, self.record.round - 1)
+        metrics = self.evaluation(self.server, self.bank, work, world, self.record.round)
         metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
         self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
         self._show(metrics)

@@ -38,59 +38,59 @@ class Evaluation:
         self.examples: dict[Split, EvaluationIndex] = {}  # of everybody, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
 
-    def ask(self, server: Any, jobs: Job, concept: Tensor, index: int) -> tuple[Tensor, Tensor]:
-        """The survey [S, J, M] of jobs of round ``index`` (from 0) that live under concept [S, J], ∞ for models not in
+    def ask(self, server: Any, jobs: Job, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
+        """The survey [S, J, M] of a round's jobs that live under concept [S, J], ∞ for models not in
         use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
-            rows = self.population.examples_of("train", jobs.client, index).to(self.device)
+            rows = self.population.examples_of("train", jobs.client, round).to(self.device)
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        return self._ask(server, self._moved(self.population.evaluation_index("train", index, jobs.client)), concept)
+        return self._ask(server, self._moved(self.population.evaluation_index("train", round, jobs.client)), concept)
 
     def __call__(
-        self, server: Any, bank: ClientBank, work: LocalWork, round: Round, index: int
+        self, server: Any, bank: ClientBank, work: LocalWork, world: Round, round: int
     ) -> dict[str, list[float]]:
-        """All metrics of an evaluation after round ``index`` (from 0), a value per replica.
+        """All metrics of an evaluation after a round, a value per replica.
 
         Args:
             server: leaves [S, ...].
             bank: the devices' rows.
             work: of this round.
-            round: what the server was told of it; leaves [S], no concepts.
-            index: of the round.
+            world: what the server was told of it; leaves [S], no concepts.
+            round: its number.
         """
-        concepts = self.population.concepts(index).to(self.device)
-        there = torch.from_numpy(self.population.available(index)).to(self.device)  # the available devices of eq. (1)
+        concepts = self.population.concepts(round).to(self.device)
+        there = torch.from_numpy(self.population.available(round)).to(self.device)  # the available devices of eq. (1)
         metrics: dict[str, list[float]] = {}
-        for split, scores in self._devices(server, bank, round, concepts, index).items():
+        for split, scores in self._devices(server, bank, world, concepts, round).items():
             if scores.loss is not None:
                 metrics.update(over_devices(f"{split}/loss", scores.loss, there, with_spread=False))
             if scores.accuracy is not None:
                 metrics.update(over_devices(f"{split}/accuracy", scores.accuracy, there))
-        personal = self._personal(work, concepts, index)
+        personal = self._personal(work, concepts, round)
         if personal.accuracy is not None:
             metrics.update(over_devices("test/personal_accuracy", personal.accuracy))
         return metrics
 
-    def _everybody(self, split: Split, index: int) -> EvaluationIndex:
+    def _everybody(self, split: Split, round: int) -> EvaluationIndex:
         """Collected only where it has changed since the last time."""
-        moment = self.population.device_data.moment(split, index)
+        moment = self.population.device_data.moment(split, round)
         if self._moments.get(split) != moment:
-            self.examples[split] = self._moved(self.population.evaluation_index(split, index))
+            self.examples[split] = self._moved(self.population.evaluation_index(split, round))
             self._moments[split] = moment
         return self.examples[split]
 
-    def _devices(self, server: Any, bank: ClientBank, round: Round, concepts: Tensor, index: int) -> dict[str, Scores]:
+    def _devices(self, server: Any, bank: ClientBank, world: Round, concepts: Tensor, round: int) -> dict[str, Scores]:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
-            return {split: self._own(server, bank, split, concepts, index) for split in MEASURED}
+            return {split: self._own(server, bank, split, concepts, round) for split in MEASURED}
         models = stacked(server.x)
-        examples = {split: self._everybody(split, index) for split in MEASURED}
+        examples = {split: self._everybody(split, round) for split in MEASURED}
         if models.shape[1] == 1:
             return {split: self.survey.population(models[:, 0], examples[split], concepts) for split in MEASURED}
         asks = self.algorithm.asks is not None
-        survey = self._ask(server, self._everybody("train", index), concepts)[0] if asks else None
+        survey = self._ask(server, self._everybody("train", round), concepts)[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
-        world = round._replace(concepts=concepts if self.algorithm.oracle else None)
+        world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         chosen = chosen_models(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
         return {split: self._chosen(models, chosen, used, examples[split], concepts) for split in MEASURED}
@@ -109,7 +109,7 @@ class Evaluation:
 
         return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
 
-    def _own(self, server: Any, bank: ClientBank, split: Split, concepts: Tensor, index: int) -> Scores:
+    def _own(self, server: Any, bank: ClientBank, split: Split, concepts: Tensor, round: int) -> Scores:
         """Of the devices' own models, some devices at a time."""
         replicas, devices = concepts.shape
         size = max(1, MOST // server.x.numel())
@@ -117,13 +117,13 @@ class Evaluation:
         parts = []
         for clients in torch.arange(devices).expand(replicas, devices).split(size, 1):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
-            rows = self.population.examples_of(split, clients, index).to(self.device)
+            rows = self.population.examples_of(split, clients, round).to(self.device)
             parts.append(self.survey.devices(models, rows, concepts[:, clients[0]]))
         return Scores(
             *(None if part[0] is None else torch.cat(part, 1) for part in zip(*parts, strict=True))  # type: ignore
         )
 
-    def _personal(self, work: LocalWork, concepts: Tensor, index: int) -> Scores:
+    def _personal(self, work: LocalWork, concepts: Tensor, round: int) -> Scores:
         """Of the participants' local models on their own test examples; where a device trained several, of the one
         that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device
@@ -131,7 +131,7 @@ class Evaluation:
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
         clients = work.jobs.client.gather(1, job)
-        rows = self.population.examples_of("test", clients, index).to(self.device)
+        rows = self.population.examples_of("test", clients, round).to(self.device)
         models = work.fit.personal.gather(1, job[..., None].expand(-1, -1, work.fit.personal.shape[-1]))
         return self.survey.devices(models, rows, work.concept.gather(1, job))
 

@@ -167,26 +167,26 @@ class PrivateAggregator:
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
-    def __call__(self, inbox: Inbox, index: int) -> Inbox:
-        """What the server sees in round ``index`` (from 0), leaves [S, J, ...]."""
+    def __call__(self, inbox: Inbox, round: int) -> Inbox:
+        """What the server sees in a round, leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
         uploads, within = clipped(inbox.uploads, self.clip, self.each)
         bound, within = self.clip, within.cpu()
         extra, count = torch.zeros_like(bound), float(within.shape[1])
         if self.private:
-            normal, extra = draws(uploads, [torch_seed(seed, f"privacy {index}") for seed in self.seeds])
-            count = float(self._sample(index).drawn)
-            if self._population.drawn(index) == 0:  # who works nevertheless does not count
+            normal, extra = draws(uploads, [torch_seed(seed, f"privacy {round - 1}") for seed in self.seeds])
+            count = float(self._sample(round).drawn)
+            if self._population.drawn(round) == 0:  # who works nevertheless does not count
                 uploads, within = pytree.tree_map(lambda leaf: leaf[:, :0], uploads), within[:, :0]
             mean = noisy_mean(uploads, normal, self._multiplier * bound, count)
-            inbox = self._told(inbox, mean, round(count))
+            inbox = self._told(inbox, mean, int(count))
         else:
             inbox = inbox._replace(uploads=uploads)
         share = within.double().mean(1) if within.shape[1] else torch.ones_like(bound)
         self.metrics = {"privacy/clip": bound.tolist(), "privacy/clipped_share": (1 - share).tolist()}
         if self.private:
-            spent = {"privacy/noise": self.noise, "privacy/epsilon": self.epsilon(index + 1)}
+            spent = {"privacy/noise": self.noise, "privacy/epsilon": self.epsilon(round)}
             self.metrics |= {name: [value] * len(self.seeds) for name, value in spent.items()}
         if self.privacy.adaptive_clip is not None:
             self.clip = moved(bound, within, self.privacy.adaptive_clip, self._count_noise * extra, count)
@@ -215,16 +215,16 @@ class PrivateAggregator:
             return math.inf if settings is None else 0.0
         return self._population.participants / 20 if settings.count_noise is None else settings.count_noise
 
-    def _sample(self, index: int) -> Sample:
-        """How round ``index`` (from 0) draws its devices."""
+    def _sample(self, round: int) -> Sample:
+        """How a round draws its devices."""
         population = self._population
         if population.sampling == "poisson":
             return Sample(population.clients, population.participants)
-        return Sample(population.fewest(index), population.drawn(index))
+        return Sample(population.fewest(round), population.drawn(round))
 
     def _drawn(self, rounds: int) -> Counter[Sample]:
         """How often the first rounds draw in which way."""
-        self._samples += [self._sample(index) for index in range(len(self._samples), rounds)]
+        self._samples += [self._sample(round) for round in range(len(self._samples) + 1, rounds + 1)]
         return Counter(self._samples[:rounds])
 
     def epsilon(self, rounds: int) -> float:

@@ -33,23 +33,23 @@ class RoundMetrics:
         self._dynamic_regret = None if self.regret is None else self.regret.begin(population, task)
 
     def __call__(
-        self, index: int, x: Tensor, exchanges: Sequence[Exchange], before: Mapping[str, Sequence[float]]
+        self, round: int, x: Tensor, exchanges: Sequence[Exchange], before: Mapping[str, Sequence[float]]
     ) -> dict[str, list[float]]:
-        """The metrics of round ``index`` (from 0), a value per replica.
+        """The metrics of a round, a value per replica.
 
         Args:
-            index: of the round.
+            round: its number.
             x: [S, ...] models after it.
             exchanges: what travelled: in the round itself, then in each of its probe rounds.
             before: the last round's metrics.
         """
-        metrics = {} if self._dynamic_regret is None else self._dynamic_regret.metrics(index, x, before)
+        metrics = {} if self._dynamic_regret is None else self._dynamic_regret.metrics(round, x, before)
         if self.wireless is None:
             return metrics
         costs = [
             self.wireless.costs(
                 self.population.seeds,
-                index + 1,
+                round,
                 exchange.clients.cpu(),
                 down=8 * exchange.down,
                 up=8 * exchange.up,

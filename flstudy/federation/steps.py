@@ -25,8 +25,8 @@ def prepare(
     world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
     survey = asked = None
     if algorithm.asks is not None:
-        index = int(cohort.round.number[0]) - 1
-        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, index)
+        round = int(cohort.round.number[0])
+        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, round)
     mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
     server, clients, model = mapped(server, clients, survey, cohort.jobs, world)
     batches = cohort.batches
@@ -83,9 +83,9 @@ def play_probe_rounds(
     executor: Executor,
     evaluation: Evaluation,
     population: Population,
-    index: int,
+    round: int,
 ) -> tuple[Tensor | None, list[Exchange]]:
-    """Play probe rounds, whose x is [S, ...], before round ``index`` (from 0).
+    """Play probe rounds, whose x is [S, ...], before a round.
 
     Returns:
         The model that it comes to, and what travelled in each of its rounds.
@@ -97,7 +97,7 @@ def play_probe_rounds(
     exchanges = []
     for number in range(1, wanted.rounds + 1):
         cohort = (
-            population.cohort(index, number, wanted.devices).to(evaluation.device).repeated(algorithm.jobs_per_device)
+            population.cohort(round, number, wanted.devices).to(evaluation.device).repeated(algorithm.jobs_per_device)
         )
         rows = torch.vmap(algorithm.client_init)(stacked(server.x)[:, 0])
         clients = pytree.tree_map(

@@ -53,11 +53,11 @@ class DynamicRegret:
     def __init__(self, settings: Regret, round_loss: RoundLoss) -> None:
         self.settings, self.round_loss = settings, round_loss
 
-    def metrics(self, index: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        """Of round ``index`` (from 0), a value per replica.
+    def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        """Of a round, a value per replica.
 
         Args:
-            index: of the round.
+            round: its number.
             x: [S, n], or [S, 1, n], the models after it, as in sec. III: "updated during round t".
             before: the last round's metrics.
 
@@ -73,15 +73,16 @@ class DynamicRegret:
             x = x.squeeze(1)
         if x.dim() != 2:
             raise ValueError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
-        best = self.round_loss.optimum(index, self.settings.tolerance, self.settings.steps)
+        best = self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
         moved = [0.0] * len(x)
-        if index and any(self.round_loss.world(index, s) != self.round_loss.world(index - 1, s) for s in range(len(x))):
-            earlier = self.round_loss.optimum(index - 1, self.settings.tolerance, self.settings.steps)
+        world = self.round_loss.world
+        if round > 1 and any(world(round, s) != world(round - 1, s) for s in range(len(x))):
+            earlier = self.round_loss.optimum(round - 1, self.settings.tolerance, self.settings.steps)
             models = torch.stack([x, best.x, earlier.x], 1)
-            gaps = (self.round_loss.loss(index, models) - self.round_loss.loss(index - 1, models)).abs()
+            gaps = (self.round_loss.loss(round, models) - self.round_loss.loss(round - 1, models)).abs()
             moved = gaps.max(1).values.tolist()
-        suffered = (self.round_loss.loss(index, x[:, None])[:, 0] - best.loss).tolist()
-        so_far = before[SO_FAR] if index else [0.0] * len(x)
+        suffered = (self.round_loss.loss(round, x[:, None])[:, 0] - best.loss).tolist()
+        so_far = before[SO_FAR] if round > 1 else [0.0] * len(x)
         return {
             "regret/round": suffered,
             SO_FAR: [total + now for total, now in zip(so_far, suffered, strict=True)],

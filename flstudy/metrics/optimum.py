@@ -56,43 +56,43 @@ class RoundLoss:
         self._batches: dict[int, tuple[Hashable, Batch]] = {}  # of each replica the last one
         self._asked: tuple[int, Cohort] | None = None
 
-    def batch(self, index: int, replica: int) -> Batch:
-        """The examples of round ``index`` (from 0); of the last one asked for they are kept."""
-        key = self.world(index, replica)
+    def batch(self, round: int, replica: int) -> Batch:
+        """The examples of a round; of the last one asked for they are kept."""
+        key = self.world(round, replica)
         if replica not in self._batches or self._batches[replica][0] != key:
-            self._batches[replica] = key, self._gathered(index, replica)
+            self._batches[replica] = key, self._gathered(round, replica)
         return self._batches[replica][1]
 
-    def world(self, index: int, replica: int) -> Hashable:
-        """Equal for rounds (from 0) that ask for the same."""
-        client, concept = self._devices(index, replica)
-        moment = self.population.device_data.moment("train", index)
+    def world(self, round: int, replica: int) -> Hashable:
+        """Equal for rounds that ask for the same."""
+        client, concept = self._devices(round, replica)
+        moment = self.population.device_data.moment("train", round)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
 
-    def _gathered(self, index: int, replica: int) -> Batch:
-        store, devices = self.population.store, self._devices(index, replica)
-        lists = [self.population.device_data.held(replica, client, "train", index) for client in devices[0].tolist()]
+    def _gathered(self, round: int, replica: int) -> Batch:
+        store, devices = self.population.store, self._devices(round, replica)
+        lists = [self.population.device_data.held(replica, client, "train", round) for client in devices[0].tolist()]
         concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
         x, y = store.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
         x, y = x.squeeze(1), y.squeeze(1)
         return Batch(x.double() if x.is_floating_point() else x, y)
 
-    def loss(self, index: int, x: Tensor) -> Tensor:
-        """F_t [S, ...] of models x [S, ..., n] in round ``index`` (from 0)."""
+    def loss(self, round: int, x: Tensor) -> Tensor:
+        """F_t [S, ...] of models x [S, ..., n] in a round."""
         with torch.no_grad(), self.task_function.evaluating():
             found = []
             for replica, models in enumerate(x.to("cpu", torch.float64)):
-                batch = self.batch(index, replica)
+                batch = self.batch(round, replica)
                 flat = [self._value(model, batch) for model in models.reshape(-1, models.shape[-1])]
                 found.append(torch.stack(flat).view(models.shape[:-1]))
             return torch.stack(found)
 
-    def optimum(self, index: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
-        """A minimum in round ``index`` (from 0) of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
+    def optimum(self, round: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
+        """A minimum in a round of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
         rounds that ask for the same are solved once.
 
         Args:
-            index: of the round.
+            round: its number.
             tolerance: of ‖∇F_t‖, > 0. F_t(x) - min F_t is at most that times the distance to a minimum, and with λ > 0
                 at most tolerance² / 2λ.
             steps: most L-BFGS iterations.
@@ -104,16 +104,16 @@ class RoundLoss:
             raise ValueError(f"tolerance must be > 0, got {tolerance}")
         solved = []
         for replica in range(len(self.population.seeds)):
-            key = self.world(index, replica)
+            key = self.world(round, replica)
             if key not in self._solved or float(self._solved[key][2]) > tolerance:
-                self._solved[key] = self._solve(self.batch(index, replica), tolerance, steps)
+                self._solved[key] = self._solve(self.batch(round, replica), tolerance, steps)
             solved.append(self._solved[key])
         return Optimum(*(torch.stack(parts) for parts in zip(*solved, strict=True)))
 
-    def _devices(self, index: int, replica: int) -> tuple[Tensor, Tensor]:
+    def _devices(self, round: int, replica: int) -> tuple[Tensor, Tensor]:
         """(clients [J], concepts [J]) of the round."""
-        if self._asked is None or self._asked[0] != index:
-            self._asked = index, self.population.cohort(index)
+        if self._asked is None or self._asked[0] != round:
+            self._asked = round, self.population.cohort(round)
         cohort = self._asked[1]
         return cohort.jobs.client[replica], cohort.batches.concept[replica]
 
@@ -191,6 +191,6 @@ class RoundLoss:
 def shifts(population: Population, rounds: int) -> list[list[int]]:
     """For each replica, the rounds t ≤ ``rounds`` (from 2) in which some device's concept is another than in t - 1;
     where everybody takes part these are the L rounds of Definition 2."""
-    concepts = torch.stack([population.concepts(index) for index in range(rounds)])  # [T, S, N]
+    concepts = torch.stack([population.concepts(round) for round in range(1, rounds + 1)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]

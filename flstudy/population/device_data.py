@@ -62,51 +62,51 @@ class DeviceData:
         self._stage: tuple[Classes, Stage] | None = None
         self._arrived: tuple[int, dict[tuple[int, int], Rows]] = -1, {}
 
-    def held(self, replica: int, device: int, split: Split, index: int) -> Rows:
-        """The rows of a split that a device holds in round ``index`` (from 0), none of them twice."""
-        stage = self.stage(index)
+    def held(self, replica: int, device: int, split: Split, round: int) -> Rows:
+        """The rows of a split that a device holds in a round (from 1), none of them twice."""
+        stage = self.stage(round)
         own = stage.members[replica][device][split]
         if split != "train" or self.data_stream is None:
             return own
-        if self._arrived[0] != index:
-            self._arrived = index, {}
+        if self._arrived[0] != round:
+            self._arrived = round, {}
         arrived = self._arrived[1]
         if (replica, device) not in arrived:
             pool = stage.pools[replica] if self.data_stream.pooled else own
-            drawn = self.data_stream.draw(self.seeds[replica], index + 1, device, pool) if len(pool) else pool
+            drawn = self.data_stream.draw(self.seeds[replica], round, device, pool) if len(pool) else pool
             arrived[replica, device] = drawn
         return arrived[replica, device]
 
-    def moment(self, split: Split, index: int) -> Hashable:
+    def moment(self, split: Split, round: int) -> Hashable:
         """Equal for rounds (from 0) in which all devices hold the same examples of a split."""
-        return self.classes(index), index if split == "train" and self.data_stream is not None else -1
+        return self.classes(round), round if split == "train" and self.data_stream is not None else -1
 
-    def evaluation_index(self, split: Split, index: int, clients: Tensor | None = None) -> EvaluationIndex:
-        """All examples of a split in round ``index`` (from 0), of all devices or of the devices clients [S, J], which
+    def evaluation_index(self, split: Split, round: int, clients: Tensor | None = None) -> EvaluationIndex:
+        """All examples of a split in a round (from 1), of all devices or of the devices clients [S, J], which
         are then numbered 0 … J-1."""
         devices = [range(len(line)) for line in self.members] if clients is None else clients.tolist()
-        held = [[self.held(s, k, split, index) for k in line] for s, line in enumerate(devices)]
+        held = [[self.held(s, k, split, round) for k in line] for s, line in enumerate(devices)]
         rows = padded([np.concatenate(lists) for lists in held])
         return EvaluationIndex(
             rows, padded([np.repeat(np.arange(len(lists)), [len(r) for r in lists]) for lists in held])
         )
 
-    def examples_of(self, split: Split, clients: Tensor, index: int) -> Tensor:
-        """[S, J, V]: rows of a split of the devices clients [S, J] in round ``index`` (from 0), padded with -1."""
-        lists = [self.held(s, k, split, index) for s, line in enumerate(clients.tolist()) for k in line]
+    def examples_of(self, split: Split, clients: Tensor, round: int) -> Tensor:
+        """[S, J, V]: rows of a split of the devices clients [S, J] in a round (from 1), padded with -1."""
+        lists = [self.held(s, k, split, round) for s, line in enumerate(clients.tolist()) for k in line]
         rows = padded(lists)
         return rows.view(*clients.shape, rows.shape[1])
 
-    def stage(self, index: int) -> Stage:
-        """What is the same in all rounds with the classes of round ``index`` (from 0)."""
-        classes = self.classes(index)
+    def stage(self, round: int) -> Stage:
+        """What is the same in all rounds with the classes of a round (from 1)."""
+        classes = self.classes(round)
         if self._stage is None or self._stage[0] != classes:
             self._stage = classes, self._made(classes)
         return self._stage[1]
 
-    def classes(self, index: int) -> Classes:
-        """Those that there are in round ``index`` (from 0); None: all."""
-        return None if self.drift is None else self.drift.classes(index + 1)
+    def classes(self, round: int) -> Classes:
+        """Those that there are in a round (from 1); None: all."""
+        return None if self.drift is None else self.drift.classes(round)
 
     def _made(self, classes: Classes) -> Stage:
         members = self.members
@@ -125,13 +125,13 @@ class DeviceData:
         return Stage(members, pools, valid.view(len(members), len(members[0]), valid.shape[1]), able)
 
 
-def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], index: int) -> None:
-    """Raise ValueError if in round ``index`` (from 0) none of the devices there [N] has an example of each split."""
-    for seed, line in zip(device_data.seeds, device_data.stage(index).able & there, strict=True):
+def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) -> None:
+    """Raise ValueError if in a round (from 1) none of the devices there [N] has an example of each split."""
+    for seed, line in zip(device_data.seeds, device_data.stage(round).able & there, strict=True):
         if not line.any():
-            classes = ", ".join(map(str, device_data.classes(index) or ()))
+            classes = ", ".join(map(str, device_data.classes(round) or ()))
             raise ValueError(
-                f"population: in round {index + 1} no device of seed {seed} holds an example for training, one for "
+                f"population: in round {round} no device of seed {seed} holds an example for training, one for "
                 f"validation and one for testing of the classes that there are ({classes}): introduce more classes "
                 "earlier, or lower clients"
             )

@@ -164,24 +164,24 @@ class Population(L.LightningDataModule):
             np.ones(self.clients, dtype=bool),
             max((event.round for event in self.drift.events()), default=1),
         )
-        for index in range(last):
-            there = everybody if self.availability is None else self.availability.present(index + 1, self.clients)
-            refuse_empty(self.device_data, there, index)
+        for round in range(1, last + 1):
+            there = everybody if self.availability is None else self.availability.present(round, self.clients)
+            refuse_empty(self.device_data, there, round)
 
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
-    def cohort(self, index: int, probe: int = 0, devices: int | None = None) -> Cohort:
-        """The work of round ``index`` (from 0) for all replicas; or of its ``probe``-th probe round
+    def cohort(self, round: int, probe: int = 0, devices: int | None = None) -> Cohort:
+        """The work of a round (from 1) for all replicas; or of its ``probe``-th probe round
         (from 1), which draws other devices, so many of them, and other batches."""
-        number = index + 1 + (probe << 32)
+        number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
-        there, (_, session, known) = self.available(index), self.attendance(index)
+        there, (_, session, known) = self.available(round), self.attendance(round)
         draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
-        participants = max(1, self.drawn(index)) if devices is None else min(devices, self.fewest(index))
+        participants = max(1, self.drawn(round)) if devices is None else min(devices, self.fewest(round))
         client = np.sort(np.argsort(draw, axis=1, kind="stable")[:, :participants], axis=1)
-        concept = np.take_along_axis(self.concepts(index).numpy(), client, axis=1)
-        lists = [self.device_data.held(s, k, "train", index) for s, line in enumerate(client.tolist()) for k in line]
+        concept = np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
+        lists = [self.device_data.held(s, k, "train", round) for s, line in enumerate(client.tolist()) for k in line]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
@@ -189,59 +189,59 @@ class Population(L.LightningDataModule):
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=self.device_data.stage(index).valid[torch.arange(len(seeds))[:, None], where],
+            valid=self.device_data.stage(round).valid[torch.arange(len(seeds))[:, None], where],
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
         replicas = torch.ones(len(seeds), dtype=torch.int64)
-        round_ = Round(replicas * (index + 1), replicas * known, replicas * session, torch.from_numpy(concept))
+        round_ = Round(replicas * round, replicas * known, replicas * session, torch.from_numpy(concept))
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
         return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_)
 
-    def drawn(self, index: int) -> int:
-        """How many devices are drawn for round ``index`` (from 0); one works even if nobody is."""
-        return drawn(self.sampling, index + 1, self.fewest(index), self.participants, self.clients)
+    def drawn(self, round: int) -> int:
+        """How many devices are drawn for a round (from 1); one works even if nobody is."""
+        return drawn(self.sampling, round, self.fewest(round), self.participants, self.clients)
 
-    def available(self, index: int) -> NDArray[np.bool_]:
-        """[S, N]: who can be drawn and is evaluated in round ``index`` (from 0): who is there and holds examples for
+    def available(self, round: int) -> NDArray[np.bool_]:
+        """[S, N]: who can be drawn and is evaluated in a round (from 1): who is there and holds examples for
         training, validation and testing. Before the data are settled everybody holds some, and S is 1."""
         there = np.ones(self.clients, dtype=bool)
         if self.availability is not None:
-            there = self.availability.present(index + 1, self.clients)
-        return self.device_data.stage(index).able & there if self.seeds else there[None]
+            there = self.availability.present(round, self.clients)
+        return self.device_data.stage(round).able & there if self.seeds else there[None]
 
-    def fewest(self, index: int) -> int:
-        """How many devices are available in round ``index`` (from 0) in the replica that has the fewest."""
-        return int(self.available(index).sum(1).min())
+    def fewest(self, round: int) -> int:
+        """How many devices are available in a round (from 1) in the replica that has the fewest."""
+        return int(self.available(round).sum(1).min())
 
-    def attendance(self, index: int) -> tuple[NDArray[np.bool_], int, int]:
-        """Of round ``index`` (from 0): who is there [N], the session (from 0), and how many were ever there."""
+    def attendance(self, round: int) -> tuple[NDArray[np.bool_], int, int]:
+        """Of a round (from 1): who is there [N], the session (from 0), and how many were ever there."""
         if self.availability is None:
             return np.ones(self.clients, dtype=bool), 0, self.clients
-        number, availability = index + 1, self.availability
+        availability = self.availability
         return (
-            availability.present(number, self.clients),
-            availability.session(number),
-            availability.known(number, self.clients),
+            availability.present(round, self.clients),
+            availability.session(round),
+            availability.known(round, self.clients),
         )
 
-    def age(self, index: int) -> int:
-        """How many rounds of its session came before round ``index`` (from 0)."""
-        return index if self.availability is None else index + 1 - self.availability.began(index + 1)
+    def age(self, round: int) -> int:
+        """How many rounds of its session came before a round (from 1)."""
+        return round - 1 if self.availability is None else round - self.availability.began(round)
 
-    def concepts(self, index: int) -> Tensor:
-        """[S, N]: the concept of every device in round ``index`` (from 0)."""
+    def concepts(self, round: int) -> Tensor:
+        """[S, N]: the concept of every device in a round (from 1)."""
         if self.drift is None:
             return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
-        return torch.from_numpy(np.stack([self.drift.concept(s, index + 1, self.clients) for s in self.seeds]))
+        return torch.from_numpy(np.stack([self.drift.concept(s, round, self.clients) for s in self.seeds]))
 
-    def evaluation_index(self, split: Split, index: int, clients: Tensor | None = None) -> EvaluationIndex:
+    def evaluation_index(self, split: Split, round: int, clients: Tensor | None = None) -> EvaluationIndex:
         """As `DeviceData.evaluation_index`."""
-        return self.device_data.evaluation_index(split, index, clients)
+        return self.device_data.evaluation_index(split, round, clients)
 
-    def examples_of(self, split: Split, clients: Tensor, index: int) -> Tensor:
+    def examples_of(self, split: Split, clients: Tensor, round: int) -> Tensor:
         """As `DeviceData.examples_of`."""
-        return self.device_data.examples_of(split, clients, index)
+        return self.device_data.examples_of(split, clients, round)
 
     def count_concepts(self) -> int:
         """How many concepts there are; 1 where nothing drifts."""

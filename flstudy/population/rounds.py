@@ -25,12 +25,13 @@ class Rounds(Dataset[Any]):
     def __init__(self, cohort: Callable[[int], Any]) -> None:
         self.cohort = cohort
 
-    def __getitem__(self, index: int) -> Any:
-        return self.cohort(index)
+    def __getitem__(self, round: int) -> Any:
+        return self.cohort(round)
 
 
 class RoundSampler(Sampler[int]):
-    """Yields the current epoch; Lightning calls ``set_epoch``, also after a resume, so no cohort is ever replayed."""
+    """Yields the round (from 1) of the current epoch; Lightning calls ``set_epoch``, also after a resume, so that no
+    cohort is ever replayed."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -40,7 +41,9 @@ class RoundSampler(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        yield self.epoch  # read when the round begins: on a resume the iterator is made before ``set_epoch`` is called
+        yield (
+            self.epoch + 1
+        )  # read when the round begins: on a resume the iterator is made before ``set_epoch`` is called
 
     def __len__(self) -> int:
         return 1

@@ -99,14 +99,14 @@ def test_the_plain_loop_does_the_same_work(name: str) -> None:
     workload, task = WORKLOADS[name], WORKLOADS[name].task()
     population = workload.population().settle([0])
     loop = PlainLoop(workload, population.store, torch.device("cpu"))
-    done = loop.round(population.cohort(0))
+    done = loop.round(population.cohort(1))
     module = run(workload.algorithm(), 1, population=population, task=task, precision="32-true", executor="sequential")
     layout = TaskFunction(task).layout
     model = layout.flat({name: p.detach() for name, p in loop.model.named_parameters()})
     assert (model - module.server.x[0]).abs().max() < 1e-5
     assert not torch.equal(model, initial_parameters(workload.task(), layout, None))
     assert done.steps == module._last[0].fit.steps[0].tolist()
-    planned = population.cohort(0).batches.steps[0].tolist()
+    planned = population.cohort(1).batches.steps[0].tolist()
     assert (done.steps != planned) == (name == "synthetic")  # some stopped early
     loop.reset()
     assert torch.equal(

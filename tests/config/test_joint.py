@@ -57,6 +57,6 @@ def test_a_warm_up_that_no_device_ends_is_refused_before_the_first_round(capsys,
 def test_the_longest_work_is_counted_in_epochs_of_the_largest_device():
     population = load(QUICK, {"population.epochs": 3, "population.batch_size": 20}).build()[1].settle((0,))
     sizes = [len(device["train"]) for device in population.members[0]]
-    cohort = population.cohort(0)
+    cohort = population.cohort(1)
     assert population.plan.longest(int(cohort.sizes.max())) == int(cohort.batches.steps.max())
     assert population.plan.longest(max(sizes)) >= int(cohort.batches.steps.max())

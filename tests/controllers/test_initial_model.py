@@ -78,9 +78,9 @@ def test_the_gradient_is_that_of_plain_rounds_from_the_pilot_model():
     pilot, state = module.servers[1].x, module.runner.states[0]
     server = pilot
     for number in (1, 2):
-        cohort = module.population.cohort(2, number)
+        cohort = module.population.cohort(3, number)
         assert cohort.jobs.client.tolist() == [[3, 4, 5]]
-        assert not torch.equal(cohort.batches.rows, module.population.cohort(2).batches.rows)
+        assert not torch.equal(cohort.batches.rows, module.population.cohort(3).batches.rows)
         start = torch.vmap(lambda x: FAST.server_init(x, module.task_function.layout))(server)
         fit = module.executor.fit(FAST, start, (), cohort.jobs, cohort.batches)
         weights = FAST.weights(cohort.sizes[0].double())
@@ -96,7 +96,7 @@ def test_the_gradient_is_that_of_plain_rounds_from_the_pilot_model():
 def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
     module = played(DynamicInitialModel(), algorithm)
     for index in (3, 5, 7, 9):  # the second round of a session
-        cohort = module.population.cohort(index)
+        cohort = module.population.cohort(index + 1)
         before = module.servers[index - 1]
         fit = module.executor.fit(algorithm, before, (), cohort.jobs, cohort.batches)
         world = cohort._replace(round=cohort.round._replace(concepts=None))

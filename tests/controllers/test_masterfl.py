@@ -68,7 +68,7 @@ def test_figure_1_in_a_run():
 
     def follows(offset, before):
         """Whether the server after a round came from this one by a round of FedOMD."""
-        cohort = population.cohort(offset)
+        cohort = population.cohort(offset + 1)
         fit = module.executor.fit(OMD, before, (), cohort.jobs, cohort.batches)
         world_ = cohort._replace(round=cohort.round._replace(concepts=None))
         after = step(OMD, before, received(OMD, world_, fit), world_.round)

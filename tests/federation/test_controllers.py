@@ -24,7 +24,7 @@ def test_restart_begins_anew_and_says_so():
     start = torch.vmap(lambda x: algorithm.server_init(x, module.task_function.layout))(
         torch.stack([run(FedAvg(lr=1e-300), 1, seeds=(s,), initial="seeded").server.x[0] for s in (0, 44)])
     )
-    work = population.cohort(2)
+    work = population.cohort(3)
     fit = module.executor.fit(algorithm, start, (), work.jobs, work.batches)
     mean = fit.uploads.delta.mean(1)
     assert difference(module.servers[2].m, 0.1 * mean) <= 1e-14  # m started at 0 again

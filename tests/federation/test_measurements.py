@@ -30,7 +30,7 @@ def by_hand(x, population, split, client, s, index):
     task = mlp().double()
     torch.nn.utils.vector_to_parameters(x, task.parameters())
     rows = torch.from_numpy(population.members[s][client][split])
-    table = population.store.table[population.concepts(index)[s, client]]
+    table = population.store.table[population.concepts(index + 1)[s, client]]
     inputs, labels = population.store.x[rows], table[population.store.y[rows]]
     with torch.no_grad():
         logits = task(inputs)
@@ -73,7 +73,7 @@ def test_a_radio_cell_charges_what_travels_and_the_probe_rounds_of_a_session():
     module = run(HypCluster(lr=0.1), 6, population=population, controllers=[controller], wireless=wireless, seeds=seeds)
     bits = 8 * 8 * module.task_function.layout.n
     for index, record in enumerate(module.records):
-        work = module.population.cohort(index)
+        work = module.population.cohort(index + 1)
         cost = wireless.costs(
             seeds, index + 1, work.jobs.client, down=2 * bits, up=bits + 8 * 8 * 2, steps=work.batches.steps,
             batch_size=4, parameters=module.task_function.layout.n,
@@ -90,7 +90,7 @@ def test_a_radio_cell_charges_what_travels_and_the_probe_rounds_of_a_session():
 
 def test_evaluation_in_chunks_is_the_same(scene, monkeypatch):
     module, population = scene
-    concepts = population.concepts(ROUNDS - 1)
+    concepts = population.concepts(ROUNDS)
     evaluation = module.evaluation
     whole = evaluation.survey.population(module.server.x, evaluation.examples["test"], concepts)
     monkeypatch.setattr(survey_module, "CHUNK", 5)
@@ -103,7 +103,7 @@ def test_evaluation_in_chunks_is_the_same(scene, monkeypatch):
 def test_steps_epochs_and_losses(scene):
     module, population = scene
     for index, record in enumerate(module.records):
-        work = population.cohort(index)
+        work = population.cohort(index + 1)
         assert record.metrics["fit/steps"] == work.batches.steps.double().mean(1).tolist()
         assert record.metrics["fit/epochs"] == [2.0, 2.0]
         assert record.metrics["fit/total_epochs"] == [2.0 * work.batches.steps.shape[1]] * 2
@@ -156,6 +156,6 @@ def test_accuracy_falls_at_a_drift_and_labels_are_the_new_ones():
     assert before == still.records[-2].metrics["test/accuracy"][0]
     assert before > 0.5
     assert after < before - 0.15
-    assert population.concepts(7).tolist() == [[1] * DEVICES]
+    assert population.concepts(8).tolist() == [[1] * DEVICES]
     assert population.store.table.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
     assert CLASSES == 4

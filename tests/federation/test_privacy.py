@@ -123,7 +123,7 @@ def test_replicas_executors_and_resumes_agree(tmp_path):
 
 def test_poisson_rounds_divide_by_the_expected_number_and_tell_nobodys_presence(monkeypatch):
     uploads, population = Uploads(monkeypatch), world(**POISSON)
-    counts = [population.drawn(index) for index in range(6)]
+    counts = [population.drawn(index + 1) for index in range(6)]
     assert len(set(counts)) > 2
     assert 0 in counts
     privacy = Privacy(clip=0.2, noise=1e-9, sampling="poisson", orders=[2.0])
@@ -182,5 +182,5 @@ def test_controllers_are_not_told_what_is_not_private():
     assert len(spy.losses) == 3
     assert all(losses.isnan().all() for losses in spy.losses)
     assert math.isfinite(module.record.metrics["train/loss"][0])
-    here = Counter(Sample(int(population.attendance(t)[0].sum()), 2) for t in range(3))
+    here = Counter(Sample(int(population.attendance(t + 1)[0].sum()), 2) for t in range(3))
     assert module.record.metrics["privacy/epsilon"] == [Accountant(NOISY).epsilon(2.0, here)]

@@ -52,7 +52,7 @@ def test_memory_that_runs_out_halves_the_lanes_with_a_warning(monkeypatch):
 def test_the_warning_names_the_lanes(monkeypatch):
     executor = run(FedAvg(lr=0.1), 1).executor
     monkeypatch.setattr(executor, "_train", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
-    cohort = world().settle((0,)).cohort(0)
+    cohort = world().settle((0,)).cohort(1)
     servers = FedAvg(lr=0.1).server_init(torch.zeros(1, executor.task_function.layout.n), executor.task_function.layout)
     with (
         pytest.warns(UserWarning, match="out of memory with 6 lanes at once: going on with max_lanes 3"),

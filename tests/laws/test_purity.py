@@ -56,7 +56,7 @@ def pure(function, *arguments):
 def test_methods_are_pure(name, scenes):
     module, population = scenes(name)
     algorithm, task_function, layout = CASES[name], module.task_function, module.task_function.layout
-    server, work = take(module.server, 0), population.cohort(2)
+    server, work = take(module.server, 0), population.cohort(3)
     x = server.x.view(-1, layout.n)[0]
     pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
     fresh = pure(algorithm.client_init, x)
@@ -87,7 +87,7 @@ def test_methods_are_pure(name, scenes):
 @pytest.mark.parametrize("name", CASES)
 def test_hyper_parameters_as_tensors_change_nothing(name, scenes):
     module, population = scenes(name)
-    algorithm, work = CASES[name], population.cohort(2)
+    algorithm, work = CASES[name], population.cohort(3)
     clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
     as_tensors = traced(algorithm, module.server.x)
     assert isinstance(as_tensors.lr, torch.Tensor)
@@ -99,7 +99,7 @@ def test_hyper_parameters_as_tensors_change_nothing(name, scenes):
 @pytest.mark.parametrize("name", [name for name in CASES if name.endswith(("plain", "early stopping"))])
 def test_the_order_of_jobs_means_nothing(name, kind, scenes):
     module, population = scenes(name)
-    algorithm, work, order = CASES[name], population.cohort(2), torch.tensor([3, 2, 0, 1])
+    algorithm, work, order = CASES[name], population.cohort(3), torch.tensor([3, 2, 0, 1])
     clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
     executor = kind(TrainingContext(module.task_function, module.executor.store))
     given = (module.server, clients, work.jobs, work.batches)

@@ -290,5 +290,5 @@ def test_traffic(name, executor):
 
 def test_the_federation_of_the_laws_is_ragged():
     population = world().settle((0,))
-    assert population.cohort(0).batches.steps[0].tolist() == [4, 4, 6, 8, 10, 10]
-    assert population.cohort(0).jobs.client.shape == (1, DEVICES)
+    assert population.cohort(1).batches.steps[0].tolist() == [4, 4, 6, 8, 10, 10]
+    assert population.cohort(1).jobs.client.shape == (1, DEVICES)

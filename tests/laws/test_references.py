@@ -256,7 +256,7 @@ def reference(algorithm):
 
 def cohort(population, index: int) -> list[dict[str, Any]]:
     """The devices of a round as the transcription wants them: epochs of minibatches, read off the batch plan."""
-    work = population.cohort(index)
+    work = population.cohort(index + 1)
     x, y = (part.numpy() for part in population.store[:2])
     table = population.store.table.numpy()
 
@@ -394,7 +394,7 @@ def test_the_cases_stop_early_clamp_and_drift():
     epochs = [record.metrics["fit/epochs"][0] for record in stopping.records]
     assert min(epochs) < 2 < max(epochs) < 3.01
     assert max(record.metrics["server/clamped"][0] for record in stopping.records) > 0
-    concepts = [population.cohort(index).batches.concept for index in range(ROUNDS)]
+    concepts = [population.cohort(index + 1).batches.concept for index in range(ROUNDS)]
     assert [bool(concept.any()) for concept in concepts] == [False, True, True, True]
     chosen = run(HypCluster(lr=0.2), ROUNDS, population=population, task=logistic(), callbacks=[choices := Choices()])
     assert chosen.server.x.shape[1] == 2

@@ -40,7 +40,8 @@ def check_evaluation(module: Coordinator, models: list[torch.Tensor], population
     index = len(module.records) - 1
     for split in ("valid", "test"):
         by_hand = [
-            scores(model, population, split, k, int(population.concepts(index)[0, k])) for k, model in enumerate(models)
+            scores(model, population, split, k, int(population.concepts(index + 1)[0, k]))
+            for k, model in enumerate(models)
         ]
         for name, values in zip(("loss", "accuracy"), zip(*by_hand, strict=True), strict=True):
             assert module.record.metrics[f"{split}/{name}"][0] == pytest.approx(np.mean(values), abs=1e-12)
@@ -48,7 +49,7 @@ def check_evaluation(module: Coordinator, models: list[torch.Tensor], population
 
 def best(module: Coordinator, population) -> list[int]:
     """The model with the least training loss of every device, after the last round."""
-    concept = population.concepts(len(module.records) - 1)[0].tolist()
+    concept = population.concepts(len(module.records))[0].tolist()
     losses = [[scores(x, population, "train", k, concept[k])[0] for x in module.server.x[0]] for k in range(DEVICES)]
     return [int(np.argmin(line)) for line in losses]
 
@@ -176,7 +177,7 @@ def test_the_oracle_refuses_a_world_of_other_concepts(ahead, models):
 def test_devices_of_one_concept_come_to_share_a_model_under_hypcluster():
     population, choices = plenty(), Choices()
     run(HypCluster(lr=0.1), 12, population=population, task=logistic(), callbacks=[choices])
-    concept = population.concepts(11)[0].tolist()
+    concept = population.concepts(12)[0].tolist()
     assert sorted(concept) == [0, 0, 0, 1, 1, 1]
     for chosen in choices.rounds[-4:]:
         models = [{chosen[k] for k in range(DEVICES) if concept[k] == c} for c in (0, 1)]
@@ -210,7 +211,7 @@ def test_a_model_that_is_no_number_is_nobody_s_best(method):
 def test_swapped_labels_open_a_model_that_suits_them_better(method):
     population, choices = plenty(), Choices()
     module = run(method, 12, population=population, task=logistic(), callbacks=[choices])
-    concept = population.concepts(11)[0].tolist()
+    concept = population.concepts(12)[0].tolist()
     assert all(set(chosen.values()) == {0} for chosen in choices.rounds[:4])
     drifted = [k for k in range(DEVICES) if concept[k]]
     opened = [choices.rounds[4][k] for k in drifted]
@@ -227,7 +228,7 @@ def test_models_of_one_concept_merge_again():
     population, choices = plenty(), Choices()
     method = FedDrift(lr=0.1, delta=0.2, every=1, isolation=3, merge_delta=0.6)
     run(method, 12, population=population, task=logistic(), callbacks=[choices])
-    concept = population.concepts(11)[0].tolist()
+    concept = population.concepts(12)[0].tolist()
     alone, together = choices.rounds[6], choices.rounds[7]  # rounds 5 to 7 are the new models' isolation
     drifted = [k for k in range(DEVICES) if concept[k]]
     assert len({alone[k] for k in drifted}) == 3
@@ -276,7 +277,7 @@ def test_evaluation_of_those_alone_is_of_their_rows():
 def test_evaluation_of_the_oracle_is_of_the_true_concept_s_model(ahead):
     population = drifting()
     module = run(Oracle(lr=0.2, ahead=ahead), 4, population=population, task=logistic(), evaluate=True)
-    concept = population.concepts(3)[0].tolist()
+    concept = population.concepts(4)[0].tolist()
     assert set(concept) == {0, 1}
     check_evaluation(module, [module.server.x[0, k] for k in concept], population)
 
@@ -288,7 +289,7 @@ def test_evaluation_of_feddrift_is_of_the_own_model_while_one_is_alone(rounds):
     module = run(method, rounds, population=population, task=logistic(), callbacks=[choices], evaluate=True)
     owner = module.server.owner[0].tolist()
     assert any(client >= 0 for client in owner) == (rounds == 6)
-    concept, models = population.concepts(rounds - 1)[0].tolist(), []
+    concept, models = population.concepts(rounds)[0].tolist(), []
     for k in range(DEVICES):
         common = [m for m in range(DEVICES) if module.server.used[0, m] >= 0 and owner[m] < 0]
         accuracies = [scores(module.server.x[0, m], population, "train", k, concept[k])[1] for m in common]

@@ -93,7 +93,7 @@ def test_devices_without_a_job_keep_their_row_bit_for_bit():
     run(Scaffold(lr=0.1), 6, callbacks=[Watch(kept)], population=population, seeds=(0, 44))
     idle = 0
     for index, ((before, old), (after, new)) in enumerate(pairwise(kept), start=1):
-        working = torch.zeros_like(old, dtype=torch.bool).scatter_(1, population.cohort(index).jobs.client, True)
+        working = torch.zeros_like(old, dtype=torch.bool).scatter_(1, population.cohort(index + 1).jobs.client, True)
         known = (old >= 0) & ~working
         idle += int(known.sum())
         assert torch.equal(old[known], new[known])

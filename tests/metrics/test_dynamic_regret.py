@@ -38,8 +38,8 @@ def scene(tmp_path_factory):
 def test_a_run_logs_equation_7(scene):
     module, _ = scene
     round_loss = RoundLoss(module.population, logistic())
-    optima = [round_loss.optimum(i, tolerance=1e-3) for i in range(ROUNDS)]
-    losses = np.stack([round_loss.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
+    optima = [round_loss.optimum(i + 1, tolerance=1e-3) for i in range(ROUNDS)]
+    losses = np.stack([round_loss.loss(i + 1, server.x).numpy() for i, server in enumerate(module.servers)], -1)
     least = np.stack([best.loss.numpy() for best in optima], -1)
     found = measured(module, "regret/round", "regret/dynamic", "world/variation").numpy()  # [T, 3, S]
     np.testing.assert_allclose(found[:, 0].T, losses - least, rtol=0, atol=1e-12)
@@ -48,7 +48,7 @@ def test_a_run_logs_equation_7(scene):
     for s in range(len(SEEDS)):
         for t in range(1, ROUNDS):
             models = torch.stack([module.servers[t].x[s], optima[t].x[s], optima[t - 1].x[s]])[None].expand(3, -1, -1)
-            pair = torch.stack([round_loss.loss(t - 1, models)[s], round_loss.loss(t, models)[s]], -1)
+            pair = torch.stack([round_loss.loss(t, models)[s], round_loss.loss(t + 1, models)[s]], -1)
             assert found[t, 2, s] == pytest.approx(float(variation(pair)[0]), abs=1e-12)
     moved = [t + 1 for t in range(ROUNDS) if (found[t, 2] > 0).any()]
     assert moved == DRIFTS

@@ -61,8 +61,8 @@ def test_the_optimum_is_one_by_the_plain_gradient():
     population = drifting().settle(SEEDS)
     round_loss = RoundLoss(population, logistic(), l2=L2)
     for index in (0, 3):
-        best = round_loss.optimum(index, tolerance=1e-8)
-        cohort = population.cohort(index)
+        best = round_loss.optimum(index + 1, tolerance=1e-8)
+        cohort = population.cohort(index + 1)
         for s in range(3):
             parts = []
             for client, concept in zip(cohort.jobs.client[s].tolist(), cohort.batches.concept[s], strict=True):
@@ -76,8 +76,8 @@ def test_the_optimum_is_one_by_the_plain_gradient():
             assert np.linalg.norm(gradient + L2 * at) <= 1e-8
             assert loss + L2 / 2 * at @ at == pytest.approx(float(best.loss[s]), abs=1e-12)
     near = best.x[:, None] + 0.1 * torch.randn(3, 5, best.x.shape[1], dtype=torch.float64)
-    assert (round_loss.loss(3, near) > best.loss[:, None]).all()
-    assert difference(round_loss.loss(3, best.x), best.loss) <= 1e-12
+    assert (round_loss.loss(4, near) > best.loss[:, None]).all()
+    assert difference(round_loss.loss(4, best.x), best.loss) <= 1e-12
 
 
 @pytest.mark.parametrize("penalty", [{"l1": 0.02}, {"l1": 0.01, "l2": 0.05}, {"l2": 0.05}], ids=str)
@@ -85,10 +85,10 @@ def test_the_optimum_under_the_task_s_own_penalty(penalty):
     """0 is in the subdifferential: ∇ + λ₂ x + λ₁ sign(x) = 0 where x is not 0, |∇| ≤ λ₁ where it is."""
     population = drifting().settle((0, 44))
     round_loss, bare = (RoundLoss(population, Logistic((FEATURES,), CLASSES, **given)) for given in (penalty, {}))
-    best = round_loss.optimum(3, tolerance=1e-6)
+    best = round_loss.optimum(4, tolerance=1e-6)
     l1, l2 = penalty.get("l1", 0.0), penalty.get("l2", 0.0)
     for s in range(2):
-        batch, at = round_loss.batch(3, s), best.x[s]
+        batch, at = round_loss.batch(4, s), best.x[s]
         x, y = batch.x.numpy(), batch.y.numpy()
         gradient = torch.from_numpy(problem.mean_gradient(at.numpy(), x, y, CLASSES)[0]) + l2 * at
         loss = problem.mean_gradient(at.numpy(), x, y, CLASSES)[1]
@@ -97,20 +97,20 @@ def test_the_optimum_under_the_task_s_own_penalty(penalty):
         assert (gradient[at == 0].abs() <= l1 + 1e-6).all()
         assert ((at == 0).sum() > 5) == (l1 > 0)  # what an L1 penalty is for
     near = best.x[:, None] + 0.1 * torch.randn(2, 5, best.x.shape[1], dtype=torch.float64)
-    assert (round_loss.loss(3, near) > best.loss[:, None]).all()
-    assert (bare.loss(3, best.x) < best.loss).all()
+    assert (round_loss.loss(4, near) > best.loss[:, None]).all()
+    assert (bare.loss(4, best.x) < best.loss).all()
     with pytest.raises(ValueError, match="above the tolerance 1e-12: raise tolerance, steps or l2"):
-        round_loss.optimum(3, tolerance=1e-12, steps=2)
+        round_loss.optimum(4, tolerance=1e-12, steps=2)
 
 
 def test_worlds_that_stand_still_are_solved_once():
     population = world(drift=SuddenDrift(round=4)).settle((0, 44))
     round_loss = RoundLoss(population, logistic(), l2=L2)
-    optima = [round_loss.optimum(index).loss for index in range(6)]
+    optima = [round_loss.optimum(index + 1).loss for index in range(6)]
     assert len(round_loss._solved) == 4  # two replicas under two concepts
     assert all(torch.equal(optima[index], optima[0]) for index in (1, 2))
-    models = torch.stack([round_loss.optimum(index).x for index in (0, 4)], 1)
-    losses = torch.stack([round_loss.loss(index, models) for index in range(6)], -1)
+    models = torch.stack([round_loss.optimum(index + 1).x for index in (0, 4)], 1)
+    losses = torch.stack([round_loss.loss(index + 1, models) for index in range(6)], -1)
     moved = variation(losses)
     assert count_changes(moved).tolist() == [len(line) for line in shifts(population, 6)] == [1, 1]
     assert (moved[:, 2] > 0.5).all()  # from round 3 to 4
@@ -124,8 +124,8 @@ def test_regret_grows_slower_than_rounds_where_the_world_stands_still():
     population, rounds = world(batch_size=33, epochs=1), 40
     module = run(FedOmd(lr=1.0, mirror="euclidean", decay="sqrt"), rounds, population=population, task=logistic())
     round_loss = RoundLoss(population, logistic())
-    losses = np.stack([round_loss.loss(i, server.x).numpy() for i, server in enumerate(module.servers)], -1)
-    optima = np.stack([round_loss.optimum(i, tolerance=1e-4).loss.numpy() for i in range(rounds)], -1)
+    losses = np.stack([round_loss.loss(i + 1, server.x).numpy() for i, server in enumerate(module.servers)], -1)
+    optima = np.stack([round_loss.optimum(i + 1, tolerance=1e-4).loss.numpy() for i in range(rounds)], -1)
     regret = dynamic_regret(losses, optima)[0]
     assert (np.diff(regret) > 0).all()
     means = regret / np.arange(1, rounds + 1)
@@ -140,6 +140,6 @@ def test_what_cannot_be_asked_is_named():
     with pytest.raises(ValueError, match="l2 must be ≥ 0, got -1"):
         RoundLoss(population, logistic(), l2=-1)
     with pytest.raises(ValueError, match="tolerance must be > 0"):
-        RoundLoss(population, logistic()).optimum(0, tolerance=0)
+        RoundLoss(population, logistic()).optimum(1, tolerance=0)
     with pytest.raises(ValueError, match="above the tolerance 1e-09: raise tolerance, steps or l2"):
-        RoundLoss(population, mlp()).optimum(0, tolerance=1e-9, steps=2)
+        RoundLoss(population, mlp()).optimum(1, tolerance=1e-9, steps=2)

@@ -55,16 +55,16 @@ def test_a_schedule_may_be_a_file(suffix, tmp_path):
 def test_only_who_is_there_trains_and_is_evaluated():
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2).settle(SEEDS)
     for index in range(6):
-        cohort, (here, session, known) = population.cohort(index), population.attendance(index)
+        cohort, (here, session, known) = population.cohort(index + 1), population.attendance(index + 1)
         assert set(cohort.jobs.client.flatten().tolist()) <= set(np.flatnonzero(here).tolist())
         assert cohort.jobs.client.shape == (3, 2)
         assert cohort.round.session.tolist() == [session] * 3 == [index // 2] * 3
         assert cohort.round.num_devices.tolist() == [known] * 3
     everybody = drifting(participants=2).settle(SEEDS)
-    assert population.concepts(3).equal(everybody.concepts(3))  # drift goes on for who is away, too
+    assert population.concepts(4).equal(everybody.concepts(4))  # drift goes on for who is away, too
     module = run(FedAvg(lr=0.1), 3, population=drifting(availability=AlternatingGroups(rounds=2)), evaluate=True)
     assert module.record.metrics["valid/accuracy_spread"][0] >= 0
-    concepts, survey = module.population.concepts(2), module.evaluation.survey
+    concepts, survey = module.population.concepts(3), module.evaluation.survey
     scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts).accuracy[0]
     assert module.record.metrics["valid/accuracy"][0] == pytest.approx(float(scores[3:].mean()), abs=1e-12)
 

@@ -27,7 +27,7 @@ def rows_of(work, s, j):
 def test_every_example_exactly_once_per_epoch():
     population = world(epochs=3).settle((0, 44))
     for index in (0, 5):
-        work = population.cohort(index)
+        work = population.cohort(index + 1)
         for s in range(2):
             for j, client in enumerate(work.jobs.client[s].tolist()):
                 mine = sorted(population.members[s][client]["train"].tolist())
@@ -39,7 +39,7 @@ def test_every_example_exactly_once_per_epoch():
 
 
 def test_only_the_last_batch_of_an_epoch_is_short():
-    work = world().settle((0,)).cohort(0)
+    work = world().settle((0,)).cohort(1)
     for j in range(DEVICES):
         steps, size = int(work.batches.steps[0, j]), int(work.sizes[0, j])
         counts = (work.batches.rows[0, j, :steps] >= 0).sum(1).tolist()
@@ -51,7 +51,7 @@ def test_only_the_last_batch_of_an_epoch_is_short():
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_a_plan_of_steps_is_kept_exactly(steps):
     population = world(steps=steps).settle((0,))
-    work = population.cohort(2)
+    work = population.cohort(3)
     assert work.batches.steps.unique().tolist() == [steps]
     for j, client in enumerate(work.jobs.client[0].tolist()):
         mine = sorted(population.members[0][client]["train"].tolist())
@@ -66,7 +66,7 @@ def test_a_devices_batches_do_not_depend_on_who_else_is_drawn():
     alone, crowd = (world(participants=count).settle((0, 44)) for count in (2, DEVICES))
     compared = 0
     for index in range(6):
-        few, all_ = alone.cohort(index), crowd.cohort(index)
+        few, all_ = alone.cohort(index + 1), crowd.cohort(index + 1)
         for s in range(2):
             for j, client in enumerate(few.jobs.client[s].tolist()):
                 assert all_.jobs.client[s, client] == client
@@ -77,13 +77,13 @@ def test_a_devices_batches_do_not_depend_on_who_else_is_drawn():
 
 def test_cohorts_are_pure_functions_of_seed_and_round():
     population, again = drifting().settle((0, 44)), drifting().settle((0, 44))
-    later = population.cohort(7)
-    population.cohort(3)
-    for one, other in ((later, population.cohort(7)), (later, again.cohort(7))):
+    later = population.cohort(8)
+    population.cohort(4)
+    for one, other in ((later, population.cohort(8)), (later, again.cohort(8))):
         assert all(torch.equal(a, b) for a, b in zip(one.batches, other.batches, strict=True))
         assert torch.equal(one.jobs.client, other.jobs.client)
-    assert not torch.equal(later.batches.rows[0], population.cohort(8).batches.rows[0])
-    swapped = drifting().settle((44, 0)).cohort(7)
+    assert not torch.equal(later.batches.rows[0], population.cohort(9).batches.rows[0])
+    swapped = drifting().settle((44, 0)).cohort(8)
     assert torch.equal(later.jobs.client[0], swapped.jobs.client[1])  # a replica is its seed, not its place
     assert rows_of(later, 0, 0) == rows_of(swapped, 1, 0)
 

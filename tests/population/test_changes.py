@@ -75,7 +75,7 @@ def test_composed_swaps_never_come_back_before_twice_the_labels(classes):
 def test_repeated_drifts_compose():
     swaps = ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]])
     population = world(drift=RepeatedDrift(rounds=[2, 4], cycle=None, change=swaps)).settle((0,))
-    x, y = population.store.gather(torch.arange(120)[:, None], population.concepts(4)[0, :1].expand(120))
+    x, y = population.store.gather(torch.arange(120)[:, None], population.concepts(5)[0, :1].expand(120))
     assert y.squeeze(1).tolist() == [[1, 2, 3, 0][label] for label in population.store.y.tolist()]
     assert torch.equal(x.squeeze(1), population.store.x)
 
@@ -134,7 +134,7 @@ def test_a_schedule_with_more_concepts_gets_as_many():
     drift = ScheduledDrift(schedule={0: [(2, 1)], 1: [(2, 2), (4, 0)], 3: [(3, 3)]}, change=Rotation())
     population = world(dataset=examples((1, 4, 4)), drift=drift).settle((0,))
     assert population.store.order.shape == (4, 16)
-    assert [population.concepts(index).tolist()[0] for index in range(4)] == [
+    assert [population.concepts(index + 1).tolist()[0] for index in range(4)] == [
         [0] * DEVICES,
         [1, 2, 0, 0, 0, 0],
         [1, 2, 0, 3, 0, 0],

@@ -53,10 +53,10 @@ def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     one, other = (arriving(data_stream=replace(draws)).settle(SEEDS) for _ in range(2))
     alone = arriving(data_stream=replace(draws), participants=DEVICES).settle((44,))
     for index in (3, 0, 7, 3):
-        cohort = one.cohort(index)
+        cohort = one.cohort(index + 1)
         for s, line in enumerate(cohort.jobs.client.tolist()):
             for j, k in enumerate(line):
-                rows = one.device_data.held(s, k, "train", index)
+                rows = one.device_data.held(s, k, "train", index + 1)
                 pool = np.concatenate([device["train"] for device in one.members[s]])
                 own = pool if source == "everybody" else one.members[s][k]["train"]
                 assert set(rows.tolist()) <= set(own.tolist())
@@ -70,27 +70,27 @@ def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     for index in (0, 5):
         for k in range(DEVICES):
             assert (
-                alone.device_data.held(0, k, "train", index).tolist()
-                == other.device_data.held(1, k, "train", index).tolist()
+                alone.device_data.held(0, k, "train", index + 1).tolist()
+                == other.device_data.held(1, k, "train", index + 1).tolist()
             )
             for split in ("valid", "test"):
-                assert other.device_data.held(1, k, split, index) is other.members[1][k][split]
-    assert sorted(one.device_data.held(0, 1, "train", 0)) != sorted(one.device_data.held(0, 1, "train", 1))
-    assert sorted(one.device_data.held(0, 1, "train", 0)) != sorted(one.device_data.held(1, 1, "train", 0))
+                assert other.device_data.held(1, k, split, index + 1) is other.members[1][k][split]
+    assert sorted(one.device_data.held(0, 1, "train", 1)) != sorted(one.device_data.held(0, 1, "train", 2))
+    assert sorted(one.device_data.held(0, 1, "train", 1)) != sorted(one.device_data.held(1, 1, "train", 1))
 
 
 def test_probe_rounds_read_what_the_round_has_brought():
     population = arriving(participants=DEVICES).settle((0,))
-    held = [set(population.device_data.held(0, k, "train", 2).tolist()) for k in range(DEVICES)]
+    held = [set(population.device_data.held(0, k, "train", 3).tolist()) for k in range(DEVICES)]
     for probe in (0, 1, 2):
-        cohort = population.cohort(2, probe)
+        cohort = population.cohort(3, probe)
         assert [set(rows[rows >= 0].tolist()) for rows in cohort.batches.rows[0]] == held
 
 
 def test_weights_follow_what_was_drawn():
     population = arriving()
     module = run(FedAvg(lr=0.1), 1, population=population)
-    cohort = population.cohort(0)
+    cohort = population.cohort(1)
     deltas = [
         run(FedAvg(lr=0.1), 1, population=population, executor=name).server.x for name in ("sequential", "threads")
     ]
@@ -119,11 +119,11 @@ def test_a_run_goes_on_bit_for_bit(algorithm, tmp_path):
 def test_the_loss_that_is_asked_for_is_of_what_was_drawn():
     population = arriving(drift=None, participants=DEVICES).settle((0,))
     round_loss = RoundLoss(population, logistic(), l2=0.1)
-    sizes = [int(population.cohort(index).sizes.sum()) for index in (0, 1)]
-    assert [len(round_loss.batch(index, 0).y) for index in (0, 1)] == sizes
-    assert float(round_loss.optimum(0).loss) != float(round_loss.optimum(1).loss)  # another round, another minimum
+    sizes = [int(population.cohort(index + 1).sizes.sum()) for index in (0, 1)]
+    assert [len(round_loss.batch(index + 1, 0).y) for index in (0, 1)] == sizes
+    assert float(round_loss.optimum(1).loss) != float(round_loss.optimum(2).loss)  # another round, another minimum
     still = world(participants=DEVICES).settle((0,))
-    assert float(RoundLoss(still, logistic(), l2=0.1).optimum(1).loss) > 0
+    assert float(RoundLoss(still, logistic(), l2=0.1).optimum(2).loss) > 0
 
 
 def test_what_is_no_size_is_refused():

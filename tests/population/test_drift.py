@@ -68,10 +68,10 @@ def test_gathering_applies_the_concept_and_copies_nothing():
 
 def test_population_knows_concepts_and_events():
     population = drifting().settle((0, 44))
-    assert population.concepts(0).sum() == 0
-    assert population.concepts(1).sum(1).tolist() == [3, 3]  # half of six; index 1 is round 2
-    work = population.cohort(1)
-    assert torch.equal(work.batches.concept, population.concepts(1).gather(1, work.jobs.client))
+    assert population.concepts(1).sum() == 0
+    assert population.concepts(2).sum(1).tolist() == [3, 3]  # half of six
+    work = population.cohort(2)
+    assert torch.equal(work.batches.concept, population.concepts(2).gather(1, work.jobs.client))
     assert population.events(9) == [Event(2, "sudden drift")]
     assert world().events(9) == []
     assert [event.round for event in IncrementalDrift(round=5, every=3, step=0.4).events()] == [5, 8, 11]

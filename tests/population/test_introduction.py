@@ -58,21 +58,21 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(data_stream):
     seen = []
     everybody = torch.arange(DEVICES).expand(len(SEEDS), -1)
     for index, classes in enumerate(THERE):
-        cohort = population.cohort(index)
+        cohort = population.cohort(index + 1)
         seen.append(labels(population, cohort.batches.rows))
         found = [seen[-1], labels(population, cohort.batches.valid)]
         for split in SPLITS:
-            found += [labels(population, population.evaluation_index(split, index).rows)]
-            found += [labels(population, population.evaluation_index(split, index, cohort.jobs.client).rows)]
-            found += [labels(population, population.examples_of(split, everybody, index))]
+            found += [labels(population, population.evaluation_index(split, index + 1).rows)]
+            found += [labels(population, population.evaluation_index(split, index + 1, cohort.jobs.client).rows)]
+            found += [labels(population, population.examples_of(split, everybody, index + 1))]
         assert all(one <= set(classes) for one in found)
-        assert set(RoundLoss(population, logistic()).batch(index, 1).y.tolist()) <= set(classes)
-        assert population.concepts(index).unique().tolist() == [sum(index + 1 >= first for first in ROUNDS)]
+        assert set(RoundLoss(population, logistic()).batch(index + 1, 1).y.tolist()) <= set(classes)
+        assert population.concepts(index + 1).unique().tolist() == [sum(index + 1 >= first for first in ROUNDS)]
         for s, line in enumerate(population.members):
             for k, device in enumerate(line):
                 for split in ("valid", "test"):
                     own = [row for row in device[split].tolist() if int(population.store.y[row]) in classes]
-                    assert population.device_data.held(s, k, split, index).tolist() == own
+                    assert population.device_data.held(s, k, split, index + 1).tolist() == own
     assert seen[-1] == set(range(CLASSES))  # all classes have come in the end
 
 
@@ -103,19 +103,19 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
         (0, 44)
     )
     for index in range(7):
-        there = population.available(index)
+        there = population.available(index + 1)
         for s, k in np.ndindex(2, 6):
-            assert there[s, k] == all(len(population.device_data.held(s, k, split, index)) for split in SPLITS)
-        cohort = population.cohort(index)
-        assert cohort.jobs.client.shape[1] == there.sum(1).min() == population.drawn(index)
+            assert there[s, k] == all(len(population.device_data.held(s, k, split, index + 1)) for split in SPLITS)
+        cohort = population.cohort(index + 1)
+        assert cohort.jobs.client.shape[1] == there.sum(1).min() == population.drawn(index + 1)
         assert all(there[s, k] for s, line in enumerate(cohort.jobs.client.tolist()) for k in line)
         assert (cohort.sizes > 0).all()
-    assert population.available(2).tolist() == [[False] * 3 + [True] * 3] * 2
-    assert population.available(5).all()
+    assert population.available(3).tolist() == [[False] * 3 + [True] * 3] * 2
+    assert population.available(6).all()
     module = run(FedAvg(lr=0.1, gamma=0.05), 4, population=population, seeds=(0, 44), evaluate=True)
-    concepts, survey = population.concepts(3), module.evaluation.survey
+    concepts, survey = population.concepts(4), module.evaluation.survey
     scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts)
-    there = population.available(3)
+    there = population.available(4)
     for s in range(2):
         line = scores.accuracy[s][torch.from_numpy(there[s])]
         assert module.record.metrics["valid/accuracy"][s] == pytest.approx(float(line.mean()), abs=1e-12)
@@ -127,33 +127,33 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
         dataset=InMemory((x, y)), partition=InOrder([8] * 6), drift=drift, data_stream=FreshDraws(mean=3)
     ).settle((0,))
     assert shared.available(0).tolist() == [[False] * 3 + [True] * 3]  # nothing of their own to be evaluated on
-    assert shared.cohort(0).jobs.client.tolist() == [[3, 4, 5]]
+    assert shared.cohort(1).jobs.client.tolist() == [[3, 4, 5]]
 
 
 def test_surveys_of_models_see_the_round_s_examples():
     """HypCluster asks every device for its loss on what it trains on in that round."""
     population = introducing(participants=3, data_stream=FreshDraws(mean=6, deviation=2))
     module = run(HypCluster(lr=0.1, models=2), 4, population=population, seeds=(0, 44), evaluate=True)
-    server, jobs = module.servers[-1], population.cohort(4).jobs
-    concepts = population.concepts(4).gather(1, jobs.client)
-    survey, _ = module.evaluation.ask(server, jobs, concepts, 4)
+    server, jobs = module.servers[-1], population.cohort(5).jobs
+    concepts = population.concepts(5).gather(1, jobs.client)
+    survey, _ = module.evaluation.ask(server, jobs, concepts, 5)
     for s, j, m in np.ndindex(*survey.shape):
-        rows = population.device_data.held(s, int(jobs.client[s, j]), "train", 4)
+        rows = population.device_data.held(s, int(jobs.client[s, j]), "train", 5)
         x, y = population.store.x[rows], population.store.y[rows]
         losses = module.task_function.example_losses(server.x[s, m], Batch(x, y))
         assert float(survey[s, j, m]) == pytest.approx(float(losses.mean()), abs=1e-12)
 
 
-def test_a_census_is_collected_where_something_has_changed(monkeypatch):
-    population, round_loss = introducing(), []
+def test_an_evaluation_index_is_collected_where_something_has_changed(monkeypatch):
+    population, calls = introducing(), []
     evaluation_index = type(population).evaluation_index
     monkeypatch.setattr(
         type(population),
         "evaluation_index",
-        lambda self, split, index, *a: round_loss.append((split, index)) or evaluation_index(self, split, index, *a),
+        lambda self, split, round, *a: calls.append((split, round)) or evaluation_index(self, split, round, *a),
     )
     run(FedAvg(lr=0.1), 6, population=population, evaluate=True)
-    assert round_loss == [(split, index) for index in (0, 2, 4) for split in ("valid", "test")]
+    assert calls == [(split, round) for round in (1, 3, 5) for split in ("valid", "test")]
 
 
 def test_it_goes_with_a_change_and_with_sessions():
@@ -161,9 +161,9 @@ def test_it_goes_with_a_change_and_with_sessions():
     population = introducing(drift=drift, availability=AlternatingGroups(rounds=2), participants=3).settle((0, 44))
     assert population.store.table.tolist() == [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3]]
     for index in range(6):
-        there = population.attendance(index)[0]
-        assert (population.available(index) <= there).all()
-        assert there[population.cohort(index).jobs.client.numpy()].all()
+        there = population.attendance(index + 1)[0]
+        assert (population.available(index + 1) <= there).all()
+        assert there[population.cohort(index + 1).jobs.client.numpy()].all()
     run(FedAvg(lr=0.1), 5, population=population, seeds=(0, 44), evaluate=True)
 
 
@@ -215,7 +215,7 @@ def test_nobody_in_a_session_is_refused():
 def test_other_drifts_leave_all_classes_there():
     for population in (drifting(), world(drift=RepeatedDrift(rounds=[3]))):
         population.settle((0,))
-        assert population.available(4).all()
+        assert population.available(5).all()
         for split in SPLITS:
-            assert population.device_data.moment(split, 0) == population.device_data.moment(split, 5)
-            assert population.device_data.held(0, 3, split, 4) is population.members[0][3][split]
+            assert population.device_data.moment(split, 1) == population.device_data.moment(split, 6)
+            assert population.device_data.held(0, 3, split, 5) is population.members[0][3][split]

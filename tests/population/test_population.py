@@ -37,12 +37,12 @@ def test_tiny_devices_have_one_example_of_each_kind(size):
 def test_census_holds_every_example_of_a_split_with_its_device():
     population = world().settle((0, 44))
     for split in ("valid", "test"):
-        examples = population.evaluation_index(split, 0)
+        examples = population.evaluation_index(split, 1)
         for s, devices in enumerate(population.members):
             pairs = set(zip(examples.rows[s].tolist(), examples.device[s].tolist(), strict=True)) - {(-1, -1)}
             assert pairs == {(row, k) for k, device in enumerate(devices) for row in device[split].tolist()}
     clients = torch.tensor([[4, 0], [1, 1]])
-    rows = population.examples_of("test", clients, 0)
+    rows = population.examples_of("test", clients, 1)
     for s, j in np.ndindex(2, 2):
         mine = rows[s, j][rows[s, j] >= 0].tolist()
         assert mine == population.members[s][int(clients[s, j])]["test"].tolist()
@@ -52,7 +52,7 @@ def test_participation_is_uniform_without_replacement():
     population = world(participants=2).settle((0, 44))
     counts, together, rounds = np.zeros((2, DEVICES)), np.zeros((DEVICES, DEVICES)), 1500
     for index in range(rounds):
-        client = population.cohort(index).jobs.client
+        client = population.cohort(index + 1).jobs.client
         assert client.shape == (2, 2)
         for s in range(2):
             a, b = client[s].tolist()
@@ -66,11 +66,11 @@ def test_participation_is_uniform_without_replacement():
 
 
 def test_all_take_part_when_all_are_asked():
-    assert world().settle((0,)).cohort(9).jobs.client.tolist() == [list(range(DEVICES))]
+    assert world().settle((0,)).cohort(10).jobs.client.tolist() == [list(range(DEVICES))]
 
 
 def test_rounds_count_from_one_and_N_is_the_number_of_devices():
-    work = drifting().settle((0, 44)).cohort(4)
+    work = drifting().settle((0, 44)).cohort(5)
     assert work.round.number.tolist() == [5, 5]
     assert work.round.num_devices.tolist() == [DEVICES, DEVICES]
 
@@ -79,7 +79,7 @@ def test_settling_is_idempotent_and_follows_the_seeds():
     population = world().settle((0,))
     before = population.store.x
     assert population.settle((0,)).store.x is before
-    assert population.settle((0, 1)).cohort(0).jobs.client.shape[0] == 2
+    assert population.settle((0, 1)).cohort(1).jobs.client.shape[0] == 2
 
 
 def test_a_torch_data_set_or_two_tensors_will_do():

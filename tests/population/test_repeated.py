@@ -27,7 +27,15 @@ def test_the_paper_s_class_swap_undoes_itself_at_every_other_drift():
 def test_concepts_that_never_come_back():
     population = world(drift=RepeatedDrift(rounds=[3, 4, 6], cycle=None)).settle((0, 1))
     assert population.count_concepts() == 4 == CLASSES
-    assert [population.concepts(index).unique().tolist() for index in range(7)] == [[0], [0], [1], [2], [2], [3], [3]]
+    assert [population.concepts(index + 1).unique().tolist() for index in range(7)] == [
+        [0],
+        [0],
+        [1],
+        [2],
+        [2],
+        [3],
+        [3],
+    ]
     table = population.store.table.numpy()
     assert (np.sort(table, 1) == np.arange(CLASSES)).all()
     assert len({tuple(line) for line in table.tolist()}) == 4

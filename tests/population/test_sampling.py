@@ -22,7 +22,7 @@ def test_poisson_counts_are_binomial():
 
 def test_every_device_comes_with_the_same_probability_and_independently():
     population = world(sampling="poisson", participants=2).settle((0, 7))
-    rounds = [population.cohort(index).jobs.client if population.drawn(index) else None for index in range(900)]
+    rounds = [population.cohort(index + 1).jobs.client if population.drawn(index + 1) else None for index in range(900)]
     there = np.zeros((900, 2, DEVICES))
     for index, clients in enumerate(rounds):
         if clients is not None:
@@ -37,9 +37,9 @@ def test_every_device_comes_with_the_same_probability_and_independently():
 def test_nobody_drawn_leaves_one_at_work_and_seeds_do_not_depend_on_company():
     population = world(sampling="poisson", participants=1).settle((0, 7))
     alone = world(sampling="poisson", participants=1).settle((7,))
-    empty = next(index for index in range(50) if population.drawn(index) == 0)
-    assert population.cohort(empty).jobs.client.shape == (2, 1)
+    empty = next(index for index in range(50) if population.drawn(index + 1) == 0)
+    assert population.cohort(empty + 1).jobs.client.shape == (2, 1)
     for index in range(6):
-        assert population.cohort(index).jobs.client[1].tolist() == alone.cohort(index).jobs.client[0].tolist()
+        assert population.cohort(index + 1).jobs.client[1].tolist() == alone.cohort(index + 1).jobs.client[0].tolist()
     with pytest.raises(ValueError, match="sampling must be fixed or poisson, got 'all'"):
         world(sampling="all")

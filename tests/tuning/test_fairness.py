@@ -22,12 +22,12 @@ def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(
         population.settle(one.seeds)
     assert type(first.algorithm) is not type(second.algorithm)
     for index in (0, 1, 29, 30, 39):  # the drift comes with round 31
-        a, b = here.cohort(index), there.cohort(index)
+        a, b = here.cohort(index + 1), there.cohort(index + 1)
         for left, right in zip((*a.jobs, *a.batches, a.sizes), (*b.jobs, *b.batches, b.sizes), strict=True):
             if isinstance(left, torch.Tensor):
                 assert torch.equal(left, right)
     for split in ("train", "valid", "test"):
-        assert torch.equal(here.evaluation_index(split, 0).rows, there.evaluation_index(split, 0).rows)
+        assert torch.equal(here.evaluation_index(split, 1).rows, there.evaluation_index(split, 1).rows)
     for seed in one.seeds:
         models = [
             initial_parameters(made.task, made.objective.layout, torch_seed(seed, "init")) for made in (first, second)
@@ -40,4 +40,4 @@ def test_other_seeds_make_another_world():
     (_, here), (_, there) = one.build(), one.with_overrides({"seeds": [1000, 1001, 1002]}).build()
     here.settle([0, 44, 56])
     there.settle([1000, 1001, 1002])
-    assert not torch.equal(here.cohort(0).jobs.client, there.cohort(0).jobs.client)
+    assert not torch.equal(here.cohort(1).jobs.client, there.cohort(1).jobs.client)

@@ -32,7 +32,7 @@ def test_a_round_of_fedavg_by_hand():
     """w ← w - η mean_i (w + ξ_i), and the evaluated loss is the expected one."""
     population = Population(HeavyTails(examples=50, dimension=3), clients=4, participants=4, batch_size=1, steps=1)
     module = run(FedAvg(lr=0.1, weighting="uniform"), 1, population=population, task=Quadratic((3,)), evaluate=True)
-    work = population.cohort(0)
+    work = population.cohort(1)
     noise = population.store.x[work.batches.rows[0, :, 0, 0]].double()
     expected = 1 - 0.1 * (1 + noise.mean(0))
     assert torch.allclose(module.server.x[0], expected, atol=1e-7)

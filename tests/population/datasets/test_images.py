@@ -84,7 +84,7 @@ def test_two_rounds_from_the_files(name, tmp_path, monkeypatch):
     population = Population(source, clients=5, participants=3, partition=BalancedDirichlet(0.6), **shares).settle((0,))
     sizes = {split: {len(device[split]) for device in population.members[0]} for split in ("train", "valid", "test")}
     assert sizes == {"train": {70}, "valid": {30}, "test": {20}}
-    assert population.cohort(0).batches.rows.shape == (1, 3, 4, 20)
+    assert population.cohort(1).batches.rows.shape == (1, 3, 4, 20)
     task = Logistic(source.shape, source.classes)
     module = run(FedAvg(lr=0.01), 2, population=population, task=task, evaluate=True, precision="32-true")
     assert np.isfinite(module.record.metrics["test/loss"]).all()

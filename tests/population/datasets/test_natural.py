@@ -44,7 +44,7 @@ def dataset(name, root, **more):
 def test_two_rounds_from_the_files(name, files):
     source = dataset(name, files)
     population = Population(source, clients=5, participants=3, batch_size=4).settle((0,))
-    cohort = population.cohort(0)
+    cohort = population.cohort(1)
     assert cohort.jobs.client.shape == (1, 3)
     assert population.store.x.shape[1:] == source.shape
     assert all(len(device[split]) >= 1 for device in population.members[0] for split in ("train", "valid", "test"))
