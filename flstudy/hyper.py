@@ -1,13 +1,74 @@
 """Hyper-parameters with domains, the one way for whatever a config can name: a wrong value is refused with its name and
-domain when the object is made. Imports no torch, so that a config's first look needs none."""
+domain when the object is made. A domain is declared where the value is:
+
+    tau: float = hyper(1e-3, "(0, inf)")                       a field; ``check(self)`` in ``__post_init__``
+    hidden: Annotated[int, "[1, inf)"] = 64                    an argument of an ``__init__`` under ``@checked``
+
+A domain is an interval; it holds for a number, and for every number of a list. Values that a ``Literal`` does not name
+are refused as well. Imports no torch, so that a config's first look needs none.
+"""
 
 import dataclasses
-import math
+import functools
+import inspect
 import re
-from typing import Any, Literal, get_args, get_origin
+import types
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 NOTATION = re.compile(r"^([\[(])\s*([^,]+),\s*([^\])]+)([\])])$")
 """Intervals such as "(0, inf)" or "[0, 1)"."""
+Arguments = ParamSpec("Arguments")
+Built = TypeVar("Built")
+
+
+class Declared(NamedTuple):
+    """What a field or an argument may hold."""
+
+    annotation: Any
+    domain: str | None = None  # in interval notation
+    choices: tuple[Any, ...] = ()  # what its Literal names; none: there is no Literal
+    others: tuple[type, ...] = ()  # classes whose values are allowed beside the choices
+
+    @classmethod
+    def of(cls, annotation: Any, domain: str | None) -> "Declared":
+        """What an annotation says, with the domain."""
+        parts = list(_parts(annotation))
+        choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
+        return cls(annotation, domain, choices, tuple(part for part in parts if isinstance(part, type)))
+
+    def refuse_outside(self, owner: str, name: str, value: Any) -> None:
+        """Raise ValueError for a value outside the domain or the choices."""
+        for item in _items(value):
+            number = isinstance(item, Real)  # a 0-d tensor is none: it stands for a number that was checked
+            if number and self.domain is not None and not within(item, self.domain):
+                raise ValueError(f"{owner}: {name} must lie in {self.domain}, got {value}")
+            if self.choices and item not in self.choices and not isinstance(item, self.others):
+                choices = ", ".join(map(str, self.choices))
+                raise ValueError(f"{owner}: {name} must be one of {choices}, got {item!r}")
+
+
+class Configurable:
+    """What a config can name: a frozen dataclass whose fields are checked when it is made."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def hyper(default: Any = dataclasses.MISSING, domain: str = "", **more: Any) -> Any:
@@ -18,7 +79,7 @@ def hyper(default: Any = dataclasses.MISSING, domain: str = "", **more: Any) -> 
 
     Args:
         default: of the field; without one a value is required.
-        domain: of numbers; None, where a field's type has it, is in every domain.
+        domain: of a number, or of every number of a list; None, where a field's type has it, is in every domain.
         more: further arguments of ``dataclasses.field``.
     """
     assert NOTATION.match(domain), domain
@@ -32,16 +93,62 @@ def within(value: float, domain: str) -> bool:
     low, high = float(match[2]), float(match[3])
     above = value >= low if match[1] == "[" else value > low
     below = value <= high if match[4] == "]" else value < high
-    return above and below and not math.isnan(value)
+    return above and below
 
 
 def check(parameters: Any) -> None:
-    """Raise ValueError for the first field of the dataclass that lies outside its domain or its Literal."""
-    name = type(parameters).__name__
-    for field in dataclasses.fields(parameters):
-        value, domain = getattr(parameters, field.name), field.metadata.get("domain")
-        if domain and isinstance(value, int | float) and not within(value, domain):
-            raise ValueError(f"{name}: {field.name} must lie in {domain}, got {value}")
-        choices = get_args(field.type) if get_origin(field.type) is Literal else ()
-        if choices and value not in choices:
-            raise ValueError(f"{name}: {field.name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+    """Raise ValueError for the first field of a dataclass that lies outside its domain."""
+    owner: Any = type(parameters)
+    for name, field in declared(owner).items():
+        field.refuse_outside(owner.__name__, name, getattr(parameters, name))
+
+
+def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
+    """A constructor that raises ValueError for the first argument outside its domain."""
+
+    @functools.wraps(init)
+    def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        given = inspect.signature(init).bind(self, *args, **kwargs).arguments
+        for name, argument in _arguments(init).items():
+            if name in given:
+                argument.refuse_outside(type(self).__name__, name, given[name])
+        init(self, *args, **kwargs)
+
+    return construct
+
+
+@functools.cache
+def declared(cls: Any) -> dict[str, Declared]:
+    """The fields of a dataclass, or the arguments of another class's constructor, in their order."""
+    if not dataclasses.is_dataclass(cls):
+        return _arguments(cls.__init__)
+    return {field.name: Declared.of(field.type, field.metadata.get("domain")) for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _arguments(init: Any) -> dict[str, Declared]:
+    found = {}
+    for argument in list(inspect.signature(init).parameters.values())[1:]:  # without self
+        annotation, domain = argument.annotation, None
+        if get_origin(annotation) is Annotated:
+            annotation, domain = get_args(annotation)
+        found[argument.name] = Declared.of(annotation, domain)
+    return found
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The annotations of which a union or a list is made."""
+    if get_origin(annotation) in (Union, types.UnionType, list, tuple, Sequence):
+        for part in get_args(annotation):
+            yield from _parts(part)
+    else:
+        yield annotation
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """A value, or the values in a list of them."""
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        for item in value:
+            yield from _items(item)
+    else:
+        yield value

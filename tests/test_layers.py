@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
-    {"hyper"},
+    {"hyper", "registry"},
     {"algorithms"},
     {"population", "tasks", "privacy"},
     {"execution", "controllers", "metrics"},  # the radio channel draws from the population's streams
@@ -94,7 +94,7 @@ def test_a_module_imports_only_from_rows_above(path):
 def test_algorithms_import_torch_and_their_own_room_only(path):
     for name in imported(path):
         assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith(
-            ("flstudy.algorithms", "flstudy.hyper")
+            ("flstudy.algorithms", "flstudy.hyper", "flstudy.registry")
         ), name
 
 

@@ -11,8 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flstudy import Coordinator, Population, Record
-from flstudy.algorithms import Algorithm, registry
+from flstudy.algorithms import Algorithm
 from flstudy.population import InMemory, Partition, SuddenDrift
+from flstudy.registry import named
 from flstudy.tasks import Logistic, Mlp
 
 FEATURES, CLASSES, DEVICES = 12, 4, 6
@@ -161,4 +162,4 @@ def measured(module: Coordinator, *names: str) -> torch.Tensor:
 
 def shipped() -> dict[str, type[Algorithm]]:
     """The methods of the package, without those that tests define."""
-    return {name: cls for name, cls in registry().items() if cls.__module__.startswith("flstudy.")}
+    return {name: cls for name, cls in named(Algorithm).items() if cls.__module__.startswith("flstudy.")}

@@ -1,7 +1,5 @@
 """Federated optimizers, one short file per method. Imports torch and its own room only."""
 
-import inspect
-
 from flstudy.algorithms.adaptivefedavg import AdaptiveFedAvg
 from flstudy.algorithms.apfl import Apfl
 from flstudy.algorithms.continuous import Continuous
@@ -36,6 +34,7 @@ from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.memory import device_memory
 from flstudy.algorithms.parts.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
 from flstudy.algorithms.scaffold import Scaffold
+from flstudy.registry import import_modules
 
 __all__ = [
     "AdaptiveFedAvg",
@@ -79,17 +78,6 @@ __all__ = [
     "Strategy",
     "Upload",
     "device_memory",
-    "registry",
 ]
 
-
-def registry() -> dict[str, type[Algorithm]]:
-    """Every concrete method by class name, those defined by users included."""
-    found: dict[str, type[Algorithm]] = {}
-    waiting: list[type[Algorithm]] = [Algorithm]  # type: ignore[type-abstract]
-    while waiting:
-        cls = waiting.pop()
-        waiting.extend(cls.__subclasses__())
-        if not inspect.isabstract(cls):
-            found[cls.__name__] = cls
-    return dict(sorted(found.items()))
+import_modules(__name__, __path__)  # a method that is not listed above can be named in configs, too

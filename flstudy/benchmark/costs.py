@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from jsonargparse import ArgumentParser
 
-from flstudy.algorithms import registry
+from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.memory import device_memory
 from flstudy.config import ConfigError
 from flstudy.config.config import Config, StopRun, load
 from flstudy.config.names import nearest
 from flstudy.federation import Record
+from flstudy.registry import named
 from flstudy.reporting.report import terminal
 from flstudy.reporting.tables import NOTHING, Cells
 
@@ -42,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     searched = (config.study.search.get("algorithm") or {}).get("choice") or [config.flat()["algorithm"]]
     names = given.algorithms or searched
     for name in names:
-        if name not in registry():
-            raise ConfigError(f"unknown algorithm {name!r}{nearest(name, list(registry()))}")
+        if name not in named(Algorithm):
+            raise ConfigError(f"unknown algorithm {name!r}{nearest(name, list(named(Algorithm)))}")
     terminal().print(table({name: cost(config, name) for name in names}).rich())
     return 0
 

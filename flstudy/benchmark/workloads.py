@@ -141,7 +141,7 @@ def synthetic() -> "Population":
     """Synthetic(0.5, 0.5) with its log-normal sizes."""
     from flstudy.population import Population, Synthetic
 
-    return Population(Synthetic(0.5, 0.5), clients=CLIENTS, participants=PARTICIPANTS, batch_size=10, epochs=8)
+    return Population(Synthetic(), clients=CLIENTS, participants=PARTICIPANTS, batch_size=10, epochs=8)
 
 
 def fedavg(**changes: Any) -> "Callable[[], Algorithm]":

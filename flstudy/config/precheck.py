@@ -36,10 +36,22 @@ SECTIONS = {"run": "Run", "study": "Study", "wireless": "Wireless", "privacy": "
 SECTIONS |= {"privacy.adaptive_clip": "AdaptiveClip", "regret": "Regret", "recovery": "Recovery"}
 SECTIONS |= {f"study.{name.lower()}": name for name in ("Objective", "Resources", "Budget", "Confirm", "Failures")}
 HIDDEN = {  # bases of what can be named
-    *("Algorithm", "Clustered", "FedOpt", "Joint", "Task", "Partition", "Drift", "OneChange", "Availability"),
+    *(
+        "Algorithm",
+        "Clustered",
+        "FedOpt",
+        "Joint",
+        "Task",
+        "Partition",
+        "Drift",
+        "OneChange",
+        "DatedDrift",
+        "Availability",
+    ),
     "Controller",
     *("Schedule", "DataStream"),
-    *("Dataset", "Natural", "Images", "Published", "Cifar", "Idx", "InMemory", "EvenLabels", "ResNet"),
+    *("Dataset", "FileDataset", "DecodedImages", "Natural", "Images", "TorchvisionImages", "Cifar", "Idx", "InMemory"),
+    "ResNet",
 }
 LINKED = ("shape", "classes", "tokens")  # what a task is told of its data set
 
@@ -82,13 +94,20 @@ def _parameters(node: ast.ClassDef) -> Iterator[tuple[str, Parameter]]:
                 yield item.target.id, Parameter(annotation, _domain(item.value))
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             for argument in [*item.args.args[1:], *item.args.kwonlyargs]:
-                annotation = ast.unparse(argument.annotation) if argument.annotation else "Any"
-                yield argument.arg, Parameter(annotation, None)
+                yield argument.arg, _argument(argument.annotation)
+
+
+def _argument(annotation: ast.expr | None) -> Parameter:
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        kind, domain = annotation.slice.elts  # type: ignore[attr-defined]
+        return Parameter(ast.unparse(kind), str(ast.literal_eval(domain)))
+    return Parameter(ast.unparse(annotation) if annotation else "Any", None)
 
 
 def _domain(value: ast.expr | None) -> str | None:
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "hyper":
-        return str(ast.literal_eval(value.args[1]))
+        keyword = next((word.value for word in value.keywords if word.arg == "domain"), None)
+        return str(ast.literal_eval(keyword or value.args[1]))
     return None
 
 

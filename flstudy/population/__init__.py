@@ -1,7 +1,7 @@
 """Worlds: data sets, partitions, drift, availability, cohorts and batch plans, all pure functions of (seed, round)."""
 
-from flstudy.population.availability import AlternatingGroups, Availability, ScheduledAvailability
-from flstudy.population.batches import Batches, Plan
+from flstudy.population.availability import AlternatingGroups, Availability
+from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
 from flstudy.population.data_stream import DataStream, FreshDraws
 from flstudy.population.datasets import (
@@ -25,21 +25,39 @@ from flstudy.population.datasets import (
     Synthetic,
     TinyImageNet,
 )
-from flstudy.population.device_data import DeviceData, EvaluationIndex
-from flstudy.population.division import Split
-from flstudy.population.drift import Drift, Event, IncrementalDrift, RecurrentDrift, StaggeredDrift, SuddenDrift
-from flstudy.population.introduction import ClassIntroduction
-from flstudy.population.labels import Distinct, Half, LabelGroups, PartialOverlap, TwoShard
-from flstudy.population.partition import BalancedDirichlet, Dirichlet, Iid, Partition, Shards
+from flstudy.population.device_data import DeviceData, EvaluationIndex, Split
+from flstudy.population.drift import (
+    ClassIntroduction,
+    Drift,
+    Event,
+    IncrementalDrift,
+    RecurrentDrift,
+    RepeatedDrift,
+    StaggeredDrift,
+    SuddenDrift,
+)
+from flstudy.population.partition import (
+    BalancedDirichlet,
+    Dirichlet,
+    Distinct,
+    Half,
+    Iid,
+    LabelGroups,
+    PartialOverlap,
+    Partition,
+    Shards,
+    TwoShard,
+)
 from flstudy.population.population import Cohort, ExampleStore, Population
-from flstudy.population.repeated import RepeatedDrift
-from flstudy.population.scheduled import ScheduledDrift
+from flstudy.population.scheduled import ScheduledAvailability, ScheduledDrift
+from flstudy.registry import import_modules
 
 __all__ = [
     "AgNews",
     "AlternatingGroups",
     "Availability",
     "BalancedDirichlet",
+    "BatchPlan",
     "Batches",
     "Change",
     "Cifar10",
@@ -75,7 +93,6 @@ __all__ = [
     "NoChange",
     "PartialOverlap",
     "Partition",
-    "Plan",
     "Population",
     "RecurrentDrift",
     "RepeatedDrift",
@@ -94,3 +111,8 @@ __all__ = [
     "TinyImageNet",
     "TwoShard",
 ]
+
+import_modules(
+    __name__, __path__
+)  # a data set, partition or drift that is not listed above can be named in configs, too
+import_modules(f"{__name__}.datasets", [f"{folder}/datasets" for folder in __path__])

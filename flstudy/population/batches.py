@@ -20,7 +20,7 @@ class Batches(NamedTuple):
     concept: Tensor  # [S, J] concept under which the device lives
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """How long a device works in a round: ``epochs`` over its data, or exactly ``steps`` minibatches."""
 
     batch_size: int

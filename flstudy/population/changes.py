@@ -6,7 +6,7 @@ the examples are neither copied nor written to.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flstudy.hyper import Configurable, hyper
 from flstudy.population.streams import generator
 
 
@@ -25,12 +26,9 @@ class Tables(NamedTuple):
     shift: Tensor  # [C, *shape] what is added to the input
 
 
-class Change:
+class Change(Configurable):
     """What the concepts of a drift are. A change says what it does to labels, to the order of an input's entries or
     to their values, for as many concepts as a schedule has; concept 0 is always the identity."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     def labels(self, concepts: int, classes: int) -> NDArray[np.int64]:
         """Table [concepts, classes]: what label y is called under each concept; empty where labels stay."""
@@ -55,29 +53,28 @@ class Change:
         return Tables(*(torch.from_numpy(table) for table in tables))
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class NoChange(Change):
     """Labels and inputs stay as they are: the drift is in what examples there are, or only a name."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class LabelSwap(Change):
     """Labels are swapped in pairs (FLASH, sec. 5.1): (0, 1), (2, 3), …; the last label of an odd number stays.
 
     A schedule with more than one new concept gets as many different swaps: under concept c label i changes places with
     label i + c within blocks of 2c labels, (0, 2), (1, 3), (4, 6), … for c = 2; a label without a partner stays.
-
-    Args:
-        pairs: labels to swap instead, each at most once; for schedules with one new concept.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
     pairs: list[tuple[int, int]] | None = None
+    """Labels to swap instead, each at most once; for schedules with one new concept."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         named = [label for pair in self.pairs or [] for label in pair]
         if len(set(named)) < len(named):
             raise ValueError(f"LabelSwap: pairs must name each label at most once, got {self.pairs}")
@@ -107,22 +104,21 @@ class LabelSwap(Change):
         return table
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class ComposedSwaps(Change):
     """Every drift swaps labels in pairs, on top of all swaps before it, so that no concept ever comes back: under
     concept c a label is called what the swaps 1, …, c, one after another, make of it. (Ganguly & Aggarwal 2024,
     sec. VI, swap the pairs (0, 1), (2, 3), (4, 5) "at each drift round", which undoes itself at every other one.)
-
-    Args:
-        sets: pairs of labels that drift 1, 2, … swaps, from the first again after the last; null swaps
-            (0, 1), (2, 3), … and (1, 2), (3, 4), … in turn, which gives 2 C different concepts to C ≥ 3 labels.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     sets: list[list[tuple[int, int]]] | None = None
+    """Pairs of labels that drift 1, 2, … swaps, from the first again after the last; null swaps (0, 1), (2, 3), … and
+    (1, 2), (3, 4), … in turn, which gives 2 C different concepts to C ≥ 3 labels."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for pairs in [] if self.sets is None else self.sets:
             named = [label for pair in pairs for label in pair]
             if not pairs or len(set(named)) < len(named):
@@ -155,32 +151,22 @@ class ComposedSwaps(Change):
         return table
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class FeatureShift(Change):
     """A fixed vector is added to every input: P(x) moves, and with it P(y | x), while every example keeps its label.
 
     Without ``by_feature`` it is drawn at random, another one for each concept, from a normal distribution of each
     feature, and scaled to ``size``; it is the same for all devices and replicas.
-
-    Args:
-        size: root mean square of the vector over the features, ≥ 0, in the inputs' units.
-        by_feature: the vector itself, one number for each feature of a flattened input; concept c adds it c times.
-        seed: of the random vectors.
     """
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    size: float = 1.0
-    by_feature: list[float] | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (self.size >= 0 and math.isfinite(self.size)):
-            raise ValueError(f"FeatureShift: size must be ≥ 0, got {self.size}")
-        if self.seed < 0:
-            raise ValueError(f"FeatureShift: seed must be ≥ 0, got {self.seed}")
-        if self.by_feature is not None and not all(map(math.isfinite, self.by_feature)):
-            raise ValueError("FeatureShift: by_feature must hold finite numbers")
+    size: float = hyper(1.0, "[0, inf)")
+    """Root mean square of the vector over the features, in the inputs' units."""
+    by_feature: list[float] | None = hyper(None, "(-inf, inf)")
+    """The vector itself, one number for each feature of a flattened input; concept c adds it c times."""
+    seed: int = hyper(0, "[0, inf)")
+    """Of the random vectors."""
 
     def shift(self, concepts: int, shape: Sequence[int]) -> NDArray[np.float32]:
         features = math.prod(shape)
@@ -199,22 +185,19 @@ class FeatureShift(Change):
         return vectors.reshape(concepts, *shape).astype(np.float32)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Rotation(Change):
-    """Square images are turned by multiples of 90 degrees (as in Ghosh et al. 2020, sec. 6).
-
-    Args:
-        quarters: quarter turns, counter-clockwise, of concepts 1, 2, …; each in 1 … 3, all different.
-    """
+    """Square images are turned by multiples of 90 degrees (as in Ghosh et al. 2020, sec. 6)."""
 
     citations: ClassVar[tuple[str, ...]] = ("ghosh2020",)
 
-    quarters: list[int] = field(default_factory=lambda: [2, 1, 3])
+    quarters: list[int] = hyper(domain="[1, 3]", default_factory=lambda: [2, 1, 3])
+    """Quarter turns, counter-clockwise, of concepts 1, 2, …, all different."""
 
     def __post_init__(self) -> None:
-        given = self.quarters
-        if not given or not set(given) <= {1, 2, 3} or len(set(given)) < len(given):
-            raise ValueError(f"Rotation: quarters must be different numbers of 1, 2, 3, got {given}")
+        super().__post_init__()
+        if len(set(self.quarters)) < max(1, len(self.quarters)):
+            raise ValueError(f"Rotation: quarters must be one or more different numbers, got {self.quarters}")
 
     def order(self, concepts: int, shape: Sequence[int]) -> NDArray[np.int64]:
         if len(shape) < 2 or shape[-1] != shape[-2]:

@@ -7,6 +7,7 @@ populations in a process, or on a machine, installs a source that has them alrea
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class CachedDataset(NamedTuple):
 Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
 
 
-def read(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
+def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
     """The examples for replicas of these seeds with so many devices each, read from the data set."""
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     owners = [part.owner for part in parts if part.owner is not None]
@@ -55,10 +56,10 @@ def joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-_source: Source = read
+_source: Source = read_examples
 
 
-def load(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
+def load_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
     """The examples, from wherever this process gets them."""
     return _source(dataset, tuple(seeds), clients)
 
@@ -82,18 +83,23 @@ def installed(source: Source) -> Iterator[None]:
 
 def key(dataset: Dataset, seeds: Sequence[int], clients: int) -> str | None:
     """Equal where the same examples are loaded; None for a data set that says not in plain values what it is."""
-    fields = vars(dataset)
-    if isinstance(dataset, InMemory) or not all(plain(value) for value in fields.values()):
+    fields = {name: value for name, value in vars(dataset).items() if not is_derived(dataset, name)}
+    if isinstance(dataset, InMemory) or not all(is_plain(value) for value in fields.values()):
         return None
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    told = sorted((name, repr(value)) for name, value in fields.items())
-    return repr((kind, told, tuple(seeds) if dataset.seeded else len(seeds), clients))
+    given = sorted((name, repr(value)) for name, value in fields.items())
+    return repr((kind, given, tuple(seeds) if dataset.seeded else len(seeds), clients))
 
 
-def plain(value: object) -> bool:
+def is_derived(dataset: Dataset, name: str) -> bool:
+    """Whether an attribute only keeps what a property has computed."""
+    return isinstance(getattr(type(dataset), name, None), cached_property)
+
+
+def is_plain(value: object) -> bool:
     """Whether ``repr`` tells all of it."""
     if isinstance(value, tuple | list):
-        return all(plain(item) for item in value)
+        return all(is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -113,14 +119,14 @@ class DatasetCache:
         self.own: OrderedDict[str, CachedDataset] = OrderedDict()
 
     def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-        """As ``read``."""
+        """As ``read_examples``."""
         wanted = key(dataset, seeds, clients)
         if wanted is None:
-            return read(dataset, seeds, clients)
+            return read_examples(dataset, seeds, clients)
         if wanted not in self.shared and wanted not in self.own:
             found = self.elsewhere(wanted)
             if found is None:
-                self.own[wanted] = read(dataset, seeds, clients)
+                self.own[wanted] = read_examples(dataset, seeds, clients)
             else:
                 self.shared[wanted] = found
         if wanted in self.shared:

@@ -1,7 +1,8 @@
-"""Which examples every device holds in which round: its own of the classes that there are, or what has just arrived."""
+"""Which device owns which example, what it keeps for validation and testing, and what it holds in a round: its own of
+the classes that there are, or what has just arrived."""
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,15 @@ from torch import Tensor
 
 from flstudy.population.batches import padded
 from flstudy.population.data_stream import DataStream
-from flstudy.population.division import SPLITS, Members, Rows, Split
+from flstudy.population.datasets.base import Examples
 from flstudy.population.drift import Drift
+from flstudy.population.partition import Iid, Partition
+from flstudy.population.streams import generator, random_bits
 
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+Rows = NDArray[np.int64]  # of the stacked examples
+Members = list[list[dict[Split, Rows]]]  # [S][N] rows of each split
 Classes = tuple[int, ...] | None
 
 
@@ -22,7 +29,7 @@ class EvaluationIndex(NamedTuple):
     device: Tensor  # [S, D]
 
 
-class Stage(NamedTuple):
+class ClassStage(NamedTuple):
     """What the devices hold while the same classes are there."""
 
     members: Members
@@ -59,7 +66,7 @@ class DeviceData:
         self.labels = labels.numpy()
         if self.classes(0) is not None and labels.dim() != 1:
             raise ValueError(f"population: {type(drift).__name__} needs one label for each example, got several")
-        self._stage: tuple[Classes, Stage] | None = None
+        self._stage: tuple[Classes, ClassStage] | None = None
         self._arrived: tuple[int, dict[tuple[int, int], Rows]] = -1, {}
 
     def held(self, replica: int, device: int, split: Split, round: int) -> Rows:
@@ -97,7 +104,7 @@ class DeviceData:
         rows = padded(lists)
         return rows.view(*clients.shape, rows.shape[1])
 
-    def stage(self, round: int) -> Stage:
+    def stage(self, round: int) -> ClassStage:
         """What is the same in all rounds with the classes of a round (from 1)."""
         classes = self.classes(round)
         if self._stage is None or self._stage[0] != classes:
@@ -108,7 +115,7 @@ class DeviceData:
         """Those that there are in a round (from 1); None: all."""
         return None if self.drift is None else self.drift.classes(round)
 
-    def _made(self, classes: Classes) -> Stage:
+    def _made(self, classes: Classes) -> ClassStage:
         members = self.members
         if classes is not None:
             there = np.isin(self.labels, classes)
@@ -122,7 +129,7 @@ class DeviceData:
         if pooled:
             able &= np.array([[len(pool) > 0] for pool in pools])
         valid = padded([device["valid"] for line in members for device in line])
-        return Stage(members, pools, valid.view(len(members), len(members[0]), valid.shape[1]), able)
+        return ClassStage(members, pools, valid.view(len(members), len(members[0]), valid.shape[1]), able)
 
 
 def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) -> None:
@@ -135,3 +142,46 @@ def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) 
                 f"validation and one for testing of the classes that there are ({classes}): introduce more classes "
                 "earlier, or lower clients"
             )
+
+
+def owners(examples: Examples, partition: Partition | None, clients: int, seed: int) -> NDArray[np.int64]:
+    """[D]: the device of each example of a replica; without a partition the data set's own, or an Iid one's.
+
+    Raises:
+        ValueError: for fewer examples than devices, or what the partition refuses.
+    """
+    if partition is None and examples.owner is not None:
+        natural: NDArray[np.int64] = examples.owner.numpy()
+        return natural
+    rng = generator(seed, "partition")
+    if len(examples.y) < clients:
+        raise ValueError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
+    labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
+    labels.setflags(write=False)  # they may be other processes' as well
+    return (partition or Iid()).assign(labels, clients, rng)
+
+
+def divided(owner: NDArray[np.int64], start: int, clients: int, seed: int, shares: dict[str, float]) -> Members:
+    """[1][N]: the rows of each split of a replica's devices, the replica's first example being row ``start``."""
+    order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
+    ends = np.searchsorted(owner, np.arange(clients + 1), sorter=order)
+    rows = start + order
+    return [[splits(seed, k, rows[ends[k] : ends[k + 1]], shares) for k in range(clients)]]
+
+
+def splits(seed: int, device: int, rows: Rows, shares: dict[str, float]) -> dict[Split, Rows]:
+    """A device's rows by split.
+
+    Raises:
+        ValueError: for a device with fewer than three examples.
+    """
+    if len(rows) < 3:
+        raise ValueError(
+            f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs 3 "
+            f"(train, valid, test); lower clients or make the partition less extreme"
+        )
+    rows = rows[np.argsort(random_bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
+    valid, test = (max(1, round(shares[name] * len(rows))) for name in ("valid", "test"))
+    while len(rows) - valid - test < 1:  # three or four examples: one for each at least
+        valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
+    return {"valid": rows[:valid], "test": rows[valid : valid + test], "train": rows[valid + test :]}

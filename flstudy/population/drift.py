@@ -5,14 +5,16 @@ concept. Concept 0 is the data set's own; what the others are is a ``Change``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flstudy.population.changes import Change, LabelSwap, Tables
+from flstudy.hyper import Configurable, hyper
+from flstudy.population.changes import Change, ComposedSwaps, LabelSwap, NoChange, Tables
 from flstudy.population.streams import random_bits
 
 
@@ -23,18 +25,29 @@ class Event(NamedTuple):
     label: str
 
 
-@dataclass(kw_only=True)
-class Drift(ABC):
-    """When which device meets which concept, and what the concepts are.
+def refuse_late(key: str, number: int, rounds: int | None, remedy: str) -> None:
+    """Raise ValueError for a round that a world names, but that never comes.
 
     Args:
-        change: what changes: LabelSwap, ComposedSwaps, FeatureShift or Rotation.
+        key: where the round is named.
+        number: the round, from 1.
+        rounds: of the run; None where they are not known yet.
+        remedy: what to do about it, beside a longer run.
     """
+    if rounds is not None and number > rounds:
+        raise ValueError(f"{key} must be ≤ rounds ({rounds}), got {number}: raise rounds or {remedy}")
 
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
+
+COVTYPE = (65, 187, 233, 367, 411, 489)
+"""Rounds of the drifts in Master-FL's covtype runs of 500 rounds (Ganguly & Aggarwal 2024, sec. VI)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Configurable, ABC):
+    """When which device meets which concept, and what the concepts are."""
 
     change: Change = field(default_factory=LabelSwap)
+    """What changes: LabelSwap, ComposedSwaps, FeatureShift or Rotation."""
 
     @property
     def concepts(self) -> int:
@@ -53,46 +66,35 @@ class Drift(ABC):
     def events(self) -> list[Event]:
         """The rounds at which something changes."""
 
-    def check(self, devices: int, rounds: int | None = None) -> None:
-        """Refuse what does not suit so many devices and (where they are known) rounds.
+    def named(self) -> Iterator[tuple[str, int]]:
+        """The rounds that a config names, each after its key."""
+        return iter(())
 
-        Raises:
-            ValueError: one sentence.
-        """
-        for name in ("round", "back", "until"):
-            if rounds is not None and getattr(self, name, 0) > rounds:
-                raise ValueError(
-                    f"population.drift.{name} must be ≤ rounds ({rounds}), got {getattr(self, name)}: "
-                    "raise rounds or let the drift come earlier"
-                )
+    def check(self, devices: int, rounds: int | None = None) -> None:
+        """Raise ValueError for what does not suit so many devices and (where they are known) rounds."""
+        for key, number in self.named():
+            refuse_late(key, number, rounds, "let the drift come earlier")
 
     def tables(self, shape: Sequence[int], classes: int) -> Tables:
         """What the concepts do to inputs of this shape and to labels."""
         return self.change.tables(self.concepts, shape, classes)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OneChange(Drift):
-    """A share of the devices meets one new concept from some round on.
+    """A share of the devices meets one new concept from some round on."""
 
-    Args:
-        round: first round of the first drift, ≥ 2.
-        p_drift: share of the devices that ever drift, in [0, 1] (FLASH, App. B.1); a fixed random set per seed.
-        change: what changes: LabelSwap, FeatureShift or Rotation.
-    """
-
-    round: int
-    p_drift: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.round < 2:
-            raise ValueError(f"{type(self).__name__}: round must be ≥ 2 (rounds count from 1), got {self.round}")
-        if not 0 <= self.p_drift <= 1:
-            raise ValueError(f"{type(self).__name__}: p_drift must lie in [0, 1], got {self.p_drift}")
+    round: int = hyper(domain="[2, inf)")
+    """First round of the first drift; rounds count from 1."""
+    p_drift: float = hyper(1.0, "[0, 1]")
+    """Share of the devices that ever drift (FLASH, App. B.1); a fixed random set per seed."""
 
     @abstractmethod
     def share(self, number: int) -> float:
         """Share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        yield "population.drift.round", self.round
 
     def drifting(self, seed: int, devices: int) -> tuple[NDArray[np.int64], int]:
         """(rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per seed."""
@@ -110,7 +112,7 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SuddenDrift(OneChange):
     """All drifting devices change at the same round."""
 
@@ -123,26 +125,16 @@ class SuddenDrift(OneChange):
         return [Event(self.round, "sudden drift")]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class IncrementalDrift(OneChange):
-    """From ``round`` on, ``step`` of the drifting devices change, and as many more after every ``every`` rounds.
-
-    Args:
-        every: rounds between two increments, ≥ 1.
-        step: share of the drifting devices that each increment adds, in (0, 1].
-    """
+    """From ``round`` on, ``step`` of the drifting devices change, and as many more after every ``every`` rounds."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
-    every: int = 100
-    step: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.every < 1:
-            raise ValueError(f"IncrementalDrift: every must be ≥ 1, got {self.every}")
-        if not 0 < self.step <= 1:
-            raise ValueError(f"IncrementalDrift: step must lie in (0, 1], got {self.step}")
+    every: int = hyper(100, "[1, inf)")
+    """Rounds between two increments."""
+    step: float = hyper(0.2, "(0, 1]")
+    """Share of the drifting devices that each increment adds."""
 
     def share(self, number: int) -> float:
         return 0.0 if number < self.round else min(1.0, self.step * (1 + (number - self.round) // self.every))
@@ -153,22 +145,23 @@ class IncrementalDrift(OneChange):
         return [Event(self.round + i * self.every, f"drift {share:.0%}") for i, share in enumerate(shares)]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RecurrentDrift(OneChange):
-    """A sudden drift at ``round`` and a sudden return to the old concept at ``back``.
-
-    Args:
-        back: first round under the old concept again, > round.
-    """
+    """A sudden drift at ``round`` and a sudden return to the old concept at ``back``."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
-    back: int
+    back: int = hyper(domain="[3, inf)")
+    """First round under the old concept again, after ``round``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.back <= self.round:
             raise ValueError(f"RecurrentDrift: back must be > round ({self.round}), got {self.back}")
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        yield from super().named()
+        yield "population.drift.back", self.back
 
     def share(self, number: int) -> float:
         return float(self.round <= number < self.back)
@@ -177,22 +170,23 @@ class RecurrentDrift(OneChange):
         return [Event(self.round, "drift"), Event(self.back, "old concept returns")]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StaggeredDrift(OneChange):
-    """Every drifting device changes at a round of its own, drawn uniformly from ``round`` to ``until``.
-
-    Args:
-        until: last round at which a device may change, ≥ round.
-    """
+    """Every drifting device changes at a round of its own, drawn uniformly from ``round`` to ``until``."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    until: int
+    until: int = hyper(domain="[2, inf)")
+    """Last round at which a device may change, ``round`` or a later one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.until < self.round:
             raise ValueError(f"StaggeredDrift: until must be ≥ round ({self.round}), got {self.until}")
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        yield from super().named()
+        yield "population.drift.until", self.until
 
     def share(self, number: int) -> float:
         """In expectation."""
@@ -207,3 +201,130 @@ class StaggeredDrift(OneChange):
     def events(self) -> list[Event]:
         begin, end = Event(self.round, "drift begins"), Event(self.until, "last devices drift")
         return [begin, end] if self.until > self.round else [begin]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatedDrift(Drift):
+    """All devices change at the same given rounds."""
+
+    rounds: Sequence[int] = hyper(domain="[2, inf)", default_factory=lambda: list(COVTYPE))
+    """First rounds under the next concept, rising; the default is the paper's for covtype, whose mnist runs have 31,
+    129, 279, 310, 369 and 462."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rounds or any(later <= earlier for earlier, later in pairwise(self.rounds)):
+            kind = type(self).__name__
+            raise ValueError(f"{kind}: rounds must be one or more rising numbers, got {list(self.rounds)}")
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        yield "population.drift.rounds", self.rounds[-1]
+
+    def passed(self, number: int) -> int:
+        """How many of the rounds have begun by round ``number`` (from 1)."""
+        return sum(number >= first for first in self.rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedDrift(DatedDrift):
+    """All devices meet the next concept at each of the given rounds, and after the last concept the first one again.
+
+    With two concepts every other drift undoes the one before it: Master-FL's class swap (Ganguly & Aggarwal
+    2024, sec. VI) is ``change: {class_path: LabelSwap, init_args: {pairs: [[0, 1], [2, 3], [4, 5]]}}``. With
+    ``cycle: null`` and the change ``ComposedSwaps`` every drift swaps on from where the one before it has led.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
+
+    cycle: int | None = hyper(2, "[2, inf)")
+    """Number of concepts; null: every drift brings one that has never been."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cycle is not None and isinstance(self.change, ComposedSwaps):
+            raise ValueError(
+                f"RepeatedDrift: concepts of ComposedSwaps never come back: cycle must be null, got {self.cycle}"
+            )
+
+    @property
+    def concepts(self) -> int:
+        """As many as drifts can reach."""
+        every = len(self.rounds) + 1
+        return every if self.cycle is None else min(self.cycle, every)
+
+    def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
+        return np.full(devices, self.passed(number) % self.concepts)
+
+    def events(self) -> list[Event]:
+        return [Event(first, f"drift to concept {nth % self.concepts}") for nth, first in enumerate(self.rounds, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassIntroduction(DatedDrift):
+    """Some classes are there from round 1 on, others appear at given rounds, for all devices at once: class
+    introduction (Ganguly & Aggarwal 2024, sec. VI). Before its round nobody holds an example of a class: not for
+    training, not for validation, not for testing.
+
+    The defaults are the paper's for covtype. Its mnist runs have rounds 31, 129, 279, 310, 369 and 462 and groups
+    {0, 1}, {2, 3}, {4}, {5, 6}, {7}, {8}, {9}.
+
+    Every stage is a concept, numbered from 0. With a ``change`` labels or inputs change at the same rounds, too; the
+    classes here are the data set's own, whatever a change calls them. A device that has no example for training, for
+    validation or for testing of the classes of a round is not there in it: it is neither drawn nor evaluated. So that
+    all replicas draw equally many devices, a round has no more than the replica with the fewest that are there.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
+
+    change: Change = field(default_factory=NoChange)
+    """What changes beside the classes; by default nothing."""
+    groups: Sequence[Sequence[int]] = field(default_factory=lambda: [[label] for label in range(7)])
+    """The classes of round 1, then those that appear at each of the rounds; every class of the data set exactly
+    once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.groups) != len(self.rounds) + 1:
+            raise ValueError(
+                f"ClassIntroduction: groups must be {len(self.rounds) + 1}, one for round 1 and one for each of "
+                f"{len(self.rounds)} rounds, got {len(self.groups)}"
+            )
+        named = [label for group in self.groups for label in group]
+        if not all(self.groups) or len(set(named)) < len(named):
+            raise ValueError(
+                "ClassIntroduction: groups must hold one or more classes each, and no class twice, got "
+                f"{[list(group) for group in self.groups]}"
+            )
+
+    @property
+    def concepts(self) -> int:
+        """One for each group."""
+        return len(self.groups)
+
+    def tables(self, shape: Sequence[int], classes: int) -> Tables:
+        named = sorted(label for group in self.groups for label in group)
+        strange = [label for label in named if not 0 <= label < classes]
+        if strange:
+            raise ValueError(f"ClassIntroduction: groups must hold classes in 0 … {classes - 1}, got {strange[0]}")
+        if len(named) < classes:
+            missing = sorted(set(range(classes)) - set(named))
+            raise ValueError(
+                f"ClassIntroduction: groups leave out {missing}, which would never appear: add them to a group"
+            )
+        return super().tables(shape, classes)
+
+    def classes(self, number: int) -> tuple[int, ...]:
+        there = self.groups[: self.passed(number) + 1]
+        return tuple(sorted(label for group in there for label in group))
+
+    def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
+        return np.full(devices, self.passed(number))
+
+    def events(self) -> list[Event]:
+        return [Event(first, appearance(group)) for first, group in zip(self.rounds, self.groups[1:], strict=True)]
+
+
+def appearance(group: Sequence[int]) -> str:
+    """What to call it when classes appear."""
+    names = ", ".join(map(str, group))
+    return f"class {names} appears" if len(group) == 1 else f"classes {names} appear"

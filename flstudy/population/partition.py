@@ -1,4 +1,4 @@
-"""Who gets which example: partitions of a pooled data set over devices."""
+"""Who gets which example: partitions of a pooled data set over devices, those by label among them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,19 +7,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flstudy.hyper import Configurable, hyper
+from flstudy.population.availability import groups_of
 
-class Partition(ABC):
+NOBODY = -1
+
+
+class Partition(Configurable, ABC):
     """Assigns every example to a device."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Owner [D] in 0 … clients-1 of each example, given its label."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Iid(Partition):
     """Every device gets an equal random share."""
 
@@ -30,26 +32,18 @@ class Iid(Partition):
         return rng.permutation(owner)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
     """Each label is divided over the devices in proportions drawn from Dirichlet(α) (Hsu et al. 2019; drawn per
     label, and again until everybody has ``min_size`` examples, as in Li et al. 2022, NIID-Bench).
-
-    Args:
-        alpha: concentration, > 0; small is heterogeneous.
-        min_size: examples that every device has at least.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "li2022niid")
 
-    alpha: float = 0.3
-    min_size: int = 10
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"Dirichlet: alpha must be > 0, got {self.alpha}")
-        if self.min_size < 1:
-            raise ValueError(f"Dirichlet: min_size must be ≥ 1, got {self.min_size}")
+    alpha: float = hyper(0.3, "(0, inf)")
+    """α, concentration; small is heterogeneous."""
+    min_size: int = hyper(10, "[1, inf)")
+    """Examples that every device has at least."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.empty(len(labels), dtype=np.int64)
@@ -66,25 +60,19 @@ class Dirichlet(Partition):
         )
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class BalancedDirichlet(Partition):
     """Every device gets equally many examples, of labels drawn from its own prior q ~ Dirichlet(α) (Hsu et al. 2019;
     Reddi et al. 2021, App. F). Examples are drawn without replacement; when a label is used up, q is renormalised
     over the others. Where sizes cannot be equal, they differ by one; every example has an owner.
 
     Late devices get what is left, so that they are more alike than the prior says; which devices are late is random.
-
-    Args:
-        alpha: concentration of the prior, > 0; small is heterogeneous.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "reddi2021")
 
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"BalancedDirichlet: alpha must be > 0, got {self.alpha}")
+    alpha: float = hyper(0.1, "(0, inf)")
+    """α, concentration of the prior; small is heterogeneous."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if len(labels) < clients:
@@ -117,21 +105,14 @@ class BalancedDirichlet(Partition):
         return counts
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Shards(Partition):
-    """Examples sorted by label and cut into shards, a few per device (McMahan et al. 2017, sec. 3).
-
-    Args:
-        per_client: shards of each device, ≥ 1.
-    """
+    """Examples sorted by label and cut into shards, a few per device (McMahan et al. 2017, sec. 3)."""
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 
-    per_client: int = 2
-
-    def __post_init__(self) -> None:
-        if self.per_client < 1:
-            raise ValueError(f"Shards: per_client must be ≥ 1, got {self.per_client}")
+    per_client: int = hyper(2, "[1, inf)")
+    """Shards of each device."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         shards = clients * self.per_client
@@ -144,3 +125,118 @@ class Shards(Partition):
         for shard, rows in enumerate(np.array_split(by_label, shards)):
             owner[rows] = owner_of_shard[shard]
         return owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelGroups(Partition):
+    """Each group of devices holds a set of labels; sets of neighbouring groups overlap (device sessions, sec. VI).
+
+    Of L labels and g groups a set has G = ⌊L / (g - (g - 1) o)⌋ labels, ⌊G o⌋ of which it shares with the next; two
+    groups share a label's examples equally. Labels that no set reaches are nobody's. The groups are those of
+    `AlternatingGroups`: devices in the order of their numbers.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
+    overlap: float = hyper(0.0, "[0, 1)")
+    """o, share of a set's labels that the next one has too."""
+    alpha: float | None = hyper(0.3, "(0, inf)")
+    """Inside a group, the concentration of a `BalancedDirichlet`; null deals every label out evenly."""
+    groups: int = hyper(2, "[2, inf)")
+    """g, number of groups."""
+
+    def sets(self, labels: int) -> list[range]:
+        """The labels of each group, of 0 … labels - 1."""
+        size = int(labels / (self.groups - (self.groups - 1) * self.overlap) + 1e-9)
+        step = size - int(size * self.overlap + 1e-9)
+        if size < 1 or step < 1:
+            raise ValueError(
+                f"{type(self).__name__}: an overlap of {self.overlap} between {self.groups} groups leaves a session "
+                f"without labels of its own: {labels} labels are too few; lower overlap or groups"
+            )
+        return [range(group * step, group * step + size) for group in range(self.groups)]
+
+    def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if clients < self.groups:
+            raise ValueError(f"{type(self).__name__}: {self.groups} groups need as many clients, got {clients}")
+        sets = self.sets(int(labels.max()) + 1)
+        held: list[list[NDArray[np.int64]]] = [[] for _ in sets]
+        for label in np.unique(labels):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            wanted = [group for group, own in enumerate(sets) if label in own]
+            for group, part in zip(wanted, np.array_split(rows, max(1, len(wanted))), strict=False):
+                held[group].append(part)
+        owner = np.full(len(labels), NOBODY, dtype=np.int64)
+        group_of = groups_of(clients, self.groups)
+        inside = deal_evenly if self.alpha is None else BalancedDirichlet(alpha=self.alpha).assign
+        for group, parts in enumerate(held):
+            rows, devices = np.concatenate(parts), np.flatnonzero(group_of == group)
+            owner[rows] = devices[inside(labels[rows], len(devices), rng)]
+        return owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half(LabelGroups):
+    """One half of the devices shares one half of the labels, the other half the other, every label dealt out evenly."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
+    alpha: float | None = hyper(None, "(0, inf)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialOverlap(LabelGroups):
+    """Two sets of 60 % of the labels with 20 % in both, every label dealt out evenly."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
+    overlap: float = hyper(1 / 3, "[0, 1)")
+    alpha: float | None = hyper(None, "(0, inf)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoShard(Partition):
+    """Labels are divided into as many batches as there are devices, each batch into two shards; every device holds
+    one shard of two different batches."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
+    def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        owner = np.empty(len(labels), dtype=np.int64)
+        for device, rows in enumerate(label_batches(labels, clients, rng, "TwoShard")):
+            first, second = np.array_split(rows, 2)
+            owner[first], owner[second] = device, (device + 1) % clients
+        return owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distinct(Partition):
+    """Every device holds labels of its own, as many as the others."""
+
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
+    def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        owner = np.empty(len(labels), dtype=np.int64)
+        for device, rows in enumerate(label_batches(labels, clients, rng, "Distinct")):
+            owner[rows] = device
+        return owner
+
+
+def deal_evenly(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Owner [D] of each example, every label being dealt out evenly."""
+    owner, begin = np.empty(len(labels), dtype=np.int64), 0
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        owner[rows] = (begin + np.arange(len(rows))) % clients  # what is left over goes round, too
+        begin += len(rows)
+    return owner
+
+
+def label_batches(
+    labels: NDArray[np.int64], clients: int, rng: np.random.Generator, name: str
+) -> list[NDArray[np.int64]]:
+    """Shuffled rows of as many equal batches of neighbouring labels as there are devices."""
+    kinds = np.unique(labels)
+    if len(kinds) % clients:
+        raise ValueError(f"{name}: clients must divide the number of labels ({len(kinds)}), got {clients}")
+    return [rng.permutation(np.flatnonzero(np.isin(labels, part))) for part in np.array_split(kinds, clients)]

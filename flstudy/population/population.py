@@ -1,7 +1,7 @@
 """The world of a run as a LightningDataModule: devices with their data, cohorts, drift. One round is one epoch."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -12,16 +12,16 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
 from flstudy.algorithms.parts.signatures import Job, Round
+from flstudy.hyper import checked
 from flstudy.population.availability import Availability
-from flstudy.population.batches import Batches, Plan
+from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
-from flstudy.population.dataset_cache import load
+from flstudy.population.dataset_cache import load_examples
 from flstudy.population.datasets.base import Dataset, InMemory
-from flstudy.population.device_data import DeviceData, EvaluationIndex, refuse_empty
-from flstudy.population.division import Members, Split, divided, owners
+from flstudy.population.device_data import DeviceData, EvaluationIndex, Members, Split, divided, owners, refuse_empty
 from flstudy.population.drift import Drift, Event
 from flstudy.population.partition import Partition
-from flstudy.population.rounds import Rounds, RoundSampler, drawn
+from flstudy.population.rounds import Rounds, RoundSampler, cohort_size
 from flstudy.population.streams import random_bits
 
 
@@ -87,48 +87,40 @@ class Population(L.LightningDataModule):
         batch_size: B, examples of a local minibatch.
         epochs: E, (largest) number of local epochs.
         steps: K, exact number of local minibatches instead of epochs.
-        valid: share of each device's examples kept for validation, in (0, 1).
-        test: share of each device's examples kept for testing, in (0, 1).
+        valid: share of each device's examples kept for validation.
+        test: share of each device's examples kept for testing.
 
     Raises:
         ValueError: for a value outside its domain.
     """
 
+    @checked
     def __init__(
         self,
         dataset: Dataset | Any,
         *,
-        clients: int = 20,
-        participants: int = 10,
+        clients: Annotated[int, "[1, inf)"] = 20,
+        participants: Annotated[int, "[1, inf)"] = 10,
         sampling: Literal["fixed", "poisson"] = "fixed",
         partition: Partition | None = None,
         drift: Drift | None = None,
         availability: Availability | None = None,
         data_stream: DataStream | None = None,
-        batch_size: int = 20,
-        epochs: int = 1,
-        steps: int | None = None,
-        valid: float = 0.2,
-        test: float = 0.2,
+        batch_size: Annotated[int, "[1, inf)"] = 20,
+        epochs: Annotated[int, "[1, inf)"] = 1,
+        steps: Annotated[int | None, "[1, inf)"] = None,
+        valid: Annotated[float, "(0, 1)"] = 0.2,
+        test: Annotated[float, "(0, 1)"] = 0.2,
     ) -> None:
         super().__init__()
-        counts = {"clients": clients, "participants": participants, "batch_size": batch_size, "epochs": epochs}
-        for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
-            if value < 1:
-                raise ValueError(f"population: {name} must be ≥ 1, got {value}")
         if participants > clients:
-            raise ValueError(f"population: participants must be ≤ clients ({clients}), got {participants}")
-        if sampling not in ("fixed", "poisson"):
-            raise ValueError(f"population: sampling must be fixed or poisson, got {sampling!r}")
-        for name, share in (("valid", valid), ("test", test)):
-            if not 0 < share < 1:
-                raise ValueError(f"population: {name} must lie in (0, 1), got {share}")
+            raise ValueError(f"Population: participants must be ≤ clients ({clients}), got {participants}")
         if valid + test >= 1:
-            raise ValueError(f"population: valid + test must be < 1 to leave training data, got {valid + test}")
+            raise ValueError(f"Population: valid + test must be < 1 to leave training data, got {valid + test}")
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
         self.clients, self.participants, self.sampling = clients, participants, sampling
         self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
-        self.plan = Plan(batch_size, epochs, steps)
+        self.plan = BatchPlan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
         self.seeds: tuple[int, ...] = ()
 
@@ -140,7 +132,7 @@ class Population(L.LightningDataModule):
             return self
         if self.availability is not None:
             self.availability.check(self.clients)
-        examples = load(self.dataset, seeds, self.clients)
+        examples = load_examples(self.dataset, seeds, self.clients)
         self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the `DeviceData`
         for replica, seed in enumerate(seeds):
             owner = owners(examples.replica(replica), self.partition, self.clients, seed)
@@ -200,7 +192,7 @@ class Population(L.LightningDataModule):
 
     def drawn(self, round: int) -> int:
         """How many devices are drawn for a round (from 1); one works even if nobody is."""
-        return drawn(self.sampling, round, self.fewest(round), self.participants, self.clients)
+        return cohort_size(self.sampling, round, self.fewest(round), self.participants, self.clients)
 
     def available(self, round: int) -> NDArray[np.bool_]:
         """[S, N]: who can be drawn and is evaluated in a round (from 1): who is there and holds examples for

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, Sampler
 from flstudy.population.streams import generator
 
 
-def drawn(sampling: str, number: int, there: int, participants: int, clients: int) -> int:
+def cohort_size(sampling: str, number: int, there: int, participants: int, clients: int) -> int:
     """How many of the devices that are there take part in round ``number`` (from 1).
 
     fixed: ``participants``, or all. poisson: a binomial number, with probability participants / clients. It is the same

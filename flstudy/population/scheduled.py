@@ -1,90 +1,217 @@
-"""Concept drift as somebody has written it down: each device's rounds and concepts."""
+"""Worlds that somebody has written down: each device's drifts, or its stays, in a config or in a file of a table."""
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flstudy.population.drift import Drift, Event
-from flstudy.population.timetable import Timetable
+from flstudy.hyper import hyper
+from flstudy.population.availability import Availability
+from flstudy.population.drift import Drift, Event, refuse_late
 
-TABLE = Timetable("ScheduledDrift", ("device", "round", "concept"))
+FORMATS = (".csv", ".parquet")
 
 
-class Row(NamedTuple):
-    """One line of a schedule and where it stands."""
+class Entry(NamedTuple):
+    """One line of a timetable and where it stands."""
 
-    device: int  # from 0
-    round: int  # first one under the concept, from 1
-    concept: int  # from 0
+    values: tuple[int, ...]  # the device first
     place: str  # for messages
 
 
-@dataclass(kw_only=True)
+class Timetable(NamedTuple):
+    """How devices and rounds are written down.
+
+    Attributes:
+        owner: the class that asks, for messages.
+        columns: names of a file's columns and of an entry's numbers, each with its least value; the device first, then
+            a round.
+        open: columns that may be left empty, which reads as 0.
+    """
+
+    owner: str
+    columns: dict[str, int]
+    open: tuple[str, ...] = ()
+
+    def read(self, schedule: Any) -> list[Entry]:
+        """The entries of a mapping {device: [[…], …]} or of a file, in their own order.
+
+        Raises:
+            ValueError: for what is no such table, or an empty one; names file and row.
+        """
+        found = list(self._from_file(Path(schedule)) if isinstance(schedule, str | Path) else self._given(schedule))
+        if not found:
+            raise ValueError(f"{self.owner}: schedule must hold at least one entry; otherwise leave {self.owner} out")
+        return found
+
+    def check(self, entries: Sequence[Entry], devices: int, rounds: int | None) -> None:
+        """Raise ValueError for an entry of a device, or a round, that there is not."""
+        for (device, number, *_), place in entries:
+            if device >= devices:
+                raise ValueError(
+                    f"{self.owner}: {place}: device must lie in 0 … {devices - 1}, got {device}: raise "
+                    "population.clients or leave the entry out"
+                )
+            refuse_late(f"{self.owner}: {place}: {list(self.columns)[1]}", number, rounds, "leave the entry out")
+
+    def _given(self, schedule: Any) -> Iterator[Entry]:
+        for device, rows in schedule.items():
+            for nth, row in enumerate(rows, start=1):
+                place = f"device {device}, entry {nth}"
+                if len(row) != len(self.columns) - 1:
+                    expected = ", ".join(list(self.columns)[1:])
+                    raise ValueError(f"{self.owner}: {place}: an entry is [{expected}], got {list(row)}")
+                yield self._entry((device, *row), place)
+
+    def _from_file(self, path: Path) -> Iterator[Entry]:
+        names = ", ".join(self.columns)
+        if path.suffix not in FORMATS:
+            raise ValueError(f"{self.owner}: schedule must end in {' or '.join(FORMATS)}, got {str(path)!r}")
+        if not path.is_file():
+            raise ValueError(f"{self.owner}: there is no file {str(path)!r} with columns {names}")
+        from pyarrow import ArrowException, csv, parquet  # a study dependency; the engine runs without it
+
+        try:
+            table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        except (ArrowException, OSError) as error:
+            raise ValueError(f"{self.owner}: {path} cannot be read: {str(error).splitlines()[0]}") from error
+        if not set(self.columns) <= set(table.column_names):
+            got = ", ".join(table.column_names)
+            raise ValueError(f"{self.owner}: {path} must have columns {names}, got {got}")
+        columns = (table.column(name).to_pylist() for name in self.columns)
+        for nth, values in enumerate(zip(*columns, strict=True), start=1):
+            yield self._entry(values, f"{path.name}, row {nth}")
+
+    def _entry(self, values: Sequence[Any], place: str) -> Entry:
+        """An entry of whole numbers."""
+        found = []
+        for (name, least), value in zip(self.columns.items(), values, strict=True):
+            if value is None and name in self.open:
+                value = 0
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{self.owner}: {place}: {name} must be a whole number, got {value!r}")
+            if value < least:
+                raise ValueError(f"{self.owner}: {place}: {name} must be ≥ {least}, got {value}")
+            found.append(value)
+        return Entry(tuple(found), place)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduledDrift(Drift):
     """Every device's drifts are given: a mapping or a table of (device, round, concept).
 
     A device lives under concept 0 until its first row, and from each row's round on under that row's concept.
     Devices without a row never drift. Concepts are 0 … C − 1, where C − 1 is the largest one named.
-
-    Args:
-        schedule: {device: [[round, concept], …]}, or the path of a CSV or Parquet file with columns device, round and
-            concept; devices count from 0, rounds from 1.
     """
 
     citations: ClassVar[tuple[str, ...]] = ()
+    table: ClassVar[Timetable] = Timetable("ScheduledDrift", {"device": 0, "round": 1, "concept": 0})
 
     schedule: dict[int, list[tuple[int, int]]] | str
+    """{device: [[round, concept], …]}, or the path of a CSV or Parquet file with columns device, round and concept;
+    devices count from 0, rounds from 1."""
 
     def __post_init__(self) -> None:
-        self._rows = [
-            Row(device, number, concept, place) for (device, number, concept), place in TABLE.lines(self.schedule)
-        ]
-        seen: dict[tuple[int, int], str] = {}
-        for row in self._rows:
-            for name, least in (("device", 0), ("round", 1), ("concept", 0)):
-                if getattr(row, name) < least:
-                    raise ValueError(f"ScheduledDrift: {row.place}: {name} must be ≥ {least}, got {getattr(row, name)}")
-            first = seen.setdefault((row.device, row.round), row.place)
-            if first != row.place:
+        super().__post_init__()
+        seen: dict[tuple[int, ...], str] = {}
+        for (device, number, _), place in self.entries:
+            first = seen.setdefault((device, number), place)
+            if first != place:
                 raise ValueError(
-                    f"ScheduledDrift: {row.place}: device {row.device} has a concept for round {row.round} already, "
-                    f"in {first}"
+                    f"ScheduledDrift: {place}: device {device} has a concept for round {number} already, in {first}"
                 )
-        if not self._rows:
-            raise ValueError("ScheduledDrift: schedule must hold at least one row; without drift leave drift out")
-        self._rows.sort(key=lambda row: row.round)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """By round: later ones have the last word."""
+        return sorted(self.table.read(self.schedule), key=lambda entry: entry.values[1])
 
     @property
     def concepts(self) -> int:
         """One more than the largest concept named."""
-        return 1 + max(row.concept for row in self._rows)
+        return 1 + max(concept for (_, _, concept), _ in self.entries)
 
     def check(self, devices: int, rounds: int | None = None) -> None:
-        super().check(devices, rounds)
-        for row in self._rows:
-            if row.device >= devices:
-                raise ValueError(
-                    f"ScheduledDrift: {row.place}: device must lie in 0 … {devices - 1}, got {row.device}: "
-                    "raise population.clients or leave the row out"
-                )
-            if rounds is not None and row.round > rounds:
-                raise ValueError(
-                    f"ScheduledDrift: {row.place}: round must be ≤ rounds ({rounds}), got {row.round}: "
-                    "raise rounds or let the drift come earlier"
-                )
+        self.table.check(self.entries, devices, rounds)
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
         concept = np.zeros(devices, dtype=np.int64)
-        for row in self._rows:  # by round: later rows have the last word
-            if row.round <= number:
-                concept[row.device] = row.concept
+        for (device, first, new), _ in self.entries:
+            if first <= number:
+                concept[device] = new
         return concept
 
     def events(self) -> list[Event]:
         """One for each round at which devices change; a schedule's beginning at round 1 is none."""
-        counts: dict[int, int] = {}
-        for row in self._rows:
-            counts[row.round] = counts.get(row.round, 0) + 1
-        return [Event(number, f"{count} drift") for number, count in counts.items() if number > 1]
+        counts = Counter(number for (_, number, _), _ in self.entries if number > 1)
+        return [Event(number, f"{count} drift") for number, count in counts.items()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledAvailability(Availability):
+    """Every device's stays are given: a mapping or a table of (device, joins, leaves). A device without a line is never
+    there."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    table: ClassVar[Timetable] = Timetable(
+        "ScheduledAvailability", {"device": 0, "joins": 1, "leaves": 0}, open=("leaves",)
+    )
+
+    schedule: dict[int, list[tuple[int, int]]] | str
+    """{device: [[joins, leaves], …]}, or the path of a CSV or Parquet file with columns device, joins and leaves;
+    devices count from 0, rounds from 1; a device is there from round joins on until the round before leaves, to the end
+    where that is 0 or empty."""
+    starts: list[int] | None = hyper(None, "[1, inf)")
+    """Rounds with which sessions begin, beside round 1; null: those in which anybody joins or leaves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for (_, joins, leaves), place in self.stays:
+            if 0 < leaves <= joins:
+                raise ValueError(
+                    f"ScheduledAvailability: {place}: leaves must be > joins ({joins}), got {leaves}: a stay cannot "
+                    "end before it starts"
+                )
+
+    @cached_property
+    def stays(self) -> list[Entry]:
+        """In the order of the schedule."""
+        return self.table.read(self.schedule)
+
+    @cached_property
+    def turns(self) -> list[int]:
+        """Rounds from 2 on with which devices join, or have left."""
+        return sorted({number for (_, *both), _ in self.stays for number in both if number > 1})
+
+    @cached_property
+    def begun(self) -> NDArray[np.int64]:
+        """Rounds from 2 on with which sessions begin."""
+        starts = self.turns if self.starts is None else sorted(self.starts)
+        return np.array([number for number in starts if number > 1], dtype=np.int64)
+
+    def present(self, number: int, devices: int) -> NDArray[np.bool_]:
+        there = np.zeros(devices, dtype=bool)
+        for (device, joins, leaves), _ in self.stays:
+            if joins <= number and (leaves == 0 or number < leaves):
+                there[device] = True
+        return there
+
+    def session(self, number: int) -> int:
+        return int(np.searchsorted(self.begun, number, side="right"))
+
+    def changes(self, number: int) -> bool:
+        return number in self.turns
+
+    def check(self, devices: int, rounds: int | None = None) -> None:
+        self.table.check(self.stays, devices, rounds)
+        for number in [1, *self.turns]:
+            if (rounds is None or number <= rounds) and not self.present(number, devices).any():
+                raise ValueError(
+                    f"ScheduledAvailability: nobody is there in round {number}, session {self.session(number) + 1}: "
+                    "let a device join earlier or stay longer"
+                )

@@ -1,8 +1,6 @@
 """Tasks: LightningModules with per-example losses."""
 
-import inspect
-from collections.abc import Iterator
-
+from flstudy.registry import import_modules
 from flstudy.tasks.classifiers import Cnn, Logistic, Mlp
 from flstudy.tasks.fasttext import FastText
 from flstudy.tasks.penalty import Penalty
@@ -31,19 +29,6 @@ __all__ = [
     "Vgg",
     "Vit",
     "initial_parameters",
-    "registry",
 ]
 
-
-def registry() -> dict[str, type[Task]]:
-    """Every task that a config can name without its module."""
-    return {cls.__name__: cls for cls in sorted(children(Task), key=lambda cls: cls.__name__)}
-
-
-def children(base: type[Task]) -> Iterator[type[Task]]:
-    """Classes right below this one, or below what they share."""
-    for cls in base.__subclasses__():
-        if inspect.isabstract(cls):
-            yield from children(cls)
-        else:
-            yield cls
+import_modules(__name__, __path__)  # a task that is not listed above can be named in configs, too

@@ -55,7 +55,7 @@ REFUSED = [
     ),
     (
         {**PRIVATE, "population.sampling": "poisson", "population.participants": 0},
-        "population: participants must be ≥ 1, got 0",
+        r"Population: participants must lie in \[1, inf\), got 0",
     ),
 ]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.population import Plan
+from flstudy.population import BatchPlan
 
 from ..worlds import DEVICES, drifting, world
 
@@ -91,7 +91,7 @@ def test_cohorts_are_pure_functions_of_seed_and_round():
 def test_shuffles_are_uniform():
     """The first row of an epoch is any of five with the same frequency."""
     lists = [np.arange(5)] * 4000
-    rows, _, _ = Plan(5, 1).rows(np.zeros(4000, np.int64), 1, np.arange(4000), lists)
+    rows, _, _ = BatchPlan(5, 1).rows(np.zeros(4000, np.int64), 1, np.arange(4000), lists)
     for place in (0, 2, 4):
         counts = np.bincount(rows[:, 0, place], minlength=5)
         assert ((counts - 800) ** 2 / 800).sum() < 4 + 5 * np.sqrt(8)

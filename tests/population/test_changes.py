@@ -42,7 +42,7 @@ def test_every_concept_swaps_labels_in_pairs_and_differs_from_the_others(classes
 def test_the_last_label_of_an_odd_number_stays():
     assert LabelSwap().labels(2, 5)[1].tolist() == [1, 0, 3, 2, 4]
     assert LabelSwap().labels(3, 9)[2].tolist() == [2, 3, 0, 1, 6, 7, 4, 5, 8]
-    assert LabelSwap([(4, 1)]).labels(2, 5)[1].tolist() == [0, 4, 2, 3, 1]
+    assert LabelSwap(pairs=[(4, 1)]).labels(2, 5)[1].tolist() == [0, 4, 2, 3, 1]
 
 
 def test_composed_swaps_by_hand():
@@ -55,7 +55,7 @@ def test_composed_swaps_by_hand():
         [4, 2, 6, 0, 5, 1, 3],
         [5, 3, 6, 1, 4, 0, 2],
     ]
-    assert ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]]).labels(4, 4).tolist() == [
+    assert ComposedSwaps(sets=[[(0, 1), (2, 3)], [(0, 2)]]).labels(4, 4).tolist() == [
         [0, 1, 2, 3],
         [1, 0, 3, 2],
         [1, 2, 3, 0],
@@ -73,7 +73,7 @@ def test_composed_swaps_never_come_back_before_twice_the_labels(classes):
 
 
 def test_repeated_drifts_compose():
-    swaps = ComposedSwaps([[(0, 1), (2, 3)], [(0, 2)]])
+    swaps = ComposedSwaps(sets=[[(0, 1), (2, 3)], [(0, 2)]])
     population = world(drift=RepeatedDrift(rounds=[2, 4], cycle=None, change=swaps)).settle((0,))
     x, y = population.store.gather(torch.arange(120)[:, None], population.concepts(5)[0, :1].expand(120))
     assert y.squeeze(1).tolist() == [[1, 2, 3, 0][label] for label in population.store.y.tolist()]
@@ -145,24 +145,33 @@ def test_a_schedule_with_more_concepts_gets_as_many():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: LabelSwap([(0, 1), (1, 2)]), r"pairs must name each label at most once, got \[\(0, 1\), \(1, 2\)\]"),
-        (lambda: LabelSwap([(0, 1)]).labels(3, 4), "named pairs make one new concept, but the drift has 2"),
-        (lambda: LabelSwap([(0, 9)]).labels(2, 4), r"pairs must hold labels in 0 … 3, got \(0, 9\)"),
+        (
+            lambda: LabelSwap(pairs=[(0, 1), (1, 2)]),
+            r"pairs must name each label at most once, got \[\(0, 1\), \(1, 2\)\]",
+        ),
+        (lambda: LabelSwap(pairs=[(0, 1)]).labels(3, 4), "named pairs make one new concept, but the drift has 2"),
+        (lambda: LabelSwap(pairs=[(0, 9)]).labels(2, 4), r"pairs must hold labels in 0 … 3, got \(0, 9\)"),
         (lambda: LabelSwap().labels(2, 0), "the data set must have at least 2 labels, got 0; use FeatureShift"),
-        (lambda: ComposedSwaps([[(0, 1), (1, 2)]]), r"must hold pairs that name a label at most once, got \[\(0, 1\)"),
-        (lambda: ComposedSwaps([]), "sets must hold one or more lists of pairs, got none"),
-        (lambda: ComposedSwaps([[(0, 9)]]).labels(2, 4), r"sets must hold labels in 0 … 3, got \(0, 9\)"),
-        (lambda: ComposedSwaps([[(0, 1)]]).labels(3, 4), "drift 2 would bring concept 0 back"),
+        (
+            lambda: ComposedSwaps(sets=[[(0, 1), (1, 2)]]),
+            r"must hold pairs that name a label at most once, got \[\(0, 1\)",
+        ),
+        (lambda: ComposedSwaps(sets=[]), "sets must hold one or more lists of pairs, got none"),
+        (lambda: ComposedSwaps(sets=[[(0, 9)]]).labels(2, 4), r"sets must hold labels in 0 … 3, got \(0, 9\)"),
+        (lambda: ComposedSwaps(sets=[[(0, 1)]]).labels(3, 4), "drift 2 would bring concept 0 back"),
         (lambda: ComposedSwaps().labels(2, 0), "must have at least 2 labels, got 0; use FeatureShift"),
         (lambda: RepeatedDrift(change=ComposedSwaps()), "never come back: cycle must be null, got 2"),
-        (lambda: FeatureShift(size=-1.0), r"FeatureShift: size must be ≥ 0, got -1\.0"),
-        (lambda: FeatureShift(size=math.nan), "size must be ≥ 0, got nan"),
-        (lambda: FeatureShift(seed=-1), "seed must be ≥ 0, got -1"),
+        (lambda: FeatureShift(size=-1.0), r"FeatureShift: size must lie in \[0, inf\), got -1\.0"),
+        (lambda: FeatureShift(size=math.nan), r"size must lie in \[0, inf\), got nan"),
+        (lambda: FeatureShift(seed=-1), r"seed must lie in \[0, inf\), got -1"),
         (lambda: FeatureShift(by_feature=[1.0]).shift(2, (3,)), "one number for each of 3 features, got 1"),
-        (lambda: FeatureShift(by_feature=[math.inf]), "by_feature must hold finite numbers"),
-        (lambda: Rotation([1, 1]), r"quarters must be different numbers of 1, 2, 3, got \[1, 1\]"),
-        (lambda: Rotation([4]), r"quarters must be different numbers of 1, 2, 3, got \[4\]"),
-        (lambda: Rotation([1]).order(3, SHAPE), r"quarters must name 2 turns, one for each new concept, got \[1\]"),
+        (lambda: FeatureShift(by_feature=[math.inf]), "by_feature must lie in"),
+        (lambda: Rotation(quarters=[1, 1]), r"quarters must be one or more different numbers, got \[1, 1\]"),
+        (lambda: Rotation(quarters=[4]), r"quarters must lie in \[1, 3\], got \[4\]"),
+        (
+            lambda: Rotation(quarters=[1]).order(3, SHAPE),
+            r"quarters must name 2 turns, one for each new concept, got \[1\]",
+        ),
         (lambda: Rotation().order(2, (12,)), r"must be square images \(\.\.\., height, width\), got shape \(12,\)"),
         (lambda: Rotation().order(2, (1, 4, 5)), r"got shape \(1, 4, 5\)"),
     ],

@@ -7,7 +7,7 @@ import torch
 from flstudy import Population
 from flstudy.algorithms import Flash
 from flstudy.population import Digits, Dirichlet, Examples, Partition, Synthetic
-from flstudy.population.dataset_cache import DatasetCache, installed, key, load, read
+from flstudy.population.dataset_cache import DatasetCache, installed, key, load_examples, read_examples
 from flstudy.tuning.sharing import mapped
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, examples, run, state
@@ -33,7 +33,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("dataset", [SMALL, Digits()], ids=["a seeded one", "an unseeded one"])
-@pytest.mark.parametrize("partition", [None, Dirichlet(1.0, min_size=3)])
+@pytest.mark.parametrize("partition", [None, Dirichlet(alpha=1.0, min_size=3)])
 def test_kept_examples_are_those_of_loading(dataset, partition):
     plain, cache = settled(dataset, partition=partition), DatasetCache()
     with installed(cache):
@@ -61,7 +61,7 @@ class Odd(Digits):
         super().__init__()
         self.table, self.loads = torch.eye(2), 0
 
-    def load(self, seed, clients):
+    def load_examples(self, seed, clients):
         self.loads += 1
         return Examples(self.table.repeat(20, 1), torch.arange(40) % 2, None)
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_compared_is_loaded_every_time():
 
 
 def test_a_keeper_asks_elsewhere_first_and_keeps_within_its_limit():
-    there = read(SMALL, (0,), 4)
+    there = read_examples(SMALL, (0,), 4)
     asked = []
 
     def elsewhere(wanted):
@@ -84,12 +84,12 @@ def test_a_keeper_asks_elsewhere_first_and_keeps_within_its_limit():
 
     cache = DatasetCache(elsewhere, limit=1)
     with installed(cache):
-        assert load(SMALL, [0], 4) is there
-        assert load(SMALL, [0], 4) is there
+        assert load_examples(SMALL, [0], 4) is there
+        assert load_examples(SMALL, [0], 4) is there
         assert len(asked) == 1
-        own = load(SMALL, [1], 4)
-        assert load(SMALL, [1], 4) is own
-        load(SMALL, [2], 4)
+        own = load_examples(SMALL, [1], 4)
+        assert load_examples(SMALL, [1], 4) is own
+        load_examples(SMALL, [2], 4)
         assert list(cache.own) == [key(SMALL, (2,), 4)]
 
 
@@ -112,7 +112,7 @@ def test_nothing_writes_to_examples(executor, tmp_path):
     settings["precision"] = "32-true"  # that of the examples: another one would copy them
     worlds = [drifting(dataset=SMALL, partition=None) for _ in range(2)]
     plain = run(population=worlds[0], **settings)
-    with installed(lambda *wanted: protected(read(*wanted), tmp_path)):
+    with installed(lambda *wanted: protected(read_examples(*wanted), tmp_path)):
         shared = run(population=worlds[1], **settings)
     assert difference(state(plain), state(shared)) == 0
 

@@ -97,14 +97,14 @@ GOOD = {"clients": DEVICES, "participants": 3}
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"participants": 7}, r"population: participants must be ≤ clients \(6\), got 7"),
-        ({"participants": 0}, "population: participants must be ≥ 1, got 0"),
-        ({"clients": 0}, "population: clients must be ≥ 1, got 0"),
-        ({"batch_size": 0}, "population: batch_size must be ≥ 1, got 0"),
-        ({"epochs": 0}, "population: epochs must be ≥ 1, got 0"),
-        ({"steps": 0}, "population: steps must be ≥ 1, got 0"),
-        ({"valid": 0.0}, r"population: valid must lie in \(0, 1\), got 0\.0"),
-        ({"test": 1.0}, r"population: test must lie in \(0, 1\), got 1\.0"),
+        ({"participants": 7}, r"Population: participants must be ≤ clients \(6\), got 7"),
+        ({"participants": 0}, r"Population: participants must lie in \[1, inf\), got 0"),
+        ({"clients": 0}, r"Population: clients must lie in \[1, inf\), got 0"),
+        ({"batch_size": 0}, r"Population: batch_size must lie in \[1, inf\), got 0"),
+        ({"epochs": 0}, r"Population: epochs must lie in \[1, inf\), got 0"),
+        ({"steps": 0}, r"Population: steps must lie in \[1, inf\), got 0"),
+        ({"valid": 0.0}, r"Population: valid must lie in \(0, 1\), got 0\.0"),
+        ({"test": 1.0}, r"Population: test must lie in \(0, 1\), got 1\.0"),
         ({"valid": 0.5, "test": 0.5}, r"valid \+ test must be < 1 to leave training data, got 1\.0"),
         ({"dataset": "digits"}, "dataset must be a flstudy dataset, .* got str"),
         ({"dataset": (torch.zeros(3, 2), torch.zeros(4))}, "as many inputs as labels, at least one, got 3 and 4"),
@@ -122,6 +122,6 @@ def test_what_the_data_cannot_give_is_refused_before_the_first_round():
     with pytest.raises(ValueError, match=r"device 0 of seed 0 holds 2 examples, but needs 3 .*; lower clients"):
         world(partition=Ragged((2, 19, 17, 22, 27, 33))).settle((0,))
     with pytest.raises(ValueError, match="pairs must hold labels in 0 … 3"):
-        world(drift=SuddenDrift(round=2, change=LabelSwap([(3, 4)]))).settle((0,))
+        world(drift=SuddenDrift(round=2, change=LabelSwap(pairs=[(3, 4)]))).settle((0,))
     with pytest.raises(ValueError, match="lower min_size or the number of clients, or raise alpha"):
-        world(partition=Dirichlet(0.1, min_size=20)).settle((0,))
+        world(partition=Dirichlet(alpha=0.1, min_size=20)).settle((0,))

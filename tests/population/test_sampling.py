@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flstudy.population.rounds import drawn
+from flstudy.population.rounds import cohort_size
 
 from ..worlds import DEVICES, world
 
@@ -11,13 +11,13 @@ ROUNDS = 3000
 
 
 def test_poisson_counts_are_binomial():
-    counts = np.array([drawn("poisson", number + 1, 40, 10, 50) for number in range(ROUNDS)])
+    counts = np.array([cohort_size("poisson", number + 1, 40, 10, 50) for number in range(ROUNDS)])
     mean, variance = 40 * 0.2, 40 * 0.2 * 0.8
     assert abs(counts.mean() - mean) < 4 * np.sqrt(variance / ROUNDS)
     assert abs(counts.var() / variance - 1) < 4 * np.sqrt(2 / ROUNDS)
     assert abs(np.corrcoef(counts[:-1], counts[1:])[0, 1]) < 4 / np.sqrt(ROUNDS)
-    assert drawn("fixed", 1, 40, 10, 50) == 10
-    assert drawn("fixed", 1, 4, 10, 50) == 4
+    assert cohort_size("fixed", 1, 40, 10, 50) == 10
+    assert cohort_size("fixed", 1, 4, 10, 50) == 4
 
 
 def test_every_device_comes_with_the_same_probability_and_independently():
@@ -41,5 +41,5 @@ def test_nobody_drawn_leaves_one_at_work_and_seeds_do_not_depend_on_company():
     assert population.cohort(empty + 1).jobs.client.shape == (2, 1)
     for index in range(6):
         assert population.cohort(index + 1).jobs.client[1].tolist() == alone.cohort(index + 1).jobs.client[0].tolist()
-    with pytest.raises(ValueError, match="sampling must be fixed or poisson, got 'all'"):
+    with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'all'"):
         world(sampling="all")

@@ -72,7 +72,7 @@ def test_devices_may_start_apart():
         ("device,round,concept\n0,5,1\n0,5,2\n", r"row 2: device 0 has a concept for round 5 already, in .*row 1"),
         ("device,when,concept\n0,5,1\n", "must have columns device, round, concept, got device, when, concept"),
         ("device,round,concept\n0,5\n", r"drift\.csv cannot be read: CSV parse error"),
-        ("device,round,concept\n", "schedule must hold at least one row"),
+        ("device,round,concept\n", "schedule must hold at least one entry"),
     ],
 )
 def test_files_are_judged_row_by_row(content, sentence, tmp_path):
@@ -85,13 +85,13 @@ def test_files_are_judged_row_by_row(content, sentence, tmp_path):
     ("make", "sentence"),
     [
         (lambda: StaggeredDrift(round=10, until=9), r"StaggeredDrift: until must be ≥ round \(10\), got 9"),
-        (lambda: StaggeredDrift(round=1, until=9), r"round must be ≥ 2 \(rounds count from 1\), got 1"),
+        (lambda: StaggeredDrift(round=1, until=9), r"round must lie in \[2, inf\), got 1"),
         (lambda: StaggeredDrift(round=2, until=9, p_drift=1.1), r"p_drift must lie in \[0, 1\], got 1\.1"),
         (lambda: StaggeredDrift(round=2, until=9).check(5, 8), r"drift\.until must be ≤ rounds \(8\), got 9"),
         (lambda: ScheduledDrift(schedule=GIVEN).check(2), r"device 2, entry 1: device must lie in 0 … 1, got 2"),
         (lambda: ScheduledDrift(schedule=GIVEN).check(9, 8), r"device 0, entry 2: round must be ≤ rounds \(8\), got 9"),
         (lambda: ScheduledDrift(schedule={0: [(1, 2, 3)]}), r"an entry is \[round, concept\], got \[1, 2, 3\]"),
-        (lambda: ScheduledDrift(schedule={}), "schedule must hold at least one row"),
+        (lambda: ScheduledDrift(schedule={}), "schedule must hold at least one entry"),
         (lambda: ScheduledDrift(schedule="drift.txt"), r"must end in \.csv or \.parquet, got 'drift\.txt'"),
         (lambda: ScheduledDrift(schedule="absent.csv"), r"there is no file 'absent\.csv' with columns device, round"),
     ],

@@ -221,7 +221,7 @@ def test_executors_agree_on_a_resnet():
 
     def images():
         data = examples(TINY, count=16)
-        return world(dataset=data, clients=2, participants=2, partition=BalancedDirichlet(10.0), epochs=1)
+        return world(dataset=data, clients=2, participants=2, partition=BalancedDirichlet(alpha=10.0), epochs=1)
 
     task = ResNet18(TINY, CLASSES)
     names = ("sequential", "vectorized", "trainer")

@@ -79,7 +79,7 @@ def test_a_seed_draws_glorot_s_weights():
 
 def test_executors_agree_and_devices_learn_tags(tmp_path):
     on_disk.write_stackoverflow(tmp_path)
-    source = StackOverflowTags(str(tmp_path), vocabulary=len(WORDS), tags=len(TAGS), length=20)
+    source = StackOverflowTags(root=str(tmp_path), vocabulary=len(WORDS), tags=len(TAGS), length=20)
 
     task = TagLogistic(source.shape, source.classes, source.tokens, top=2)
     names = ("sequential", "vectorized", "trainer")

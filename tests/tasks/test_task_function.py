@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg
 from flstudy.execution.executor import gradient, validation_loss
+from flstudy.registry import named
 from flstudy.tasks import (
     Cnn,
     FastText,
@@ -15,11 +16,11 @@ from flstudy.tasks import (
     Mlp,
     ResNet18,
     ResNet34,
+    Task,
     TaskFunction,
     Vgg,
     Vit,
     initial_parameters,
-    registry,
 )
 
 from ..worlds import CLASSES, FEATURES, difference, measured, mlp, run, world
@@ -58,7 +59,7 @@ def logits_of(task, x):
 
 def test_every_shipped_task_is_tried():
     # No classifier: tests/population/test_heavy_tails.py; of several labels: tests/tasks/test_tags.py.
-    assert set(registry()) == set(TASKS) | {"Quadratic", "TagLogistic"}
+    assert set(named(Task)) == set(TASKS) | {"Quadratic", "TagLogistic"}
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -5,72 +5,83 @@ import hashlib
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flstudy.population.datasets.base import FileDataset
+
 MARK = 32  # bytes at the head of the decoded copy that say of which files it is
 
 
-class Decoder(NamedTuple):
-    """How the images of a data set are read."""
+@dataclass(frozen=True, kw_only=True)
+class DecodedImages(FileDataset):
+    """A data set of single images, of which a copy of all pixels is kept."""
 
-    name: str  # of the data set
-    folder: Path  # below which the files are
-    copy: Path  # the .npy file of their pixels, with a mark of the files
-    size: tuple[int, int, int]  # (channels, height, width)
-    decode: Callable[[str], NDArray[Any]]  # a file's uint8 pixels [*size]
-    absent: Callable[[str, Path], Any]  # raises for a "file" that is not there
+    @abstractmethod
+    def decode(self, file: str) -> NDArray[Any]:
+        """uint8 pixels [*shape] of a file below the folder."""
 
+    def image(self, file: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
+        """uint8 [3, height, width] of a file, scaled to (width, height) if a size is given."""
+        from PIL import Image  # a study dependency, of torchvision's; the engine runs without it
 
-def decoded(files: Sequence[str], how: Decoder) -> Tensor:
-    """uint8 [len(files), *size], from the copy if that is of these files, by their names and sizes.
-
-    Raises:
-        ValueError: for a file that is not there, or as ``decode`` does.
-    """
-    mark, copy, size = marked(files, how), how.copy, how.size
-    bytes_ = MARK + len(files) * int(np.prod(size))
-    with contextlib.suppress(OSError, ValueError, EOFError):  # absent, or no such copy: decoded below
-        kept = np.load(copy, mmap_mode="c")
-        if kept.dtype == np.uint8 and kept.shape == (bytes_,) and kept[:MARK].tobytes() == mark:
-            return torch.from_numpy(kept[MARK:].reshape(-1, *size))
-    flat = np.empty(bytes_, dtype=np.uint8)
-    flat[:MARK] = np.frombuffer(mark, dtype=np.uint8)
-    pixels = flat[MARK:].reshape(-1, *size)
-
-    def place(index: int) -> None:
-        pixels[index] = how.decode(files[index])
-
-    with ThreadPoolExecutor() as pool:  # decoding lets go of the interpreter
-        for _ in pool.map(place, range(len(files))):
-            continue
-    try:
-        keep(copy, flat)
-    except OSError as error:
-        warnings.warn(
-            f"{how.name}: {copy} cannot be written ({error}), so that each run decodes the images; "
-            f"let it be written once, or set root to a copy in a folder of yours",
-            stacklevel=2,
-        )
-    return torch.from_numpy(pixels)
-
-
-def marked(files: Sequence[str], how: Decoder) -> bytes:
-    """The same for the same names and sizes of files, of which all exist."""
-    told = hashlib.sha256()
-    for file in files:
         try:
-            told.update(f"{file} {(how.folder / file).stat().st_size}\n".encode())
-        except FileNotFoundError:
-            how.absent("file", how.folder / file)
-    return told.digest()
+            with Image.open(self.folder / file) as image:
+                colour = image.convert("RGB")
+                return np.asarray(colour.resize(size, Image.Resampling.BILINEAR) if size else colour).transpose(2, 0, 1)
+        except (OSError, ValueError, SyntaxError) as error:
+            self.refuse(f"{file} is no image that can be read: {error}")
+
+    def decoded(self, files: Sequence[str], copy: Path) -> Tensor:
+        """uint8 [len(files), *shape], from the .npy file ``copy`` if that is of these files, by their names and sizes.
+
+        Raises:
+            ValueError: for a file that is not there, or as ``decode`` does.
+        """
+        mark = self._mark(files)
+        bytes_ = MARK + len(files) * int(np.prod(self.shape))
+        with contextlib.suppress(OSError, ValueError, EOFError):  # absent, or no such copy: decoded below
+            kept = np.load(copy, mmap_mode="c")
+            if kept.dtype == np.uint8 and kept.shape == (bytes_,) and kept[:MARK].tobytes() == mark:
+                return torch.from_numpy(kept[MARK:].reshape(-1, *self.shape))
+        flat = np.empty(bytes_, dtype=np.uint8)
+        flat[:MARK] = np.frombuffer(mark, dtype=np.uint8)
+        pixels = flat[MARK:].reshape(-1, *self.shape)
+
+        def place(index: int) -> None:
+            pixels[index] = self.decode(files[index])
+
+        with ThreadPoolExecutor() as pool:  # decoding lets go of the interpreter
+            for _ in pool.map(place, range(len(files))):
+                continue
+        try:
+            keep(copy, flat)
+        except OSError as error:
+            warnings.warn(
+                f"{type(self).__name__}: {copy} cannot be written ({error}), so that each run decodes the images; "
+                f"let it be written once, or set root to a copy in a folder of yours",
+                stacklevel=2,
+            )
+        return torch.from_numpy(pixels)
+
+    def _mark(self, files: Sequence[str]) -> bytes:
+        """The same for the same names and sizes of files, of which all exist."""
+        digest = hashlib.sha256()
+        for file in files:
+            try:
+                digest.update(f"{file} {(self.folder / file).stat().st_size}\n".encode())
+            except FileNotFoundError:
+                self.absent("file", self.folder / file)
+        return digest.digest()
 
 
 def keep(path: Path, array: NDArray[Any]) -> None:

@@ -1,49 +1,43 @@
-"""Pooled sets of images, for a partition to divide, and those of them that torchvision reads."""
+"""Pooled sets of images, for a partition to divide: scikit-learn's digits, and those that torchvision reads."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flstudy.population.datasets.base import Dataset, Examples
+from flstudy.population.datasets.base import Dataset, Examples, FileDataset
 
 
-@dataclass
-class Images(Dataset):
+@dataclass(frozen=True, kw_only=True)
+class Digits(Dataset):
+    """scikit-learn's 1,797 handwritten digits (Alpaydin & Kaynak 1998): 8×8 grey images in [0, 1], ten classes."""
+
+    citations: ClassVar[tuple[str, ...]] = ("alpaydin1998",)
+    shape, classes = (1, 8, 8), 10
+
+    def load(self, seed: int, clients: int) -> Examples:
+        from sklearn.datasets import load_digits  # a study dependency; the engine runs without it
+
+        digits = load_digits()
+        x = torch.from_numpy(digits.images / 16.0).to(torch.float32)[:, None]
+        return Examples(x, torch.from_numpy(digits.target).to(torch.int64), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(FileDataset):
     """Images normalised by channel with the training images' mean and deviation.
 
     What its authors put into training and test files is pooled, and each device's are divided by the population's
     shares ``valid`` and ``test``. Images are not augmented.
-
-    Args:
-        root: folder with what the publisher's files unpack to.
     """
 
-    root: str = "data"
-
-    size: ClassVar[tuple[int, int, int]]
-    """(channels, height, width)."""
-    labels: ClassVar[int]
     mean: ClassVar[tuple[float, ...]]
     """Of each channel, in 0 … 1."""
     deviation: ClassVar[tuple[float, ...]]
-
-    def __post_init__(self) -> None:
-        self.shape, self.classes = self.size, self.labels
-
-    @property
-    @abstractmethod
-    def folder(self) -> Path:
-        """Where the files are."""
-
-    @property
-    @abstractmethod
-    def remedy(self) -> str:
-        """What to do where they are not."""
 
     @abstractmethod
     def read(self) -> tuple[Tensor, Tensor]:
@@ -52,33 +46,24 @@ class Images(Dataset):
     def load(self, seed: int, clients: int) -> Examples:
         pixels, y = self.read()
         if tuple(pixels.shape[1:]) != self.shape or y.shape != pixels.shape[:1]:
-            self.damaged(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
+            self.refuse(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
         if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-            self.damaged(f"labels must lie in 0 … {self.classes - 1}, got {int(y.min())} … {int(y.max())}")
-        x = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
-        channels = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.deviation))
-        return Examples(x.sub_(next(channels)).div_(next(channels)), y, None)
-
-    def absent(self, kind: str, path: Path) -> NoReturn:
-        """Raise ValueError for a file or folder that is not there."""
-        raise ValueError(f"{type(self).__name__}: there is no {kind} {str(path)!r}: {self.remedy}")
-
-    def damaged(self, reason: object) -> NoReturn:
-        """Raise ValueError for what is there but not as published."""
-        raise ValueError(
-            f"{type(self).__name__}: {self.folder} is incomplete or damaged ({reason}); get it anew: {self.remedy}"
-        )
+            self.refuse(f"labels must lie in 0 … {self.classes - 1}, got {int(y.min())} … {int(y.max())}")
+        return Examples(normalised(pixels, self.mean, self.deviation), y, None)
 
 
-@dataclass
-class Published(Images):
-    """Images that torchvision knows where to get.
+def normalised(pixels: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
+    """float32 of pixels uint8 [D, channels, height, width], by the mean and deviation of each channel in 0 … 1."""
+    x = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+    return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(deviation).view(-1, 1, 1))
 
-    Args:
-        download: fetch them where they are missing.
-    """
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionImages(Images):
+    """Images that torchvision knows where to get."""
 
     download: bool = False
+    """Fetch the files where they are missing."""
 
     @abstractmethod
     def source(self) -> Any:
@@ -94,16 +79,12 @@ class Published(Images):
         return [(part.data, part.targets) for part in parts]
 
     def read(self) -> tuple[Tensor, Tensor]:
-        if not self.download:
-            if not self.folder.is_dir():
-                self.absent("folder", self.folder)
-            for name in self.files():
-                if not (self.folder / name).is_file():
-                    self.absent("file", self.folder / name)
+        for name in () if self.download else self.files():
+            self.existing(self.folder / name)
         try:
             parts = self.parts()
         except (RuntimeError, OSError, ValueError, TypeError, LookupError, AssertionError) as error:
-            self.damaged(str(error) or type(error).__name__)  # torchvision compares checksums, or asserts
+            self.refuse(str(error) or type(error).__name__)  # torchvision compares checksums, or asserts
         pixels, y = (np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
         return self.arranged(torch.from_numpy(pixels)), torch.from_numpy(y).to(torch.int64)
 
@@ -112,14 +93,14 @@ class Published(Images):
         return pixels
 
 
-class Cifar(Published):
+class Cifar(TorchvisionImages):
     """60,000 colour images of 32×32: 50,000 training and 10,000 test images.
 
     500 devices of a ``BalancedDirichlet`` have 120 each, and valid 0.25 and test 0.1667 give FLASH's 100 and 20 (App.
     A), the 100 divided 70 to 30 for early stopping. The folder is what the publisher's "python version" unpacks to.
     """
 
-    size: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
 
     @property
     def folder(self) -> Path:
@@ -143,8 +124,7 @@ class Cifar10(Cifar):
     """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32×32 in ten classes, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
-
-    labels: ClassVar[int] = 10
+    classes = 10
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     deviation: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
 
@@ -158,8 +138,7 @@ class Cifar100(Cifar):
     """CIFAR-100 (Krizhevsky 2009): 60,000 colour images of 32×32 in 100 classes, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
-
-    labels: ClassVar[int] = 100
+    classes = 100
     mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
     deviation: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
 
@@ -169,11 +148,10 @@ class Cifar100(Cifar):
         return CIFAR100
 
 
-class Idx(Published):
+class Idx(TorchvisionImages):
     """70,000 grey images of 28×28 in four idx files: 60,000 training and 10,000 test images."""
 
-    size: ClassVar[tuple[int, int, int]] = (1, 28, 28)
-    labels: ClassVar[int] = 10
+    shape, classes = (1, 28, 28), 10
 
     @property
     def folder(self) -> Path:
@@ -197,7 +175,6 @@ class Mnist(Idx):
     """MNIST (LeCun et al. 1998): 70,000 grey images of 28×28 of the ten digits, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("lecun1998",)
-
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     deviation: ClassVar[tuple[float, ...]] = (0.3081,)
 
@@ -211,7 +188,6 @@ class FashionMnist(Idx):
     """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("xiao2017",)
-
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
 
@@ -221,7 +197,7 @@ class FashionMnist(Idx):
         return FashionMNIST
 
 
-class Svhn(Published):
+class Svhn(TorchvisionImages):
     """SVHN's cropped digits (Netzer et al. 2011): 99,289 colour images of 32×32 of house numbers' digits, pooled.
 
     They are the 73,257 of training and the 26,032 of testing; the 531,131 extra ones are left out. The label of a
@@ -229,15 +205,9 @@ class Svhn(Published):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("netzer2011",)
-
-    size: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    labels: ClassVar[int] = 10
+    shape, classes = (3, 32, 32), 10
     mean: ClassVar[tuple[float, ...]] = (0.4377, 0.4438, 0.4728)
     deviation: ClassVar[tuple[float, ...]] = (0.1980, 0.2010, 0.1970)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.root)
 
     @property
     def remedy(self) -> str:

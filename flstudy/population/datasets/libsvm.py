@@ -1,16 +1,15 @@
 """Tables of numbers in LIBSVM's sparse text format."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.population.datasets.base import Dataset, Examples
-
-PAGE = "see the LIBSVM data page, section multi-class; files may stay packed (.bz2, .gz)"
+from flstudy.population.datasets.base import Examples, FileDataset
 
 
 class Known(NamedTuple):
@@ -29,31 +28,40 @@ KNOWN = {
 ENDINGS = ("", ".bz2", ".gz")
 
 
-@dataclass
-class LibSvm(Dataset):
+@dataclass(frozen=True, kw_only=True)
+class LibSvm(FileDataset):
     """Covertype or MNIST as the LIBSVM collection has them (Chang & Lin 2011), pooled, as in Master-FL (Ganguly &
     Aggarwal 2024, sec. VI).
 
     ``covtype`` is covtype.scale: 581,012 places, 54 features in [0, 1], seven kinds of forest, numbered 1 … 7 in the
     file and 0 … 6 here. ``mnist`` is mnist and mnist.t: 70,000 digits, 780 pixels, here divided by 255. What its
     authors put into training and test files is divided anew for each device.
-
-    Args:
-        name: covtype or mnist.
-        root: folder with the files, packed or not.
-        file: another file of the same kind instead, such as an unscaled one.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("chang2011",)
 
-    name: str = "covtype"
+    name: Literal["covtype", "mnist"] = "covtype"
+    """Of the set."""
     root: str = "data"
+    """Folder of the files, packed or not."""
     file: str | None = None
+    """Another file of the same kind instead, such as an unscaled one."""
 
-    def __post_init__(self) -> None:
-        if self.name not in KNOWN:
-            raise ValueError(f"LibSvm: name must be one of {', '.join(KNOWN)}, got {self.name!r}")
-        self.shape, self.classes = (KNOWN[self.name].features,), len(KNOWN[self.name].labels)
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return (KNOWN[self.name].features,)
+
+    @cached_property
+    def classes(self) -> int:
+        return len(KNOWN[self.name].labels)
+
+    @property
+    def remedy(self) -> str:
+        files = self.file or " and ".join(KNOWN[self.name].files)
+        return (
+            f"set root to the folder that holds {files}; see the LIBSVM data page, section multi-class; files may stay "
+            f"packed (.bz2, .gz)"
+        )
 
     def load(self, seed: int, clients: int) -> Examples:
         known = KNOWN[self.name]
@@ -71,26 +79,16 @@ class LibSvm(Dataset):
                 str(path), n_features=known.features, dtype=np.float32
             )
         except (ValueError, OSError, EOFError) as error:
-            self._refuse(path, str(error))
+            self.refuse(str(error).splitlines()[0], path)
         x, labels = table
         number = {label: place for place, label in enumerate(known.labels)}
         strange = sorted(set(labels.tolist()) - set(known.labels))
         if strange or not len(labels):
-            self._refuse(path, f"labels must be {known.labels[0]} … {known.labels[-1]}, got {strange[:3]}")
+            self.refuse(f"labels must be {known.labels[0]} … {known.labels[-1]}, got {strange[:3]}", path)
         y = np.array([number[int(label)] for label in labels.tolist()], dtype=np.int64)
         return (x.toarray() / np.float32(known.largest)).astype(np.float32, copy=False), y
 
     def _path(self, file: str) -> Path:
         """The file, packed or not."""
-        paths = [Path(self.root) / f"{file}{ending}" for ending in ENDINGS]
-        for path in paths:
-            if path.is_file():
-                return path
-        missing = paths[0] if Path(self.root).is_dir() else Path(self.root)
-        kind = "file" if Path(self.root).is_dir() else "folder"
-        raise ValueError(
-            f"LibSvm: there is no {kind} {str(missing)!r}: set root to the folder that holds {file}; {PAGE}"
-        )
-
-    def _refuse(self, path: Path, reason: str) -> NoReturn:
-        raise ValueError(f"LibSvm: {path} is not as published: {reason.splitlines()[0]}; {PAGE}")
+        paths = [self.folder / f"{file}{ending}" for ending in ENDINGS]
+        return next((path for path in paths if path.is_file()), None) or self.existing(paths[0])

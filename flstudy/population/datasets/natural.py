@@ -8,14 +8,16 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.population.datasets.base import Dataset, Examples
+from flstudy.hyper import hyper
+from flstudy.population.datasets.base import Examples, FileDataset
 from flstudy.population.datasets.text import CHARACTERS, Special, by_character, by_word, most_frequent
 from flstudy.population.streams import random_bits
 
@@ -23,32 +25,30 @@ Reader = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[Any], NDArray[np.i
 LEAST = 3  # examples of a device: one to train on, one to validate, one to test
 
 
-@dataclass
-class Natural(Dataset):
+@dataclass(frozen=True, kw_only=True)
+class Natural(FileDataset):
     """People with at least three examples; ``clients`` of them are chosen at random, the same for all replicas, so
     that examples are loaded once, whatever the seeds. Only the chosen ones are read.
-
-    Args:
-        root: folder with the files.
-        selection: seed of the choice of people, ≥ 0.
-        largest: most examples of a device, ≥ 3, drawn at random where there are more; null keeps all.
     """
-
-    root: str = "data"
-    selection: int = 0
-    largest: int | None = None
 
     contents: ClassVar[tuple[str, ...]]
     """What each person's group must hold."""
     page: ClassVar[str]
-    """Where the files come from."""
+    """TensorFlow Federated's module that documents where the files come from, and how large they are."""
 
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        if self.selection < 0:
-            raise ValueError(f"{name}: selection must be ≥ 0, got {self.selection}")
-        if self.largest is not None and self.largest < LEAST:
-            raise ValueError(f"{name}: largest must be ≥ {LEAST} (train, valid, test), got {self.largest}")
+    root: str = "data"
+    """Folder of the files."""
+    selection: int = hyper(0, "[0, inf)")
+    """Seed of the choice of people."""
+    largest: int | None = hyper(None, "[3, inf)")
+    """Most examples of a device, drawn at random where there are more; null keeps all."""
+
+    @property
+    def remedy(self) -> str:
+        return (
+            f"set root to the folder that holds {', '.join(self.files())}; get them as the documentation of TensorFlow "
+            f"Federated says under tff.simulation.datasets.{self.page}"
+        )
 
     @abstractmethod
     def files(self) -> list[str]:
@@ -75,7 +75,7 @@ class Natural(Dataset):
         if len(chosen) < clients:
             raise ValueError(
                 f"{type(self).__name__}: clients must be ≤ {len(chosen)}, the people with {LEAST} or more examples in "
-                f"{self._path(self.files()[0])}, got {clients}"
+                f"{self.folder / self.files()[0]}, got {clients}"
             )
         parts = [chosen.pop(index) for index in sorted(chosen)]
         owner = np.repeat(np.arange(clients), [len(y) for _, y in parts])
@@ -91,11 +91,11 @@ class Natural(Dataset):
             person = group[name]
             for content in self.contents:
                 if content not in person:
-                    self._refuse(group.file.filename, f"examples/{name} has no {content!r}")
+                    self.refuse(f"examples/{name} has no {content!r}", Path(group.file.filename))
             try:
                 parts.append(read({content: person[content][()] for content in self.contents}))
             except ValueError as error:
-                self._refuse(group.file.filename, f"examples/{name}: {error}")
+                self.refuse(f"examples/{name}: {error}", Path(group.file.filename))
         x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
         return x, y
 
@@ -106,20 +106,8 @@ class Natural(Dataset):
         rows = np.sort(kept[: self.largest])
         return x[rows], y[rows]
 
-    def _path(self, name: str) -> Path:
-        """An existing file's path."""
-        path = Path(self.root) / name
-        if not path.is_file():
-            missing = "folder" if not Path(self.root).is_dir() else "file"
-            where = Path(self.root) if missing == "folder" else path
-            raise ValueError(
-                f"{type(self).__name__}: there is no {missing} {str(where)!r}: set root to the folder that holds "
-                f"{name}; {self.page}"
-            )
-        return path
-
     def _open(self, name: str) -> Any:
-        path = self._path(name)
+        path = self.existing(self.folder / name)
         try:
             import h5py  # a study dependency; the engine runs without it
         except ImportError as error:
@@ -127,22 +115,14 @@ class Natural(Dataset):
         try:
             file = h5py.File(path, "r")
         except OSError as error:
-            self._refuse(path, f"it is no HDF5 file that can be read ({error})")
+            self.refuse(f"it is no HDF5 file that can be read ({error})", path)
         if not isinstance(file.get("examples"), h5py.Group) or not len(file["examples"]):
             file.close()
-            self._refuse(path, "it has no group 'examples' with one group per person")
+            self.refuse("it has no group 'examples' with one group per person", path)
         return file
 
-    def _refuse(self, path: Any, reason: str) -> NoReturn:
-        raise ValueError(f"{type(self).__name__}: {path} is not as published: {reason}; {self.page}")
 
-
-def page(module: str, size: str) -> str:
-    """Where to get the files."""
-    return f"get them ({size}) as the documentation of TensorFlow Federated says under tff.simulation.datasets.{module}"
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Emnist(Natural):
     """Federated EMNIST by writer (Cohen et al. 2017; Caldas et al. 2018): 28×28 grey images of 62 letters and digits.
 
@@ -153,11 +133,9 @@ class Emnist(Natural):
     citations: ClassVar[tuple[str, ...]] = ("cohen2017", "caldas2018")
 
     contents: ClassVar[tuple[str, ...]] = ("pixels", "label")
-    page: ClassVar[str] = page("emnist", "about 0.3 GB")
+    page: ClassVar[str] = "emnist (about 0.3 GB)"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.shape, self.classes = (1, 28, 28), 62
+    shape, classes = (1, 28, 28), 62
 
     def files(self) -> list[str]:
         return ["fed_emnist_train.h5", "fed_emnist_test.h5"]
@@ -174,7 +152,7 @@ class Emnist(Natural):
         return pixels.astype(np.float32, copy=False)[:, None], label.astype(np.int64)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Shakespeare(Natural):
     """Next-character prediction by role in Shakespeare's plays (McMahan et al. 2017; Caldas et al. 2018).
 
@@ -183,24 +161,20 @@ class Shakespeare(Natural):
     follow each position, −1 for padding. The vocabulary of 90 is: padding, 86 characters, unknown, beginning, end.
 
     Differs: a piece with a single character, which has nothing to predict, is left out.
-
-    Args:
-        length: characters of an example's input.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017", "caldas2018")
 
-    length: int = 80
-
     contents: ClassVar[tuple[str, ...]] = ("snippets",)
-    page: ClassVar[str] = page("shakespeare", "about 10 MB")
+    page: ClassVar[str] = "shakespeare (about 10 MB)"
+    classes = tokens = Special(len(CHARACTERS)).size
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.length < 1:
-            raise ValueError(f"Shakespeare: length must be ≥ 1, got {self.length}")
-        self.shape, self.classes = (self.length,), Special(len(CHARACTERS)).size
-        self.tokens = self.classes
+    length: int = hyper(80, "[1, inf)")
+    """Characters of an example's input."""
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
 
     def files(self) -> list[str]:
         return ["shakespeare_train.h5", "shakespeare_test.h5"]
@@ -209,7 +183,7 @@ class Shakespeare(Natural):
         return lambda person: by_character(person["snippets"], self.length)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class StackOverflow(Natural):
     """Next-word prediction by user of Stack Overflow (TensorFlow Federated's, used by Reddi et al. 2021, App. C.4).
 
@@ -219,33 +193,37 @@ class StackOverflow(Natural):
     end. Accuracies count all of these labels but padding; Reddi et al. leave out unknown words and the ends as well.
 
     The files are large: choose ``clients`` and ``largest`` for your memory, of which an example takes 320 bytes.
-
-    Args:
-        parts: train (users before 2018), held_out (other users) or test (users since 2018), one or more of them;
-            devices are the users of the first part, to whose sentences those in the others are added.
-        vocabulary: number of the most frequent words, ≥ 1.
-        length: words of an example's input, ≥ 1.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
-    parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
-    vocabulary: int = 10_000
-    length: int = 20
-
     contents: ClassVar[tuple[str, ...]] = ("tokens",)
-    page: ClassVar[str] = page("stackoverflow", "tens of GB")
+    page: ClassVar[str] = "stackoverflow (tens of GB)"
+
+    parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
+    """train (users before 2018), held_out (other users) or test (users since 2018), one or more of them; devices are
+    the users of the first part, to whose sentences those in the others are added."""
+    vocabulary: int = hyper(10_000, "[1, inf)")
+    """Number of the most frequent words."""
+    length: int = hyper(20, "[1, inf)")
+    """Words of an example's input."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = type(self).__name__
-        for name in ("vocabulary", "length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{kind}: {name} must be ≥ 1, got {getattr(self, name)}")
         if not self.parts or len(set(self.parts)) < len(self.parts):
-            raise ValueError(f"{kind}: parts must be different ones of train, held_out, test, got {self.parts}")
-        self.shape, self.classes = (self.length,), Special(self.vocabulary).size
-        self.tokens = self.classes
+            raise ValueError(f"{type(self).__name__}: parts must be one or more different ones, got {self.parts}")
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
+
+    @cached_property
+    def classes(self) -> int:
+        return Special(self.vocabulary).size
+
+    @cached_property
+    def tokens(self) -> int:
+        return self.classes
 
     def files(self) -> list[str]:
         return [f"stackoverflow_{part}.h5" for part in self.parts]
@@ -256,8 +234,8 @@ class StackOverflow(Natural):
 
     def words(self) -> dict[bytes, int]:
         """Numbers 1 … vocabulary of the most frequent words."""
-        path = self._path("stackoverflow.word_count")
+        path = self.existing(self.folder / "stackoverflow.word_count")
         try:
             return most_frequent(path, self.vocabulary)
         except (ValueError, OSError) as error:
-            self._refuse(path, str(error))
+            self.refuse(error, path)

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flstudy.hyper import hyper
 from flstudy.population.datasets.natural import Reader, StackOverflow
-from flstudy.population.datasets.text import MISSING, PADDING, text
+from flstudy.population.datasets.text import MISSING, PADDING, as_bytes
 
 MOST_TAGS = 5  # of a post, Stack Overflow's own rule
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class StackOverflowTags(StackOverflow):
     """Tag prediction by user of Stack Overflow (TensorFlow Federated's, used by Reddi et al. 2021, App. C.5, and by
     FedAda², Lee et al. 2024, App. G.1).
@@ -27,24 +29,24 @@ class StackOverflowTags(StackOverflow):
 
     Differs: words beyond the first ``length`` do not count; a sentence whose post has none of the known tags is left
     out, since it has neither label nor recall.
-
-    Args:
-        length: words of a sentence and its title, ≥ 1.
-        tags: number of the most frequent tags, ≥ 1.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
-    length: int = 64
-    tags: int = 500
-
     contents: ClassVar[tuple[str, ...]] = ("tokens", "title", "tags")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tags < 1:
-            raise ValueError(f"StackOverflowTags: tags must be ≥ 1, got {self.tags}")
-        self.classes, self.tokens = self.tags, self.vocabulary + 2
+    length: int = hyper(64, "[1, inf)")
+    """Words of a sentence and its title."""
+    tags: int = hyper(500, "[1, inf)")
+    """Number of the most frequent tags."""
+
+    @cached_property
+    def classes(self) -> int:
+        return self.tags
+
+    @cached_property
+    def tokens(self) -> int:
+        return self.vocabulary + 2
 
     def reader(self) -> Reader:
         vocabulary, known = self.words(), self._known()
@@ -52,11 +54,11 @@ class StackOverflowTags(StackOverflow):
 
     def _known(self) -> dict[bytes, int]:
         """Numbers 0 … tags - 1 of the most frequent tags."""
-        path = self._path("stackoverflow.tag_count")
+        path = self.existing(self.folder / "stackoverflow.tag_count")
         try:
             return most_frequent_tags(json.loads(path.read_text()), self.tags)
         except (ValueError, OSError) as error:
-            self._refuse(path, str(error))
+            self.refuse(error, path)
 
 
 def most_frequent_tags(counts: Any, count: int) -> dict[bytes, int]:
@@ -86,12 +88,12 @@ def by_tag(
         raise ValueError(f"contents must be as many as each other, got {counts}")
     unknown, xs, ys = len(vocabulary) + 1, [], []
     for tokens, title, tags in zip(person["tokens"], person["title"], person["tags"], strict=True):
-        labels = list(dict.fromkeys(known[tag] for tag in text(tags).split(b"|") if tag in known))
+        labels = list(dict.fromkeys(known[tag] for tag in as_bytes(tags).split(b"|") if tag in known))
         if len(labels) > MOST_TAGS:
-            raise ValueError(f"a post has at most {MOST_TAGS} tags, got {text(tags)[:80]!r}")
+            raise ValueError(f"a post has at most {MOST_TAGS} tags, got {as_bytes(tags)[:80]!r}")
         if not labels:
             continue
-        words = [vocabulary.get(word, unknown) for word in (text(tokens) + b" " + text(title)).split()[:length]]
+        words = [vocabulary.get(word, unknown) for word in (as_bytes(tokens) + b" " + as_bytes(title)).split()[:length]]
         xs.append(words + [PADDING] * (length - len(words)))
         ys.append(labels + [MISSING] * (MOST_TAGS - len(labels)))
     x, y = (np.array(rows, dtype=np.int64) for rows in (xs, ys))

@@ -41,7 +41,7 @@ class Special(NamedTuple):
         return self.known + 4
 
 
-def pairs(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def successors(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(x, y) [P, T]: inputs and what follows them, of tokens [P, T + 1] that are MISSING where there are none."""
     return np.where(tokens[:, :-1] < 0, PADDING, tokens[:, :-1]), tokens[:, 1:].copy()
 
@@ -54,13 +54,13 @@ def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64]
     table[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(1, special.known + 1)
     pieces = [np.empty((0, length + 1), dtype=np.int64)]
     for snippet in snippets:
-        codes = table[np.frombuffer(text(snippet), dtype=np.uint8)]
+        codes = table[np.frombuffer(as_bytes(snippet), dtype=np.uint8)]
         tokens = np.concatenate([[special.begin], codes, [special.end]])
         padded = np.full(-(-len(tokens) // (length + 1)) * (length + 1), MISSING, dtype=np.int64)
         padded[: len(tokens)] = tokens
         pieces.append(padded.reshape(-1, length + 1))
     joined = np.concatenate(pieces)
-    return pairs(joined[joined[:, 1] >= 0])
+    return successors(joined[joined[:, 1] >= 0])
 
 
 def by_word(
@@ -71,14 +71,14 @@ def by_word(
     special = Special(len(vocabulary))
     tokens = np.full((len(sentences), length + 1), MISSING, dtype=np.int64)
     for line, sentence in zip(tokens, sentences, strict=True):
-        numbers = [vocabulary.get(word, special.unknown) for word in text(sentence).split(b" ")[:length]]
+        numbers = [vocabulary.get(word, special.unknown) for word in as_bytes(sentence).split(b" ")[:length]]
         if len(numbers) < length:
             numbers.append(special.end)
         line[: len(numbers) + 1] = [special.begin, *numbers]
-    return pairs(tokens)
+    return successors(tokens)
 
 
-def text(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
     """The value, if it is text."""
     if not isinstance(value, bytes):
         raise ValueError(f"texts must be bytes, got {type(value).__name__}")

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.datasets.decoded import Decoder, decoded
+from flstudy.population.datasets.decoded import DecodedImages
 from flstudy.population.datasets.images import Images
 
 
-@dataclass
-class TinyImageNet(Images):
+@dataclass(frozen=True, kw_only=True)
+class TinyImageNet(DecodedImages, Images):
     """Tiny ImageNet (Le & Yang 2015): 110,000 colour images of 64×64 in 200 classes, pooled.
 
     They are the 100,000 of training and the 10,000 of validation; those of testing have no published labels. Labels
@@ -27,9 +26,7 @@ class TinyImageNet(Images):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("le2015",)
-
-    size: ClassVar[tuple[int, int, int]] = (3, 64, 64)
-    labels: ClassVar[int] = 200
+    shape, classes = (3, 64, 64), 200
     mean: ClassVar[tuple[float, ...]] = (0.4802, 0.4481, 0.3975)
     deviation: ClassVar[tuple[float, ...]] = (0.2770, 0.2691, 0.2821)
 
@@ -42,24 +39,17 @@ class TinyImageNet(Images):
         return "unpack tiny-imagenet-200.zip of Stanford University's CS231n (about 240 MB) into root"
 
     def read(self) -> tuple[Tensor, Tensor]:
-        if not self.folder.is_dir():
-            self.absent("folder", self.folder)
         names = sorted(line.strip() for line in self._lines("wnids.txt"))
-        if len(set(names)) != self.labels or len(names) != self.labels:
-            self.damaged(f"wnids.txt must name {self.labels} different classes, names {len(set(names))}")
+        if len(set(names)) != self.classes or len(names) != self.classes:
+            self.refuse(f"wnids.txt must name {self.classes} different classes, names {len(set(names))}")
         files, labels = [], []
         for path, label in (*self._training(names), *self._validation(names)):
             files.append(path)
             labels.append(label)
-        copy = Path(self.root) / "tiny-imagenet-200.npy"
-        how = Decoder("TinyImageNet", self.folder, copy, self.size, self._decoded, self.absent)
-        return decoded(files, how), torch.tensor(labels)
+        return self.decoded(files, Path(self.root) / "tiny-imagenet-200.npy"), torch.tensor(labels)
 
     def _lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        if not path.is_file():
-            self.absent("file", path)
-        return path.read_text().splitlines()
+        return self.existing(self.folder / name).read_text().splitlines()
 
     def _training(self, names: list[str]) -> Iterator[tuple[str, int]]:
         """Files below the folder and their labels."""
@@ -75,25 +65,18 @@ class TinyImageNet(Images):
         fewest = min(names, key=lambda name: counts[name])
         if counts[fewest] < max(counts.values()):
             most = max(counts.values())
-            self.damaged(f"train/{fewest}/images holds {counts[fewest]} JPEG files where other classes have {most}")
+            self.refuse(f"train/{fewest}/images holds {counts[fewest]} JPEG files where other classes have {most}")
 
     def _validation(self, names: list[str]) -> Iterator[tuple[str, int]]:
         number = {name: label for label, name in enumerate(names)}
         for row, line in enumerate(self._lines("val/val_annotations.txt"), start=1):
             file, name, *_ = (*line.split("\t"), "", "")
             if name not in number:
-                self.damaged(f"line {row} of val/val_annotations.txt must be a file and its class, got {line[:40]!r}")
+                self.refuse(f"line {row} of val/val_annotations.txt must be a file and its class, got {line[:40]!r}")
             yield f"val/images/{file}", number[name]
 
-    def _decoded(self, file: str) -> NDArray[Any]:
-        """uint8 [3, 64, 64]."""
-        from PIL import Image  # a study dependency, of torchvision's; the engine runs without it
-
-        try:
-            with Image.open(self.folder / file) as image:
-                pixels = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-        except (OSError, ValueError, SyntaxError) as error:
-            self.damaged(f"{file} is no image that can be read: {error}")
-        if pixels.shape != self.size:
-            self.damaged(f"{file} must be 64×64, is {pixels.shape[2]}×{pixels.shape[1]}")
+    def decode(self, file: str) -> NDArray[Any]:
+        pixels = self.image(file)
+        if pixels.shape != self.shape:
+            self.refuse(f"{file} must be 64×64, is {pixels.shape[2]}×{pixels.shape[1]}")
         return pixels

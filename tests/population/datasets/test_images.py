@@ -81,7 +81,9 @@ def test_two_rounds_from_the_files(name, tmp_path, monkeypatch):
     accept_any_checksum(monkeypatch)
     source = kind(root=str(tmp_path))
     shares = {"valid": 0.25, "test": 1 / 6}  # FLASH, App. A
-    population = Population(source, clients=5, participants=3, partition=BalancedDirichlet(0.6), **shares).settle((0,))
+    population = Population(source, clients=5, participants=3, partition=BalancedDirichlet(alpha=0.6), **shares).settle(
+        (0,)
+    )
     sizes = {split: {len(device[split]) for device in population.members[0]} for split in ("train", "valid", "test")}
     assert sizes == {"train": {70}, "valid": {30}, "test": {20}}
     assert population.cohort(1).batches.rows.shape == (1, 3, 4, 20)
@@ -134,7 +136,7 @@ def test_what_is_missing_or_damaged_is_named(name, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=rf"{name}: there is no file '{root / file}': {remedy}"):
         population.settle((0,))
     (root / file).write_bytes(content[: len(content) // 2])  # cut short, and not the published bytes
-    with pytest.raises(ValueError, match=rf"{name}: {root}.* is incomplete or damaged .*: {remedy}"):
+    with pytest.raises(ValueError, match=rf"{name}: {root}.* is not as published: .*; {remedy}"):
         population.settle((0,))
 
 

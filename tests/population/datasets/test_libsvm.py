@@ -33,18 +33,18 @@ def test_mnist_pools_its_two_files_and_pixels_lie_in_0_1(tmp_path):
     rng = np.random.default_rng(0)
     one = written(tmp_path, "mnist", rng.integers(0, 10, 30), 780, 255, rng)
     other = written(tmp_path, "mnist.t", rng.integers(0, 10, 10), 780, 255, rng)
-    population = Population(LibSvm("mnist", root=str(tmp_path)), clients=4, participants=2).settle((0,))
+    population = Population(LibSvm(name="mnist", root=str(tmp_path)), clients=4, participants=2).settle((0,))
     np.testing.assert_allclose(population.store.x.numpy(), np.concatenate([one, other]) / 255, rtol=1e-5)
     assert float(population.store.x.max()) <= 1
 
 
 def test_what_is_no_such_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=re.escape("name must be one of covtype, mnist, got 'a9a'")):
-        LibSvm("a9a")
+        LibSvm(name="a9a")
     with pytest.raises(ValueError, match="there is no folder"):
         LibSvm(root=str(tmp_path / "none")).load(0, 2)
     with pytest.raises(ValueError, match=r"there is no file .*mnist'"):
-        LibSvm("mnist", root=str(tmp_path)).load(0, 2)
+        LibSvm(name="mnist", root=str(tmp_path)).load(0, 2)
     rng = np.random.default_rng(0)
     for name, labels, features, said in (
         ("labels", [1, 8], 54, r"labels must be 1 … 7, got \[8.0\]"),

@@ -79,13 +79,13 @@ def test_a_device_has_at_most_the_largest_number_of_examples(name, files):
 
 def test_people_with_fewer_than_three_examples_are_nobody_s_devices(tmp_path):
     on_disk.write_emnist(tmp_path, [(9, 3), (1, 1), (2, 1)])
-    assert Emnist(str(tmp_path)).load(0, 2).owner.bincount().tolist() == [12, 3]
+    assert Emnist(root=str(tmp_path)).load(0, 2).owner.bincount().tolist() == [12, 3]
     with pytest.raises(ValueError, match=r"clients must be ≤ 2, the people with 3 or more examples in .*, got 3"):
-        Emnist(str(tmp_path)).load(0, 3)
+        Emnist(root=str(tmp_path)).load(0, 3)
 
 
 def test_emnist_is_as_published(files):
-    loaded = Emnist(str(files)).load(0, 5)
+    loaded = Emnist(root=str(files)).load(0, 5)
     with h5py.File(files / "fed_emnist_train.h5") as train, h5py.File(files / "fed_emnist_test.h5") as test:
         people = [[part["examples"][person] for part in (train, test)] for person in sorted(train["examples"])]
         for k, parts in enumerate(people):
@@ -158,7 +158,7 @@ def test_a_file_with_something_else_is_refused(name, tmp_path):
         source.load(0, 1)
     with h5py.File(tmp_path / first, "w") as file:
         file["other"] = 1
-    with pytest.raises(ValueError, match=r"it has no group 'examples' with one group per person; get them"):
+    with pytest.raises(ValueError, match=r"it has no group 'examples' with one group per person; set root"):
         source.load(0, 1)
     (tmp_path / first).write_text(json.dumps({"users": []}))
     with pytest.raises(ValueError, match="it is no HDF5 file that can be read"):
@@ -177,14 +177,14 @@ def test_images_of_another_kind_are_refused(contents, sentence, tmp_path):
     for name in Emnist().files():
         on_disk.write_people(tmp_path / name, {"f0000_14": contents})
     with pytest.raises(ValueError, match=rf"examples/f0000_14: {sentence}"):
-        Emnist(str(tmp_path)).load(0, 1)
+        Emnist(root=str(tmp_path)).load(0, 1)
 
 
 def test_text_that_is_none_is_refused(tmp_path):
     for name in Shakespeare().files():
         on_disk.write_people(tmp_path / name, {"ROLE": {"snippets": np.arange(4)}})
     with pytest.raises(ValueError, match="examples/ROLE: texts must be bytes, got int64"):
-        Shakespeare(str(tmp_path)).load(0, 1)
+        Shakespeare(root=str(tmp_path)).load(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ def test_words_are_judged_line_by_line(lines, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Emnist(selection=-1), "Emnist: selection must be ≥ 0, got -1"),
-        (lambda: Emnist(largest=2), r"Emnist: largest must be ≥ 3 \(train, valid, test\), got 2"),
-        (lambda: Shakespeare(length=0), "Shakespeare: length must be ≥ 1, got 0"),
-        (lambda: StackOverflow(vocabulary=0), "StackOverflow: vocabulary must be ≥ 1, got 0"),
-        (lambda: StackOverflow(length=0), "StackOverflow: length must be ≥ 1, got 0"),
-        (lambda: StackOverflow(parts=[]), r"parts must be different ones of train, held_out, test, got \[\]"),
-        (lambda: StackOverflow(parts=["test", "test"]), "parts must be different ones"),
+        (lambda: Emnist(selection=-1), r"Emnist: selection must lie in \[0, inf\), got -1"),
+        (lambda: Emnist(largest=2), r"Emnist: largest must lie in \[3, inf\), got 2"),
+        (lambda: Shakespeare(length=0), r"Shakespeare: length must lie in \[1, inf\), got 0"),
+        (lambda: StackOverflow(vocabulary=0), r"StackOverflow: vocabulary must lie in \[1, inf\), got 0"),
+        (lambda: StackOverflow(length=0), r"StackOverflow: length must lie in \[1, inf\), got 0"),
+        (lambda: StackOverflow(parts=[]), r"parts must be one or more different ones, got \[\]"),
+        (lambda: StackOverflow(parts=["test", "test"]), "parts must be one or more different ones"),
     ],
 )
 def test_bad_values_are_refused(make, sentence):

@@ -112,9 +112,9 @@ def test_contents_of_another_kind_are_refused(contents, sentence):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"tags": 0}, "StackOverflowTags: tags must be ≥ 1, got 0"),
-        ({"length": 0}, "StackOverflowTags: length must be ≥ 1, got 0"),
-        ({"parts": []}, "StackOverflowTags: parts must be different ones"),
+        ({"tags": 0}, r"StackOverflowTags: tags must lie in \[1, inf\), got 0"),
+        ({"length": 0}, r"StackOverflowTags: length must lie in \[1, inf\), got 0"),
+        ({"parts": []}, "StackOverflowTags: parts must be one or more different ones"),
     ],
 )
 def test_bad_values_are_refused(more, sentence):

@@ -35,8 +35,8 @@ def files(published, tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """Names of the files that have been decoded."""
-    names, decode = [], TinyImageNet._decoded
-    monkeypatch.setattr(TinyImageNet, "_decoded", lambda self, file: names.append(file) or decode(self, file))
+    names, decode = [], TinyImageNet.decode
+    monkeypatch.setattr(TinyImageNet, "decode", lambda self, file: names.append(file) or decode(self, file))
     return names
 
 
@@ -163,7 +163,7 @@ def first_class(files):
         ),
         (
             lambda folder: (folder / "val/images/val_3.JPEG").write_bytes(b"\xff\xd8\xff"),
-            r"incomplete or damaged \(val/images/val_3.JPEG is no image that can be read: .*\); get it anew: unpack",
+            r"not as published: val/images/val_3.JPEG is no image that can be read: .*; unpack",
         ),
         (
             lambda folder: Image.new("RGB", (32, 64)).save(folder / "val/images/val_3.JPEG"),

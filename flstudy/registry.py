@@ -1,0 +1,28 @@
+"""Classes that a config can name by their short names. A room imports its own modules when it is imported itself, so
+that a new method, data set or drift is one more file. Imports the standard library only."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def named(base: type) -> dict[str, type[Any]]:
+    """The concrete classes below one by name, those defined by users included."""
+    found = {cls.__name__: cls for cls in descendants(base) if not inspect.isabstract(cls)}
+    return dict(sorted(found.items()))
+
+
+def descendants(base: type) -> Iterator[type[Any]]:
+    """All classes that inherit from one."""
+    children: list[type[Any]] = base.__subclasses__()
+    for child in children:
+        yield child
+        yield from descendants(child)
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import all modules of a package, so that the classes in them are known."""
+    for module in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(module.name)
