@@ -48,7 +48,7 @@ HIDDEN = {  # bases of what can be named
         "DatedDrift",
         "Availability",
     ),
-    "Controller",
+    *("Controller", "Detector"),
     *("Schedule", "DataStream"),
     *("Dataset", "FileDataset", "DecodedImages", "Natural", "Images", "TorchvisionImages", "Cifar", "Idx", "InMemory"),
     "ResNet",

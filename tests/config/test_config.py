@@ -32,9 +32,9 @@ REFUSED = [
     ({"algorithm.beta1": 1.0}, "algorithm.beta1 must lie in [0, 1), got 1.0"),
     ({"algorithm.weighting": "unifrom"}, "must be one of examples, uniform, got 'unifrom': did you mean 'uniform'?"),
     ({"compile": "yes please"}, "compile must be true, false or auto, got 'yes please'"),
-    ({"population.partition.alpha": -1}, "Dirichlet: alpha must lie in (0, inf), got -1"),
+    ({"population.partition.alpha": -1}, "population.partition.alpha must lie in (0, inf), got -1"),
     ({"population.participants": 50}, "participants must be ≤ clients (20), got 50"),
-    ({"population.drift.p_drift": 1.5}, "SuddenDrift: p_drift must lie in [0, 1], got 1.5"),
+    ({"population.drift.p_drift": 1.5}, "population.drift.p_drift must lie in [0, 1], got 1.5"),
     ({"rounds": 10}, "population.drift.round must be ≤ rounds (10), got 31"),
     (
         {"population.drift": "RecurrentDrift", "population.drift.round": 5, "population.drift.back": 99},

@@ -55,7 +55,7 @@ REFUSED = [
     ),
     (
         {**PRIVATE, "population.sampling": "poisson", "population.participants": 0},
-        r"Population: participants must lie in \[1, inf\), got 0",
+        "population.participants must lie in [1, inf), got 0",
     ),
 ]
 
