@@ -1,4 +1,6 @@
-"""Law: the executors agree. trainer ≡ sequential ≡ vectorised, in float64 to 1e-12 over three rounds."""
+"""Law: the executors agree. trainer ≡ threads ≡ sequential ≡ vectorised, in float64 to 1e-12 over three rounds."""
+
+import functools
 
 import pytest
 import torch
@@ -10,9 +12,13 @@ from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, Vgg
 
 from ..worlds import CLASSES, FEATURES, SEEDS, SIZES, difference, drifting, examples, measured, run, state, wide, world
 from .cases import settings
+from .sides import covering, device_side
 
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
 CASES = settings()
+PLAIN = [name for name in CASES if name.endswith("plain")]
+EVERY_SIDE = covering(CASES)  # for trainer and threads, which see the device's part of a method only
+EVERY_PLAIN_SIDE = covering({name: CASES[name] for name in PLAIN})
 LOCAL = ("train/loss", "fit/steps", "fit/epochs")
 
 
@@ -34,20 +40,28 @@ def agree(modules, bound):
         assert torch.equal(measured(first, "fit/steps"), measured(other, "fit/steps"))
 
 
+@functools.cache
+def specified(name):
+    """The case's sequential run, which is what all others are held to."""
+    return runs(CASES[name], ["sequential"])[0]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_executors_agree_in_double_precision(name):
-    agree(runs(CASES[name]), 1e-12)
+    others = ["vectorized", *(["threads", "trainer"] if name in EVERY_SIDE else [])]
+    agree([specified(name), *runs(CASES[name], others)], 1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("plain")])
+@pytest.mark.parametrize("name", PLAIN)
 def test_executors_agree_where_ten_of_thirty_take_part_in_three_replicas(name):
     agree(runs(CASES[name], ("sequential", "vectorized"), wide, seeds=SEEDS), 1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("plain")])
+@pytest.mark.parametrize("name", PLAIN)
 def test_executors_agree_in_single_precision(name):
+    executors = EXECUTORS if name in EVERY_PLAIN_SIDE else EXECUTORS[:2]
     single = {"precision": "32-true", "seeds": (0,), "population": lambda: drifting(dataset=floats())}
-    first, *others = runs(CASES[name], **single)
+    first, *others = runs(CASES[name], executors, **single)
     assert first.server.x.dtype == torch.float32
     for other in others:
         for a, b in zip(first.server, other.server, strict=True):
@@ -149,19 +163,16 @@ def test_executors_agree_when_inputs_change(change):
 
 
 @pytest.mark.usefixtures("without_compiler")
-@pytest.mark.parametrize(
-    ("name", "loops"), [*((name, True) for name in CASES), *((name, False) for name in CASES if "plain" in name)]
-)
+@pytest.mark.parametrize(("name", "loops"), [*((name, True) for name in CASES), *((name, False) for name in PLAIN)])
 def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
     """All of the compiled path but the compiler: finished lanes that are masked until half of them are done,
     hyper-parameters as tensors; for CPUs a loop, for GPUs fixed numbers of steps."""
     monkeypatch.setattr(programs.Programs, "looped", loops)
-    plain = runs(CASES[name], ["sequential"])
-    masked = runs(CASES[name], ["vectorized"], compile=True)
-    agree([*plain, *masked], 1e-12)
+    plain, *masked = specified(name), *runs(CASES[name], ["vectorized"], compile=True)
+    agree([plain, *masked], 1e-12)
     assert masked[0].executor.programs.compiled
     assert programs.compilations() >= 1
-    assert measured(masked[0], "fit/lane_utilization").max() < 1 == measured(plain[0], "fit/lane_utilization").min()
+    assert measured(masked[0], "fit/lane_utilization").max() < 1 == measured(plain, "fit/lane_utilization").min()
 
 
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
@@ -199,3 +210,16 @@ def test_executors_agree_on_arrivals_of_new_classes_under_a_penalty(algorithm, p
     assert masked[0].executor.programs.compiled
     free = runs(algorithm, ["sequential"], **{**task, "task": Logistic((FEATURES,), CLASSES)})
     assert difference(state(plain[0]), state(free[0])) > 1e-3
+
+
+def test_every_method_and_every_device_rule_is_among_the_cases_of_the_trainer():
+    """What `covering` chooses, told for a few whose answer is known: methods that differ on the server alone share
+    one place, each of those with a device's part of its own has one."""
+    sides = {name: device_side(algorithm) for name, algorithm in CASES.items()}
+    assert sides["FedAvg plain"] == sides["FedAdam plain"] == sides["fedyogi corrected"]
+    for one, other in [("FedProx", "FedAvg"), ("Scaffold", "FedAvg"), ("Moon", "FedAvg"), ("Mime", "MimeLite")]:
+        assert sides[f"{one} plain"] - sides[f"{other} plain"], one
+    for how in ("decay and clipping", "early stopping", "momentum"):
+        assert sides[f"FedAvg {how}"] - sides["FedAvg plain"], how
+    chosen = set().union(*(sides[name] for name in EVERY_SIDE))
+    assert all(side <= chosen for side in sides.values())
