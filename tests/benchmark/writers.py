@@ -7,7 +7,6 @@ the attempts that the database refused because another process was writing.
 
 import argparse
 import logging
-import multiprocessing
 import sqlite3
 import tempfile
 import time
@@ -20,6 +19,7 @@ from flstudy.federation import Record
 from flstudy.tracking.content import round_values
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store, open_store, sqlite_file
+from tests.processes import store_writers
 
 WRITERS, RATE, SEEDS = 8, 20.0, [0, 44, 56]
 ROUND = [f"server/metric{n}" for n in range(12)] + ["train/loss", "fit/steps", "traffic/up_bytes", "time/round_s"]
@@ -88,10 +88,10 @@ def write(store: Store, number: int, seconds: float, rate: float, together: Any,
 def measure(folder: Path, seconds: float, writers: int = WRITERS, rate: float = RATE) -> list[tuple[Written, int]]:
     """What each process told, and how many rows of it are in the database."""
     store = open_store(f"sqlite:///{folder}/mlflow.db")
-    spawn = multiprocessing.get_context("spawn")
-    together, told = spawn.Barrier(writers), spawn.Queue()
+    forked = store_writers()
+    together, told = forked.Barrier(writers), forked.Queue()
     processes = [
-        spawn.Process(target=write, args=(store, number, seconds, rate, together, told)) for number in range(writers)
+        forked.Process(target=write, args=(store, number, seconds, rate, together, told)) for number in range(writers)
     ]
     for process in processes:
         process.start()

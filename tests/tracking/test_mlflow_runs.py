@@ -1,7 +1,6 @@
 """Runs: complete, found again, written by several processes at once, and never in the trial's way."""
 
 import math
-import multiprocessing
 import time
 
 import pytest
@@ -10,6 +9,7 @@ from flstudy.federation import Record
 from flstudy.tracking.content import environment, error_tags
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store, insert_values, open_store
+from tests.processes import store_writers
 
 SEEDS = [0, 44]
 
@@ -126,8 +126,8 @@ def test_a_store_that_is_gone_never_fails_the_trial(caplog):
 
 @pytest.mark.end_to_end
 def test_two_processes_write_to_one_sqlite_store(store):
-    spawn = multiprocessing.get_context("spawn")
-    writers = [spawn.Process(target=write, args=(store, f"process{i}", 300)) for i in range(2)]
+    forked = store_writers()
+    writers = [forked.Process(target=write, args=(store, f"process{i}", 300)) for i in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
