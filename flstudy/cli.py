@@ -1,21 +1,21 @@
-"""The command line: arguments only. Torch is imported after the config has passed its first look."""
+"""The command line: arguments only. Torch is imported after the config has passed the schema."""
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
-from flstudy.config.names import nearest
-from flstudy.config.precheck import ROOTS, precheck
-from flstudy.config.sections import ConfigError
-from flstudy.config.studies import named_study, resumed
+from flstudy.config.errors import ConfigError, nearest
 
 COMMANDS = {
+    "init": "a commented study to start from:   flstudy init [FILE]",
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
     "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]\n"
-    "          begin with another one's trials: flstudy tune CONFIG --known STUDY",
+    "          begin with another one's trials: flstudy tune CONFIG --import-from STUDY",
     "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
@@ -24,28 +24,30 @@ COMMANDS = {
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
     "costs": "what methods send, keep and compute: flstudy costs CONFIG [--algorithms FedAvg FedAda2 ...]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
-    "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|...",
+    "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|... [NAME]",
+    "schema": "the JSON Schema of configs:       flstudy schema [--path | --write]",
 }
-KINDS = {
-    "algorithms": "algorithm",
-    "datasets": "population.dataset",
-    "tasks": "task",
-    "partitions": "population.partition",
-    "drifts": "population.drift",
-    "availabilities": "population.availability",
-    "data-streams": "population.data_stream",
-    "changes": "population.drift.change",
-    "controllers": "controller",
-    "schedules": "schedule",
-    "samplers": "study.sampler",
-    "schedulers": "study.scheduler",
-}
-assert set(KINDS.values()) == set(ROOTS)
 ELSEWHERE = {
     "reproduce": "flstudy.reproduction.command",
     "costs": "flstudy.benchmark.costs",
     "bench": "flstudy.benchmark.command",
 }
+CHANGEABLE = (
+    *("study.trials", "study.budget.rounds", "study.budget.hours", "study.confirm.top", "study.confirm.seeds"),
+    *("study.failures.retries", "study.failures.round_timeout_s", "study.failures.most", "study.concurrent"),
+    *("study.resources.cpu", "study.resources.gpu", "study.register"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Arguments of one command; a mistake is one sentence."""
+
+    def __init__(self, command: str, description: str) -> None:
+        super().__init__(prog=f"flstudy {command}", description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise ConfigError(f"{self.prog}: {message}: see {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,18 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command not in COMMANDS:
             raise ConfigError(f"unknown command {command!r}{nearest(command, list(COMMANDS))}")
-        commands = {
-            "run": train,
-            "tune": train,
-            "report": report,
-            "studies": studies,
-            "show": show,
-            "sync": sync,
-            "ui": ui,
-            **dict.fromkeys(ELSEWHERE, elsewhere),
-            "list": list_names,
-        }
-        return commands[command](command, rest)
+        if command in ELSEWHERE:
+            code: int = import_module(ELSEWHERE[command]).main(rest)
+            return code
+        own = {"run": train, "tune": train, "list": list_names}
+        return (own.get(command) or globals()[command])(command, rest)
     except (ConfigError, ValueError) as error:
         if not isinstance(error, ConfigError) and type(error) is not ValueError:
             raise
@@ -88,36 +83,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
-    known = named_study(arguments, "--known") if command == "tune" else None
     resume = resumed(arguments) if command == "tune" else None
-    if resume is not None and known is not None:
-        raise ConfigError("--known is for a new study, --resume for one that stopped: leave out one of the two")
-    as_json = command == "tune" and "--json" in arguments
-    if as_json:
-        arguments.remove("--json")
-    path = str(resume / "study.yaml") if resume is not None else None
-    path = path or (arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
-    for place, option in enumerate(arguments):
-        if path is None and option.startswith("--config"):
-            path = option.partition("=")[2] or (arguments[place + 1] if place + 1 < len(arguments) else "")
-            del arguments[place : place + (1 if "=" in option else 2)]
-            break
-    asks = [option for option in arguments if option in ("-h", "--help") or option.startswith("--print_config")]
-    if path is None and not asks:
-        raise ConfigError(
-            f"flstudy {command} needs a config file, such as tune_configs/quick.yaml: see flstudy list configs"
-        )
-    if path is not None:
-        if not Path(path).is_file():
-            raise ConfigError(f"there is no config file {path!r}: see flstudy list configs")
-        precheck(path, arguments)
-    from flstudy.config.config import load
-    from flstudy.config.parser import build_parser, command_line, parse
+    source = study_after("--import-from", arguments) if command == "tune" else None
+    if resume is not None and source is not None:
+        raise ConfigError("--import-from is for a new study, --resume for one that stopped: leave out one of the two")
+    flags = {flag: flag in arguments for flag in ("-h", "--help", "--json", "--print_config")}
+    arguments = [argument for argument in arguments if argument not in flags]
+    path = None if resume is None else str(resume / "study.yaml")
+    if path is None and arguments and not arguments[0].startswith("-"):
+        path = arguments.pop(0)
+    path = path or _taken("--config", arguments)
+    if flags["-h"] or flags["--help"]:
+        from flstudy.config.help import print_help
 
-    if asks:
-        parse(build_parser(command), command_line(Path(path).read_text(), arguments) if path else arguments)
+        print_help(command, path, arguments)
         return 0
-    assert path is not None
+    if path is None:
+        raise ConfigError(
+            f"flstudy {command} needs a config file, such as tune_configs/quick.yaml: see flstudy list configs, or "
+            "flstudy init"
+        )
+    from flstudy.config.values import quick_check
+
+    values = quick_check(path, arguments)
+    if flags["--print_config"]:
+        import yaml
+
+        print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
+        return 0
+    from flstudy.config.config import load
+
     config = load(path, options=arguments, command=command)
     if command == "run":
         config.rehearse()
@@ -131,23 +126,63 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.study import run_study
 
-    return run_study(config, resume=resume, known=known, as_json=as_json)
+    return run_study(config, resume=resume, known=source, as_json=flags["--json"])
+
+
+def resumed(arguments: list[str]) -> Path | None:
+    """The folder of the study after ``--resume``, which is taken out of the arguments."""
+    folder = study_after("--resume", arguments)
+    if folder is None:
+        return None
+    from flstudy.config.values import pairs
+
+    if arguments and not arguments[0].startswith("-"):
+        raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
+    for key, _ in pairs([argument for argument in arguments if argument != "--json"]):
+        if key not in CHANGEABLE:
+            raise ConfigError(
+                f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
+            )
+    return folder
+
+
+def study_after(option: str, arguments: list[str]) -> Path | None:
+    """The folder of the study after an option, both of which are taken out of the arguments."""
+    value = _taken(option, arguments)
+    if value is None:
+        return None
+    folder = _study(value)
+    if not value or not (folder / "study.yaml").is_file():
+        raise ConfigError(f"{option}: there is no study {value!r}: see flstudy studies")
+    return folder
+
+
+def _taken(option: str, arguments: list[str]) -> str | None:
+    """The value of an option, both of which are taken out of the arguments."""
+    for place, argument in enumerate(arguments):
+        name, given, value = argument.partition("=")
+        if name == option:
+            value = value if given else (arguments[place + 1] if place + 1 < len(arguments) else "")
+            del arguments[place : place + (1 if given else 2)]
+            return value
+    return None
+
+
+def _study(given: str) -> Path:
+    """A study's folder by its path, or by its name under studies/."""
+    return Path(given) if Path(given).is_dir() and given else Path("studies") / given
 
 
 def report(command: str, arguments: list[str]) -> int:
     """``flstudy report``."""
-    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
-    if not rest or any(argument.startswith("-") for argument in rest):
-        print(
-            "usage: flstudy report STUDY [STUDY ...] [--json]\n\n"
-            "STUDY is a study's folder, or its name under studies/; several studies get a common report."
-        )
-        return 0 if "-h" in rest or "--help" in rest else 2
+    parser = Parser(command, "Ranking, tests, figures, a page, LaTeX and BibTeX, from the files of studies.")
+    parser.add_argument("studies", nargs="+", metavar="STUDY", help="its folder, or its name under studies/")
+    parser.add_argument("--json", action="store_true", help="print everything that was found as JSON")
+    given = parser.parse_args(arguments)
     from flstudy.reporting import report as make_report
 
-    given = [Path(argument) for argument in rest]
-    written = make_report(*(path if path.is_dir() else Path("studies") / path for path in given))
-    if as_json:
+    written = make_report(*map(_study, given.studies))
+    if given.json:
         print(json.dumps({**written.values, "page": str(written.page_path)}, indent=2))
     else:
         written.print()
@@ -156,39 +191,38 @@ def report(command: str, arguments: list[str]) -> int:
 
 def studies(command: str, arguments: list[str]) -> int:
     """``flstudy studies``."""
-    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
-    if len(rest) > 1 or (rest and rest[0].startswith("-")):
-        print("usage: flstudy studies [FOLDER] [--json]\n\nFOLDER holds study folders; default: studies.")
-        return 0 if rest[0] in ("-h", "--help") else 2
-    folder = Path(rest[0] if rest else "studies")
+    parser = Parser(command, "All studies of a folder with their state and best trial.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("studies"), help="holds study folders")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    given = parser.parse_args(arguments)
     from flstudy.reporting.listing import studies as list_studies
     from flstudy.reporting.listing import studies_cells
     from flstudy.reporting.report import terminal
 
-    entries = list_studies(folder)
-    if as_json:
+    entries = list_studies(given.folder)
+    if given.json:
         print(json.dumps(entries, indent=2))
     elif entries:
-        terminal().print(studies_cells(entries, folder).rich())
+        terminal().print(studies_cells(entries, given.folder).rich())
     else:
-        print(f"{folder} holds no study yet: start one with 'flstudy tune CONFIG'")
+        print(f"{given.folder} holds no study yet: start one with 'flstudy tune CONFIG'")
     return 0
 
 
 def show(command: str, arguments: list[str]) -> int:
     """``flstudy show``."""
-    as_json, rest = "--json" in arguments, [argument for argument in arguments if argument != "--json"]
-    if len(rest) != 2 or rest[0].startswith("-"):
-        print("usage: flstudy show STUDY TRIAL [--json]\n\nTRIAL is a trial's number, or best.")
-        return 0 if rest and rest[0] in ("-h", "--help") else 2
+    parser = Parser(command, "One trial: what it chose, its curve, its last values.")
+    parser.add_argument("study", metavar="STUDY", help="its folder, or its name under studies/")
+    parser.add_argument("trial", metavar="TRIAL", help="its number, or best")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    given = parser.parse_args(arguments)
     from flstudy.reporting.listing import find_trial, trial_cells, trial_entry
     from flstudy.reporting.load import load_study
     from flstudy.reporting.report import terminal
 
-    given = Path(rest[0])
-    results = load_study(given if given.is_dir() else Path("studies") / given)
-    entry = trial_entry(results, find_trial(results, rest[1]))
-    if as_json:
+    results = load_study(_study(given.study))
+    entry = trial_entry(results, find_trial(results, given.trial))
+    if given.json:
         print(json.dumps(entry, indent=2, default=str))
         return 0
     console = terminal()
@@ -201,22 +235,19 @@ def show(command: str, arguments: list[str]) -> int:
 
 def sync(command: str, arguments: list[str]) -> int:
     """``flstudy sync``."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(
-        prog="flstudy sync",
-        description="Tell MLflow what it has missed of studies, from their folders: runs, parameters, rounds, reports. "
+    parser = Parser(
+        command,
+        "Tell MLflow what it has missed of studies, from their folders: runs, parameters, rounds, reports. "
         "Doing it twice changes nothing.",
     )
-    parser.add_argument("studies", nargs="+", help="Study folders, or their names under studies/.")
-    parser.add_argument("--store", type=str | None, default=None, help="MLflow tracking URI; default: the study's own.")
-    options = parser.parse_args(arguments)
-    folders = [given if given.is_dir() else Path("studies") / given for given in map(Path, options.studies)]
+    parser.add_argument("studies", nargs="+", metavar="STUDY", help="its folder, or its name under studies/")
+    parser.add_argument("--store", help="MLflow tracking URI; default: the study's own")
+    given = parser.parse_args(arguments)
     from flstudy.reporting.listing import standing
     from flstudy.tracking.store import open_store, without_password
     from flstudy.tracking.sync import sync_study
 
-    for folder in folders:
+    for folder in map(_study, given.studies):
         state = standing(folder)
         if not (folder / "study.yaml").is_file() or "study_id" not in state:
             raise ConfigError(f"there is no study {str(folder)!r} that was started: see flstudy studies")
@@ -224,7 +255,7 @@ def sync(command: str, arguments: list[str]) -> int:
             raise ConfigError(
                 f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
             )
-        store = open_store(options.store or state.get("store"))
+        store = open_store(given.store or state.get("store"))
         shown = without_password(store.uri)
         try:
             print(f"{folder.name}: {sync_study(folder, store)} ({shown})")
@@ -237,35 +268,62 @@ def sync(command: str, arguments: list[str]) -> int:
 
 def ui(command: str, arguments: list[str]) -> int:
     """``flstudy ui``."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog="flstudy ui", description="Serve the MLflow UI on 127.0.0.1.")
-    parser.add_argument("--store", type=str | None, default=None, help="MLflow tracking URI; default mlflow_tracking/.")
-    parser.add_argument("--port", type=int, default=5000, help="Port on 127.0.0.1.")
-    options = parser.parse_args(arguments)
+    parser = Parser(command, "Serve the MLflow UI on 127.0.0.1.")
+    parser.add_argument("--store", help="MLflow tracking URI; default mlflow_tracking/")
+    parser.add_argument("--port", type=int, default=5000, help="on 127.0.0.1")
+    given = parser.parse_args(arguments)
     from flstudy.tracking.ui import serve_ui
 
-    serve_ui(options.store, options.port)
+    serve_ui(given.store, given.port)
     return 0
-
-
-def elsewhere(command: str, arguments: list[str]) -> int:
-    """A command that parses its own arguments."""
-    code: int = import_module(ELSEWHERE[command]).main(arguments)
-    return code
 
 
 def list_names(command: str, arguments: list[str]) -> int:
     """``flstudy list``."""
-    from flstudy.config import catalogue
+    from flstudy.config.help import KINDS, print_list
 
     kinds = [*KINDS, "configs"]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: flstudy list {'|'.join(kinds)}")
+        print(f"usage: flstudy list {'|'.join(kinds)} [NAME]\n\nWith a NAME: its arguments.")
         return 0 if arguments else 2
     if arguments[0] not in kinds:
         raise ConfigError(f"flstudy list knows no {arguments[0]!r}{nearest(arguments[0], kinds)}")
-    catalogue.show(KINDS.get(arguments[0]))
+    print_list(*arguments[:2])
+    return 0
+
+
+def init(command: str, arguments: list[str]) -> int:
+    """``flstudy init``."""
+    parser = Parser(command, "Write a commented study to start from, which editors complete and check.")
+    parser.add_argument("file", nargs="?", type=Path, default=Path("study.yaml"), help="default: study.yaml")
+    path: Path = parser.parse_args(arguments).file
+    if path.exists():
+        raise ConfigError(f"there is a file {str(path)!r} already: name another one")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {str(path.parent)!r}: make it first")
+    from flstudy.config.help import starter
+
+    path.write_text(starter(), encoding="utf-8")
+    print(f"{path}: try it with 'flstudy tune {path}'")
+    return 0
+
+
+def schema(command: str, arguments: list[str]) -> int:
+    """``flstudy schema``."""
+    parser = Parser(command, "Print the JSON Schema of configs, for editors and scripts.")
+    parser.add_argument("--path", action="store_true", help="print only where its file is")
+    parser.add_argument("--write", action="store_true", help="make the file anew from the classes, after a change")
+    given = parser.parse_args(arguments)
+    from flstudy.config.schema import PATH, text
+
+    if given.write:
+        PATH.write_text(text(), encoding="utf-8")
+    print(
+        PATH if given.path or given.write else PATH.read_text(encoding="utf-8"),
+        end="\n" if given.path or given.write else "",
+    )
+    if not (given.path or given.write):
+        print(f"# {PATH}", file=sys.stderr)
     return 0
 
 

@@ -113,7 +113,6 @@ def test_algorithms_import_torch_and_their_own_room_only():
 def test_the_engine_needs_no_study_tools_at_import():
     others = {
         "sklearn",
-        "jsonargparse",
         "yaml",
         "pyarrow",
         "matplotlib",

@@ -4,17 +4,15 @@ FedAda² (Lee et al. 2024), Table 2, measured: one round of every method is play
 states of its devices' optimizers are counted.
 """
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jsonargparse import ArgumentParser
-
 from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.memory import device_memory
-from flstudy.config import ConfigError
+from flstudy.config import ConfigError, nearest
 from flstudy.config.config import Config, StopRun, load
-from flstudy.config.names import nearest
 from flstudy.federation import Record
 from flstudy.registry import named
 from flstudy.reporting.report import terminal

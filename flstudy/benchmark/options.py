@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flstudy.benchmark.workloads import EXECUTORS, WORKLOADS
-from flstudy.config.names import nearest
+from flstudy.config import nearest
 
 ACCELERATORS = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")

@@ -1,34 +1,34 @@
-"""Configs: YAML files and options, parsed, checked and built into objects. Names load when they are asked for: the
-sections are plain data, the parser needs torch."""
+"""Configs: YAML files and options, checked and built into objects. Names load when they are asked for: a mistake is
+found by the schema, without torch."""
 
 from typing import TYPE_CHECKING, Any
 
-from flstudy.config.sections import (
-    Asha,
-    Budget,
-    CmaEs,
-    ConfigError,
-    Confirm,
-    Failures,
-    GaussianProcess,
-    GridSearch,
-    HyperBand,
-    MedianStopping,
-    Nsga2,
-    Objective,
-    Pbt,
-    RandomSearch,
-    Resources,
-    Run,
-    Sampler,
-    Scheduler,
-    Study,
-    Tpe,
-    TwoStep,
-)
+from flstudy.config.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from flstudy.config.config import Config, StopRun, load
+    from flstudy.config.sections import (
+        Asha,
+        Budget,
+        CmaEs,
+        Confirm,
+        Failures,
+        GaussianProcess,
+        GridSearch,
+        HyperBand,
+        MedianStopping,
+        Nsga2,
+        Objective,
+        Pbt,
+        RandomSearch,
+        Resources,
+        Run,
+        Sampler,
+        Scheduler,
+        Study,
+        Tpe,
+        TwoStep,
+    )
 
 __all__ = [
     "Asha",
@@ -55,12 +55,17 @@ __all__ = [
     "Tpe",
     "TwoStep",
     "load",
+    "nearest",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("Config", "StopRun", "load"):
         from flstudy.config import config
 
         return getattr(config, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flstudy.config import sections
+
+    return getattr(sections, name)

@@ -1,21 +1,22 @@
 """A validated config: what `run`, `tune` and a study's trials are built from."""
 
+import contextlib
 import copy
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import lightning as L
 import torch
-import yaml
-from jsonargparse import ArgumentParser, Namespace
 
-from flstudy.config.checks import check, check_work
-from flstudy.config.parser import arguments, build_parser, command_line, parse, short
-from flstudy.config.precheck import pairs, precheck
-from flstudy.config.sections import ConfigError, Run, Study
+from flstudy.config.errors import ConfigError
+from flstudy.config.objects import chosen, section
+from flstudy.config.rules import Parts, check_parts, check_work
+from flstudy.config.sections import Run, Settings, Study
+from flstudy.config.values import completed, content_of, flat, merged, pairs, read
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -29,57 +30,77 @@ class StopRun(Exception):
 class Config:
     """A parsed and checked config.
 
+    Its values are completed once, its parts built once: the first run takes those that were checked, any further one
+    fresh ones, since a population and a task change as they are used.
+
     Attributes:
         path: the YAML file.
-        values: jsonargparse's namespace.
-        study: the study section.
-        rounds: federated rounds.
-        seeds: one per replica.
+        content: its text; a file edited while a study runs must not change its later trials.
+        options: of the command line.
+        overrides: keys with values that go before both.
         command: what it is for, ``run`` or ``tune``.
+        settings: the keys at the top.
+        study: the study section.
+        run_section: the run section.
+        recovery: the recovery section.
     """
 
     def __init__(
         self, path: str, content: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run"
     ) -> None:
-        # The content is kept: a file edited while a study runs must not change its later trials.
         self.path, self.content, self.options, self.overrides = path, content, list(options), dict(overrides)
         self.command = command
-        self._plain: dict[str, Any] = {}  # filled when it is asked for
-        asked = [*self.options, *arguments(self.overrides)]
-        self.values = parse(self._parser, command_line(content, [*preset(content, asked), *asked]))
-        objects = self._objects()
-        self.study: Study = objects.study
-        self.run_section: Run = objects.run
-        self.recovery: Recovery = objects.recovery
-        self.rounds: int = self.values.rounds
-        self.seeds: list[int] = self.values.seeds
-        self.store: str | None = self.values.store
-        check(self, objects)
+        _importable(path)
+        self._values = self._completed({})
+        self._parts: Parts | None = None
+        self._used = False
+        with self._refusing():
+            self.settings: Settings = section("", {name: self._values[name] for name in Settings.__dataclass_fields__})
+            self.study: Study = section("study", self._values["study"])
+            self.run_section: Run = section("run", self._values["run"])
+            self.recovery: Recovery = section("recovery", self._values["recovery"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the parts, which every process builds for itself."""
+        return {**self.__dict__, "_parts": None, "_used": False}
 
     @property
-    def _parser(self) -> ArgumentParser:
-        return build_parser(self.command)
+    def rounds(self) -> int:
+        """Federated rounds."""
+        return self.settings.rounds
+
+    @property
+    def seeds(self) -> list[int]:
+        """One per replica."""
+        return self.settings.seeds
+
+    @property
+    def store(self) -> str | None:
+        """MLflow's tracking URI."""
+        return self.settings.store
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
+    def _completed(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        given = [*pairs(self.options), *self.overrides.items(), *overrides.items()]
+        return completed(merged(read(self.content, self.path), given), imports=True)
+
     def plain(self) -> dict[str, Any]:
         """Nested plain values, to be written as YAML and loaded again."""
-        if not self._plain:
-            values = self.values.clone()
-            values.pop("config", None)
-            self._plain = yaml.safe_load(
-                self._parser.dump(values, skip_link_targets=True, skip_validation=True, skip_none=False)
-            )
-        return copy.deepcopy(self._plain)
+        return copy.deepcopy(self._values)
 
     def flat(self) -> dict[str, Any]:
         """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
-        plain = self.plain()
-        return dict(_flatten({key: value for key, value in plain.items() if key not in ("study", "run", "store")}))
+        return dict(flat({key: one for key, one in self.plain().items() if key not in ("study", "run", "store")}))
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""
         return key in self.flat()
+
+    def keys_of(self, overrides: Mapping[str, Any]) -> frozenset[str]:
+        """The keys that this config has with some changed; nothing is built."""
+        values = self._completed(overrides)
+        return frozenset(dict(flat({key: one for key, one in values.items() if key not in ("study", "run", "store")})))
 
     def tags(self) -> dict[str, str]:
         """What a run is filtered by."""
@@ -89,15 +110,15 @@ class Config:
 
     def events(self) -> list[Event]:
         """What happens to the world within the config's rounds."""
-        return self._objects().population.events(self.rounds)  # type: ignore[no-any-return]
+        return self.parts.population.events(self.rounds)
 
     def drift_rounds(self) -> list[int]:
         """Rounds (from 1) of the world's drifts."""
-        return [event.round for event in self._objects().population.drifts(self.rounds)]
+        return [event.round for event in self.parts.population.drifts(self.rounds)]
 
     def session_rounds(self) -> list[int]:
         """Rounds with which sessions begin, but for the first."""
-        return [event.round for event in self._objects().population.sessions(self.rounds)]
+        return [event.round for event in self.parts.population.sessions(self.rounds)]
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Config":
         """The same config with some keys changed.
@@ -105,16 +126,49 @@ class Config:
         Raises:
             ConfigError: for a key or value that it does not allow.
         """
-        return Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self.command)
+        return Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self.command).checked()
 
-    # ---- checking ----------------------------------------------------------------------------------------------------
+    # ---- building ----------------------------------------------------------------------------------------------------
 
-    def _objects(self) -> Namespace:
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What constructors refuse is the user's to mend."""
         try:
-            return self._parser.instantiate(self.values)
+            yield
         except (ValueError, TypeError) as error:
-            cause = error.__cause__ if isinstance(error.__cause__, ValueError) else error
-            raise ConfigError(f"{self.path}: {cause}") from error
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{self.path}: {error}") from error
+
+    def _build(self) -> Parts:
+        values = self._values
+        with self._refusing():
+            population = section("population", values["population"])
+            return Parts(
+                population,
+                chosen(values["task"], population.dataset),
+                *(chosen(values[key]) for key in ("algorithm", "controller", "schedule")),
+                *(section(key, values[key]) for key in ("wireless", "regret", "privacy")),
+            )
+
+    @property
+    def parts(self) -> Parts:
+        """The parts as they were built first: to be looked at."""
+        if self._parts is None:
+            self._parts = self._build()
+        return self._parts
+
+    def checked(self) -> Self:
+        """This config, whose parts were built and held against each other.
+
+        Raises:
+            ConfigError: what a constructor refused, or a rule between parts.
+        """
+        try:
+            check_parts(self, self.parts)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        return self
 
     def rehearse(self) -> dict[str, CachedDataset]:
         """Load, partition and split the data of every seed, so that an impossible world fails before any work.
@@ -125,35 +179,38 @@ class Config:
         Raises:
             ConfigError: what the data set or the partition said, or of work that its devices are too small for.
         """
-        cache, objects = DatasetCache(), self._objects()
+        cache = DatasetCache()
+        with self._refusing():
+            population = section("population", self._values["population"])
         try:
             with installed(cache):
-                objects.population.settle(self.seeds)
+                population.settle(self.seeds)
         except (ValueError, OSError, ImportError) as error:
             raise ConfigError(f"{self.path}: {error}") from error
-        check_work(objects)
+        check_work(self.parts.algorithm, population)
         return dict(cache.own)
 
-    # ---- running -----------------------------------------------------------------------------------------------------
-
     def build(self) -> tuple[Coordinator, Population]:
-        """A coordinator and its population."""
-        objects, values = self._objects(), self.values
+        """A coordinator and its population, which no other run has."""
+        parts = self._build() if self._used else self.parts
+        self._used = True
         coordinator = Coordinator(
-            objects.task,
-            objects.algorithm,
+            parts.task,
+            parts.algorithm,
             seeds=self.seeds,
-            initial=values.initial,
-            executor=values.executor,
-            compile=values.compile,
-            max_lanes=values.max_lanes,
-            wireless=objects.get("wireless"),
-            regret=objects.get("regret"),
-            privacy=objects.get("privacy"),
-            schedule=objects.get("schedule"),
-            controllers=() if objects.get("controller") is None else (objects.controller,),
+            initial=self.settings.initial,
+            executor=self.settings.executor,
+            compile=self.settings.compile,
+            max_lanes=self.settings.max_lanes,
+            wireless=parts.wireless,
+            regret=parts.regret,
+            privacy=parts.privacy,
+            schedule=parts.schedule,
+            controllers=parts.controllers,
         )
-        return coordinator, objects.population
+        return coordinator, parts.population
+
+    # ---- running -----------------------------------------------------------------------------------------------------
 
     def trainer(
         self, callbacks: Sequence[L.Callback] = (), *, progress: bool = False, checkpoints: bool = False
@@ -161,11 +218,11 @@ class Config:
         """An ordinary Lightning Trainer for this config's rounds."""
         return L.Trainer(
             max_epochs=self.rounds,
-            accelerator=self.values.accelerator,
+            accelerator=self.settings.accelerator,
             devices=1,
-            precision=self.values.precision,
+            precision=self.settings.precision,
             callbacks=list(callbacks),
-            check_val_every_n_epoch=self.values.evaluate_every,
+            check_val_every_n_epoch=self.settings.evaluate_every,
             enable_checkpointing=checkpoints,
             enable_progress_bar=progress,
             enable_model_summary=False,
@@ -189,7 +246,7 @@ class Config:
             progress: show Lightning's progress bar.
             resume: a checkpoint to go on from.
         """
-        torch.set_float32_matmul_precision(self.values.matmul)
+        torch.set_float32_matmul_precision(self.settings.matmul_precision)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its banners are not about this run
         for noise in (".*LeafSpec.*", ".*exists and is not empty.*", ".*does not have many workers.*"):
             warnings.filterwarnings("ignore", noise)
@@ -219,45 +276,23 @@ class OnRound(L.Callback):
 def load(
     path: str | Path, overrides: Mapping[str, Any] | None = None, *, options: Sequence[str] = (), command: str = "run"
 ) -> Config:
-    """Parse and check a config.
+    """Parse, build and check a config.
 
     Args:
         path: YAML file.
         overrides: config keys with values that replace the file's.
         options: command-line options that do the same.
-        command: whose help and messages to use, ``run`` or ``tune``.
+        command: what it is for, ``run`` or ``tune``.
 
     Raises:
         ConfigError: one sentence naming key, value, domain and next step.
     """
-    if not Path(path).is_file():
-        raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
-    precheck(path, [*options, *arguments(overrides or {})])
-    return Config(str(path), Path(path).read_text(), options, overrides or {}, command)
+    content_of(path)
+    return Config(str(path), Path(path).read_text(encoding="utf-8"), options, overrides or {}, command).checked()
 
 
-def preset(content: str, asked: Sequence[str]) -> list[str]:
-    """Options that give the algorithm that a file and these options choose its values of ``study.presets``."""
-    written = yaml.safe_load(content)
-    presets = (written.get("study") or {}).get("presets") or {}
-    if not presets:
-        return []
-    given = written.get("algorithm")
-    path = given.get("class_path") if isinstance(given, Mapping) else given
-    chosen = next((value for key, value in reversed(list(pairs(asked))) if key == "algorithm"), path)
-    said = dict(_flatten(written)) if short(chosen) == short(path) else {}  # of the file's own algorithm it knows best
-    every = {key if "." in key else f"algorithm.{key}": v for key, v in presets.get(short(chosen), {}).items()}
-    values = {key: value for key, value in every.items() if key not in said}
-    return arguments({"algorithm": chosen, **values}) if values else []
-
-
-def _flatten(values: Any, prefix: str = "") -> Any:
-    """Dotted keys; class_path/init_args become the class's short name and its parameters."""
-    if isinstance(values, dict) and "class_path" in values:
-        yield prefix, values["class_path"].rpartition(".")[2]
-        values = values.get("init_args") or {}
-    if isinstance(values, dict) and (values or not prefix):
-        for key, value in values.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else key)
-    elif not (isinstance(values, dict) and prefix):
-        yield prefix, values
+def _importable(path: str) -> None:
+    """Classes in files beside the YAML can be named."""
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: a file of the user's hides no package

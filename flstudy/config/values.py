@@ -1,95 +1,537 @@
-"""What a config's values may be, as far as it can be told without importing torch."""
+"""The values of a config: read from YAML and options, checked against the schema, completed with its defaults.
 
-import ast
-from collections.abc import Mapping
-from typing import Any
+Nothing here imports torch. Classes of users are taken on trust until somebody asks for them to be imported.
+"""
 
-from flstudy.config.names import nearest
-from flstudy.config.sections import ConfigError
+import copy
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from flstudy.config.errors import ConfigError, nearest
+from flstudy.config.registry import ROOTS, locate
+from flstudy.config.schema import described, schema
 from flstudy.hyper import within
 
-DRIFT = "population.drift"
-WITHIN = ("round", "back", "until")  # rounds that a drift may name
+KINDS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a text", "null": "null"}
+KINDS |= {"array": "a list", "object": "keys and values"}
+TYPES = {bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",), type(None): ("null",)}
+TYPES |= {list: ("array",), tuple: ("array",), dict: ("object",)}
+SEARCH = "study.search"
+
+_users: dict[str, dict[str, Any]] = {}
+"""Definitions of users' classes and of what they are made of, by name."""
 
 
-def check_rounds(content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse a drift that comes after the last round: it would never happen.
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: 1e-3 is one, as editors have it."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def read(text: str, path: str = "the config") -> dict[str, Any]:
+    """The keys and values of a YAML file's text.
+
+    Raises:
+        ConfigError: it is no YAML, or something else.
+    """
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" in line {where.line + 1}" if where is not None else ""
+        raise ConfigError(f"{path} is not a YAML file that can be read: {str(error).splitlines()[0]}{line}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}")
+    return dict(content)
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """A number, bool or null on a command line, which may have been meant as a text."""
+
+    value: Any
+    text: str
+
+
+def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
+    """Keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
+    found, waiting = [], list(options)
+    while waiting:
+        option = waiting.pop(0)
+        if not option.startswith("--"):
+            raise ConfigError(f"options look like --key value, got {option!r}: write --KEY {option}")
+        key, given, text = option[2:].partition("=")
+        if not given:
+            text = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+        try:
+            value = yaml.load(text, _Loader)
+        except yaml.YAMLError:
+            value = text
+        scalar = value is not None and not isinstance(value, str | list | dict)
+        found.append(
+            (key.replace(".init_args", "").removesuffix(".class_path"), Given(value, text) if scalar else value)
+        )
+    return found
+
+
+def arguments(overrides: Mapping[str, Any]) -> list[str]:
+    """Overrides as options, of which a class comes before its own parameters."""
+    return [f"--{key}={_text(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))]
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) if isinstance(value, str | int) else repr(value)
+
+
+def merged(content: Mapping[str, Any], given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A file's content with keys replaced.
+
+    A class that differs from the file's starts from its own defaults: FedAvg must not silently run with the server
+    learning rate of another method. The class that a file or a key chooses gets its values of ``study.presets``, but
+    for those that are said.
+    """
+    nested, changes = copy.deepcopy(dict(content)), [pair for key, value in given for pair in _apart(key, value)]
+    changes = [*_preset(content, changes), *changes]
+    for key, value in sorted(changes, key=lambda change: change[0].count(".")):  # stable: the last word counts
+        _put(nested, key, value)
+    return nested
+
+
+def _apart(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A class with arguments as the class and its arguments."""
+    if key not in ROOTS or not isinstance(value, Mapping) or "class_path" not in value:
+        yield key, value
+        return
+    yield key, value["class_path"]
+    for name, argument in (value.get("init_args") or {}).items():
+        yield from _apart(f"{key}.{name}", argument)
+
+
+def _preset(content: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    study = content.get("study")
+    presets = study.get("presets") if isinstance(study, Mapping) else None
+    own = short(content.get("algorithm"))
+    chosen = next((value for key, value in reversed(changes) if key == "algorithm"), content.get("algorithm"))
+    values = presets.get(short(chosen)) if isinstance(presets, Mapping) else None
+    if not isinstance(values, Mapping):
+        return []
+    said = dict(flat(content)) if short(chosen) == own else {}  # of the file's own algorithm it knows best
+    every = {key if "." in str(key) else f"algorithm.{key}": value for key, value in values.items()}
+    path = chosen.get("class_path") if isinstance(chosen, Mapping) else chosen
+    return [("algorithm", path), *((key, value) for key, value in every.items() if key not in said)]
+
+
+def _put(nested: dict[str, Any], key: str, value: Any) -> None:
+    """Set one dotted key in nested content."""
+    key, more = key.removesuffix("+"), key.endswith("+")
+    parents, name = key.split(".")[:-1], key.rpartition(".")[2]
+    if key.startswith(f"{SEARCH}."):  # whose own keys have dots
+        parents, name = SEARCH.split("."), key.removeprefix(f"{SEARCH}.")
+    place, at = nested, ""
+    for parent in parents:
+        at = f"{at}.{parent}" if at else parent
+        below: Any = place.get(parent)
+        if at in ROOTS and (below is None or isinstance(below, str)):
+            below = below or ROOTS[at].default
+            if not below:
+                raise ConfigError(f"{key} needs a class, and {at} names none: give --{at} as well")
+            below = place[parent] = {"class_path": below}
+        elif not isinstance(below, Mapping):
+            below = place[parent] = {}
+        if "class_path" in below:
+            inside = below["init_args"] = below.get("init_args") or {}
+            below = inside
+        place = below
+    if more:
+        value = [*(place.get(name) or []), *(value if isinstance(value, list) else [value])]
+    if key not in ROOTS or value is None or short(place.get(name)) != short(value):
+        place[name] = value
+
+
+def short(given: Any) -> str:
+    """The class name in a class path, or in a mapping that has one."""
+    path = given.get("class_path") if isinstance(given, Mapping) else given
+    return str(path).rpartition(".")[2]
+
+
+def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values; a class is its short name under its key, and its arguments below."""
+    if isinstance(values, Mapping) and "class_path" in values:
+        yield prefix, short(values)
+        values = values.get("init_args") or {}
+    if isinstance(values, Mapping) and (values or not prefix):
+        for key, value in values.items():
+            yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
+    elif not (isinstance(values, Mapping) and prefix):
+        yield prefix, values
+
+
+# ---- against the schema ----------------------------------------------------------------------------------------------
+
+
+def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
+    """A config's values in the schema's order, checked, with all defaults.
 
     Args:
-        content: a config file's.
-        options: dotted keys and values that replace the file's.
+        content: of a file and its options.
+        imports: whether users' classes are imported, and their arguments checked and completed too.
 
     Raises:
-        ConfigError: one sentence.
+        ConfigError: one sentence with key, value, domain and next step.
     """
-    rounds = options.get("rounds", content.get("rounds"))
-    if not isinstance(rounds, int) or rounds < 1:
-        return  # for the parser to refuse
-    section = content.get("population")
-    drift = section.get("drift") if isinstance(section, Mapping) else None
-    values: dict[str, Any] = {}
-    if isinstance(drift, Mapping) and DRIFT not in options:  # naming a class starts from its own defaults
-        values = dict(drift.get("init_args") or {})
-    if isinstance(options.get(DRIFT), Mapping):
-        values = dict(options[DRIFT].get("init_args") or {})
-    values |= {key.removeprefix(f"{DRIFT}."): value for key, value in options.items() if key.startswith(f"{DRIFT}.")}
-    named = {f"{DRIFT}.{name}": values.get(name) for name in WITHIN}
-    schedule = values.get("schedule")
-    for device, changes in schedule.items() if isinstance(schedule, Mapping) else ():
-        for index, change in enumerate(changes if isinstance(changes, list) else (), start=1):
-            if isinstance(change, list | tuple) and change:
-                named[f"{DRIFT}.schedule: device {device}, entry {index}: round"] = change[0]
-    for name, number in named.items():
-        if isinstance(number, int) and number > rounds:
-            raise ConfigError(
-                f"{name} must be ≤ rounds ({rounds}), got {number}: raise rounds or let the drift come earlier"
-            )
+    values = _section("", schema(), content, imports)
+    _check_study(values, imports)
+    return values
 
 
-def check_value(key: str, value: Any, annotation: str, domain: str | None) -> None:
-    """Check a scalar against its annotation and domain.
+def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
+    """The values of a YAML file and options, checked without importing torch or anything of the user's.
 
     Raises:
-        ConfigError: one sentence.
+        ConfigError: as `completed`.
     """
-    kinds = [kind.strip() for kind in annotation.split("|")]
-    if (value is None and "None" in kinds) or len(kinds) > 2:
-        return
-    kind = kinds[0]
-    if kind == "int" and (isinstance(value, bool) or not isinstance(value, int)):
-        raise ConfigError(f"{key} must be an integer, got {value!r}")
-    if kind == "float":
-        number = _number(value)
-        if number is None:
-            raise ConfigError(f"{key} must be a number, got {value!r}")
-        value = number
-    others = [choice for kind in kinds[1:] if kind.startswith("Literal[") for choice in _choices(kind)]
-    if kind == "bool" and not isinstance(value, bool) and value not in others:
-        raise ConfigError(
-            f"{key} must be true{', ' if others else ' or '}{' or '.join(['false', *others])}, got {value!r}"
+    return completed(merged(content_of(path), pairs(options)), imports=False)
+
+
+def content_of(path: str | Path) -> dict[str, Any]:
+    """As `read`, of a file.
+
+    Raises:
+        ConfigError: likewise, and where there is none.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
+    try:
+        return read(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a YAML file that can be read: {error}") from error
+
+
+def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
+    """A value as the schema's node has it, defaults filled in.
+
+    Raises:
+        ConfigError: for one that the node does not take.
+    """
+    node = _branch(node, value)
+    kinds = [node["type"]] if isinstance(node.get("type"), str) else list(node.get("type", ()))
+    if isinstance(value, Given):
+        value = (
+            value.text
+            if kinds and not set(kinds) & set(TYPES.get(type(value.value), ())) and "string" in kinds
+            else value.value
         )
-    if kind.startswith("Literal["):
-        choices = _choices(kind)
-        if str(value) not in choices:
-            raise ConfigError(
-                f"{key} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices, else_say='')}"
+    if "x-root" in node:
+        return _chosen(key, node, value, imports)
+    if "enum" in node:
+        return _one_of(key, node["enum"], value)
+    given = TYPES.get(type(value), ())
+    if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
+        value, given = int(value), TYPES[int]
+    if kinds and not set(kinds) & set(given):
+        raise ConfigError(f"{key} must be {' or '.join(KINDS[kind] for kind in kinds)}, got {_said(value)}")
+    if "anyOf" in node:
+        every = [KINDS.get(dereferenced(part).get("type", ""), "a class") for part in node["anyOf"]]
+        raise ConfigError(f"{key} must be {' or '.join(every)}, got {_said(value)}")
+    if isinstance(value, Mapping) and "properties" in node and "additionalProperties" in node:
+        return _section(key, node, value, imports)
+    if isinstance(value, Mapping):
+        return _mapping(key, node, value, imports)
+    if isinstance(value, list | tuple):
+        return _list(key, node, value, imports)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if "x-domain" in node and not within(value, node["x-domain"]):
+            raise ConfigError(f"{key} must lie in {node['x-domain']}, got {_said(value)}")
+        return float(value) if kinds and "integer" not in kinds else value
+    return value
+
+
+def spelled(value: Any) -> str:
+    """A value as YAML has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _said(value: Any) -> str:
+    return spelled(value) if value is None or isinstance(value, bool) else repr(value)
+
+
+def dereferenced(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A node of the schema without references."""
+    while "$ref" in node:
+        place: Any = {"$defs": _Definitions()}
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            place = place[step]
+        node = place
+    return node
+
+
+class _Definitions(dict[str, Any]):
+    """flstudy's definitions, and users' that were imported."""
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = schema()["$defs"].get(name) or _users[name]
+        return found
+
+
+def _branch(node: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
+    """The node without references, and of several the one that a value's kind fits."""
+    node = dereferenced(node)
+    if "anyOf" not in node or "x-root" in node:
+        return node
+    kinds = TYPES.get(type(value.value if isinstance(value, Given) else value), ("object",))
+    for part in map(dereferenced, node["anyOf"]):
+        if ("x-root" in part and value is not None) or set(kinds) & {part.get("type")}:
+            return _branch(part, value)
+    sections = [part for part in map(dereferenced, node["anyOf"]) if "properties" in part or "x-root" in part]
+    return sections[0] if len(sections) == 1 else node
+
+
+def _one_of(key: str, choices: Sequence[Any], value: Any) -> Any:
+    if any(type(choice) is type(value) and choice == value for choice in choices):
+        return value
+    names = [spelled(choice) for choice in choices]
+    if True in [choice for choice in choices if isinstance(choice, bool)]:
+        raise ConfigError(f"{key} must be {', '.join(names[:-1])} or {names[-1]}, got {_said(value)}")
+    raise ConfigError(f"{key} must be one of {', '.join(names)}, got {_said(value)}{nearest(str(value), names, '')}")
+
+
+def _list(key: str, node: Mapping[str, Any], value: Sequence[Any], imports: bool) -> list[Any]:
+    parts = node.get("prefixItems")
+    least, most = node.get("minItems", 0), len(parts) if parts else node.get("maxItems", math.inf)
+    if not least <= len(value) <= most:
+        raise ConfigError(f"{key} must be a list of {least}{'' if most == least else ' or more'}, got {list(value)!r}")
+    nodes = parts or [node.get("items", {})] * len(value)
+    return [
+        check_value(f"{key}[{i}]", one, part, imports=imports)
+        for i, (one, part) in enumerate(zip(value, nodes, strict=True))
+    ]
+
+
+def _mapping(key: str, node: Mapping[str, Any], value: Mapping[Any, Any], imports: bool) -> dict[Any, Any]:
+    """Keys of the user's choice."""
+    numbers, found = "propertyNames" in node, {}
+    for name, one in value.items():
+        if numbers and not re.match(node["propertyNames"]["pattern"], str(name)):
+            raise ConfigError(f"{key} must have integers for keys, got {name!r}")
+        found[int(name) if numbers else name] = check_value(
+            f"{key}.{name}", one, node.get("additionalProperties") or {}, imports=imports
+        )
+    return found
+
+
+def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose: str = "") -> dict[str, Any]:
+    """The values of one class's arguments."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} must hold keys and values, got {_said(value)}")
+    known, found = node["properties"], {}
+    full = [f"{key}.{name}" if key else name for name in known]
+    rest = node.get("additionalProperties", False)
+    patterns = list(node.get("patternProperties", ()))
+    for name in value:
+        if name not in known and rest is False and not any(re.search(pattern, str(name)) for pattern in patterns):
+            own = f"{key}.{name}" if key else str(name)
+            raise ConfigError(f"unknown key {own!r}{whose}{nearest(own, full)}")
+    for (name, child), own in zip(known.items(), full, strict=True):
+        if name in value:
+            found[name] = check_value(own, value[name], child, imports=imports)
+        elif "default" in child:
+            found[name] = check_value(own, child["default"], child, imports=imports)
+        elif name in node.get("required", ()):
+            kinds = dereferenced(child).get("type")
+            kind = (
+                f", {KINDS[kinds]}{' in ' + child['x-domain'] if 'x-domain' in child else ''}"
+                if isinstance(kinds, str)
+                else ""
             )
-    if domain is None or not isinstance(value, int | float):
-        return
-    if not within(value, domain):
-        raise ConfigError(f"{key} must lie in {domain}, got {value}")
+            raise ConfigError(f"{own} must be given{whose.replace(' of ', ' with ')}{kind}: it has no default")
+    extra = {name: one for name, one in value.items() if name not in known}
+    return found | _mapping(key, {"additionalProperties": rest if isinstance(rest, Mapping) else {}}, extra, imports)
 
 
-def _choices(literal: str) -> list[str]:
-    """The values of a Literal annotation."""
-    return [str(choice) for choice in ast.literal_eval(f"[{literal[8:-1]}]")]
+# ---- classes -----------------------------------------------------------------------------------------------------
 
 
-def _number(value: Any) -> float | None:
-    """The value as a number: YAML reads 1e-3 as a string."""
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
+def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dict[str, Any]:
+    """A class and its arguments."""
+    known = node["x-classes"]
+    path = value.get("class_path") if isinstance(value, Mapping) else value
+    if not isinstance(path, str):
+        raise ConfigError(f"{key} must name a class, such as {known[0]}, got {_said(value)}")
+    given = (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
+    for name in value if isinstance(value, Mapping) else ():
+        if name not in ("class_path", "init_args"):
+            raise ConfigError(f"{key} must have class_path and init_args only, got {name!r}: put it under init_args")
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {_said(given)}")
+    name = path.rpartition(".")[2]
+    if "." in path and not path.startswith("flstudy."):
+        return _users_own(key, path, given) if imports else {"class_path": path, "init_args": dict(given)}
+    if name not in known:
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {name!r}{nearest(name, known)}")
+    return {"class_path": name, "init_args": _section(key, schema()["$defs"][name], given, imports, f" of {name}")}
+
+
+WRAPPERS = {"study.sampler": "OptunaSampler", "study.scheduler": "RayScheduler"}
+"""Classes of ours that carry one of Optuna's or Ray's, named by its path."""
+
+
+def _users_own(key: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's class, imported, and its arguments."""
+    name = path.rpartition(".")[2]
+    try:
+        cls = locate(path)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{key} must name a class that can be imported, got {path}: {error}") from error
+    base = ROOTS[key].accepts()
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        if key in WRAPPERS and WRAPPERS[key] in schema()["$defs"]:
+            wrapped = {"class_path": path, "init_args": dict(given)}
+            node = schema()["$defs"][WRAPPERS[key]]
+            return {"class_path": WRAPPERS[key], "init_args": _section(key, node, wrapped, True)}
+        raise ConfigError(f"{key} must name a subclass of {base.__name__}, got {path}")
+    return {"class_path": path, "init_args": _section(key, _definition(path, key), given, True, f" of {name}")}
+
+
+@functools.cache
+def _definition(path: str, key: str) -> dict[str, Any]:
+    return described(locate(path), key, _users)
+
+
+# ---- keys that a study names -------------------------------------------------------------------------------------
+
+
+def nodes(key: str, chosen: Mapping[str, Sequence[str]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The schema's nodes of a dotted key, one for each class that has it, and the keys that there are beside it.
+
+    Args:
+        key: such as ``population.drift.round``.
+        chosen: the classes that each root may name.
+    """
+    found: list[Mapping[str, Any]] = []
+    beside: dict[str, None] = {}
+
+    def descend(known: Mapping[str, Any], at: str, parts: Sequence[str]) -> None:
+        own = f"{at}.{parts[0]}" if at else parts[0]
+        beside.update(dict.fromkeys(f"{at}.{name}" if at else name for name in known))
+        if parts[0] not in known:
+            return
+        if len(parts) == 1:
+            found.append(known[parts[0]])
+            return
+        for node in map(dereferenced, [known[parts[0]], *dereferenced(known[parts[0]]).get("anyOf", ())]):
+            for name in chosen.get(own, ()) if "x-root" in node else ():
+                below = schema()["$defs"].get(name) if name in node["x-classes"] else _users.get(f"{own}={name}")
+                if below is None:
+                    found.append({})  # a user's, which nobody has imported
+                else:
+                    descend(below["properties"], own, parts[1:])
+            if "properties" in node:
+                descend(node["properties"], own, parts[1:])
+
+    descend(schema()["properties"], "", key.split("."))
+    return found, list(beside)
+
+
+def _check_study(values: Mapping[str, Any], imports: bool) -> None:
+    """The keys of a study's search and presets, and the values that they may take."""
+    study, chosen = values["study"], {}
+    for key, name in flat({key: value for key, value in values.items() if key != "study"}):
+        if key in ROOTS and name is not None:
+            chosen[key] = [name]
+    chosen = {key: [_path(values, key)] for key in chosen}
+    for key, domain in study["search"].items():
+        if key in ROOTS and isinstance(domain.get("choice"), list):
+            for option in domain["choice"]:
+                if option is not None:
+                    _prefixed(SEARCH, key, option, schema()["$defs"][key], imports)
+            chosen[key] = [_name(option) for option in domain["choice"] if option is not None]
+            for option in domain["choice"]:
+                for own, value in _apart(key, option):
+                    if own != key and own in ROOTS and value is not None:
+                        chosen.setdefault(own, []).append(_name(value))
+    for key, domain in study["search"].items():
+        found, known = nodes(str(key), chosen)
+        if not found:
+            root = max((root for root in chosen if str(key).startswith(f"{root}.")), key=len, default="")
+            whose = f" of {' or '.join(short(name) for name in chosen[root])}" if root else ""
+            raise ConfigError(f"{SEARCH}: unknown key {key!r}{whose}{nearest(str(key), known)}")
+        for node in found if key not in ROOTS else ():
+            _check_domain(key, domain, node)
+    _check_presets(study["presets"], chosen)
+
+
+def _path(values: Mapping[str, Any], key: str) -> str:
+    """The class, as it is written, that a completed config has at a key."""
+    place: Any = values
+    for part in key.split("."):
+        place = place.get("init_args", place)[part]
+    return str(place["class_path"])
+
+
+def _name(option: Any) -> str:
+    """The short name of one of flstudy's classes, the path of a user's."""
+    path = str(option.get("class_path") if isinstance(option, Mapping) else option)
+    return short(path) if path.startswith("flstudy.") else path
+
+
+def _prefixed(where: str, key: str, value: Any, node: Mapping[str, Any], imports: bool = False) -> None:
+    try:
+        check_value(key, value, node, imports=imports)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _check_domain(key: str, domain: Mapping[str, Any], node: Mapping[str, Any]) -> None:
+    """Refuse a distribution of values that a key does not take."""
+    ((kind, bounds),) = domain.items()
+    if kind == "choice":
+        values = bounds
+    else:
+        low, high = bounds[:2]
+        target = dereferenced(node)
+        kinds = target.get("type", ()) if not isinstance(target.get("type"), str) else [target["type"]]
+        if "int" in kind:
+            values = [int(low), int(high) - 1]
+        elif "integer" in kinds:
+            raise ConfigError(
+                f"{SEARCH}.{key} must be drawn from integers, got {kind}: use randint, lograndint or choice"
+            )
+        else:
+            values = [low, high]
+    for value in values:
+        _prefixed(f"{SEARCH}.{key} must hold only values that the config takes", key, value, node)
+
+
+def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> None:
+    """Refuse presets of no algorithm, and values that it does not take."""
+    own = schema()["$defs"]["algorithm"]["x-classes"]
+    others = [short(path) for path in chosen["algorithm"] if "." in path]
+    for name, values in presets.items():
+        where = f"study.presets.{name}"
+        if name not in own and name not in others:
+            raise ConfigError(f"study.presets: unknown algorithm {name!r}{nearest(str(name), [*own, *others])}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{where} must hold hyper-parameters and values, got {values!r}")
+        for key, value in values.items():
+            dotted = str(key) if "." in str(key) else f"algorithm.{key}"
+            found, known = nodes(dotted, {**chosen, "algorithm": [name if name in own else f".{name}"]})
+            if not found:
+                known = known if "." in str(key) else [one.rpartition(".")[2] for one in known]
+                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(str(key), known)}")
+            for node in found:
+                check_value(f"{where}.{key}", value, node)

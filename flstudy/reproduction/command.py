@@ -1,13 +1,11 @@
 """``flstudy reproduce``."""
 
 import shlex
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-
-from flstudy.config import ConfigError
-from flstudy.config.names import nearest
+from flstudy.config import ConfigError, nearest
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.plan import read_plan
 from flstudy.reproduction.stages import STAGES, configure, run_stage, stages
@@ -25,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--worlds", nargs="+", default=[], help="Only these worlds of it; default: all.")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), help="preset, tuned; default: both.")
     parser.add_argument("--configs", type=Path, default=Path("tune_configs"), help="Where the papers' folders are.")
-    parser.add_argument("--out", type=Path | None, default=None, help="Where the page goes; default: PAPER/results.")
+    parser.add_argument("--out", type=Path, default=None, help="Where the page goes; default: PAPER/results.")
     parser.add_argument("--write", action="store_true", help="Run nothing, only write the page anew.")
     parser.add_argument(
         "--options", type=str, default="", help="Options for every study, such as '--study.folder big --rounds 10'."

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from flstudy.config import ConfigError
-from flstudy.config.names import nearest
-from flstudy.config.parser import arguments
+from flstudy.config import ConfigError, nearest
+from flstudy.config.values import arguments
 
 MEASURES = {  # name in published.csv -> metric of a round, heading, whether it is a share
     "accuracy": ("test/accuracy", "Generalised accuracy %", True),

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 NAME = "model"  # of the model within its run
 LOGGED, REGISTERED = "flstudy.model", "flstudy.registered"  # tags of a run
 _CONFIG, _WEIGHTS = "config.yaml", "weights.pt"
-_LIBRARIES = ("flstudy", "torch", "lightning", "jsonargparse", "PyYAML")  # what rebuilding a task imports
+_LIBRARIES = ("flstudy", "torch", "lightning", "PyYAML")  # what rebuilding a task imports
 
 
 def save_model(coordinator: "Coordinator", path: Path) -> None:

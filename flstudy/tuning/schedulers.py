@@ -97,7 +97,7 @@ def rungs(config: "Config") -> list[float]:
     settings, found = config.study.scheduler, []
     if settings is None:
         return []
-    rung = float(settings.grace_rounds)
+    rung = float(settings.grace_rounds)  # type: ignore[attr-defined]
     while rung <= config.rounds:
         found.append(rung)
         factor = getattr(settings, "reduction_factor", None)

@@ -7,8 +7,8 @@ import pytest
 
 from flstudy.cli import main
 from flstudy.config.config import load
-from flstudy.config.precheck import precheck
 from flstudy.config.sections import ConfigError
+from flstudy.config.values import quick_check
 from flstudy.population import ComposedSwaps, Event, FreshDraws
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
@@ -31,7 +31,7 @@ def test_a_world_is_named_and_named_again():
     )
     assert again.build()[1].data_stream.source == "device"
     assert again.build()[1].drift.change == ComposedSwaps()
-    precheck(
+    quick_check(
         QUICK, ["--population.data_stream", "FreshDraws", "--population.data_stream.mean", "1e3", "--task.l2", "0.1"]
     )
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from flstudy.config.precheck import names
+from flstudy.config.schema import class_names
 from flstudy.reporting import load_study
 from flstudy.reporting.citations import STATISTICS, TOOLS, bibtex, citations, cited, references, shipped
 
@@ -26,7 +26,7 @@ KINDS = (
 def test_every_class_that_a_config_can_name_says_itself_whom_to_cite():
     """Not by inheritance: a variant of a method most often has authors of its own."""
     own = {one.__name__ for one in shipped() if "citations" in vars(one)}
-    missing = [f"{kind} {name}" for kind in KINDS for name in names(kind) if name not in own]
+    missing = [f"{kind} {name}" for kind in KINDS for name in class_names(kind) if name not in own]
     assert not missing, f"give each `citations`, () where there is nobody to cite: {', '.join(missing)}"
 
 

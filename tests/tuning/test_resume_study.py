@@ -107,9 +107,9 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert "a study goes on as it began; rounds cannot change, only study.trials" in capsys.readouterr().err
     assert cli.main(["tune", "--resume", str(folder)]) == 2
     assert "cannot be resumed: it has no state.json" in capsys.readouterr().err
-    assert cli.main(["tune", str(path), "--known", "nothing"]) == 2
-    assert "--known: there is no study 'nothing': see flstudy studies" in capsys.readouterr().err
-    assert cli.main(["tune", "--resume", str(folder), "--known", str(folder)]) == 2
+    assert cli.main(["tune", str(path), "--import-from", "nothing"]) == 2
+    assert "--import-from: there is no study 'nothing': see flstudy studies" in capsys.readouterr().err
+    assert cli.main(["tune", "--resume", str(folder), "--import-from", str(folder)]) == 2
     assert "leave out one of the two" in capsys.readouterr().err
     StudyFolder(folder).write_state("running", study_id="x")
     told = json.loads((folder / "state.json").read_text())

@@ -146,7 +146,7 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
     assert [run.data.metrics["valid/accuracy"] for run in runs] == [
         pytest.approx(trial.metrics["valid/accuracy"]) for trial in result.trials
     ]
-    assert cli.main(["tune", str(path), "--known", str(folder), "--study.name", "nothing-new"]) == 0
+    assert cli.main(["tune", str(path), "--import-from", str(folder), "--study.name", "nothing-new"]) == 0
     full = load_study(folder.with_name("nothing-new"))  # it has all its trials: none is run
     assert [trial.source for trial in full.trials] == ["presets/0", "presets/1"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.config.precheck import names
+from flstudy.config.schema import class_names
 from flstudy.population import Dataset, Synthetic
 from flstudy.registry import named
 
@@ -118,4 +118,4 @@ def test_every_data_set_has_a_name():
     assert {name for name, cls in named(Dataset).items() if cls.__module__.startswith("flstudy.")} == expected | {
         "InMemory"
     }
-    assert set(names("population.dataset")) == expected
+    assert set(class_names("population.dataset")) == expected

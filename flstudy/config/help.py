@@ -1,0 +1,187 @@
+"""What a config can say, for people: ``--help``, ``flstudy list`` and a study to start from, all from the schema."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flstudy.config.errors import ConfigError, nearest
+from flstudy.config.registry import ROOTS
+from flstudy.config.schema import PATH, schema
+from flstudy.config.values import SEARCH, completed, content_of, dereferenced, flat, merged, pairs, short, spelled
+
+KINDS = {root.kind: key for key, root in ROOTS.items()}
+WIDTH = 100
+SECTION = "section"
+STARTER: dict[str, Any] = {
+    "task": {"class_path": "Mlp", "init_args": {"hidden": 64}},
+    "population": {
+        "dataset": "Digits",
+        "clients": 20,
+        "participants": 10,
+        "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}},
+        "drift": {"class_path": "SuddenDrift", "init_args": {"round": 31}},
+        "batch_size": 20,
+        "epochs": 3,
+    },
+    "algorithm": {"class_path": "Flash", "init_args": {"lr": 0.1, "server_lr": 0.1, "gamma": 0.04}},
+    "rounds": 60,
+    "seeds": [0, 44, 56],
+    "study": {
+        "trials": 15,
+        "objective": {"metric": "valid/accuracy", "mode": "max"},
+        "search": {
+            "algorithm": {"choice": ["FedAvg", "FedYogi", "Flash"]},
+            "algorithm.lr": {"loguniform": [0.01, 1.0]},
+            "algorithm.server_lr": {"loguniform": [0.01, 1.0]},
+            "algorithm.tau": {"loguniform": [0.0001, 0.1]},
+        },
+        "scheduler": {"class_path": "Asha", "init_args": {"grace_rounds": 10}},
+        "resources": {"cpu": 1, "gpu": 0},
+    },
+}
+
+
+class Row(NamedTuple):
+    """What there is to say of a key."""
+
+    key: str
+    kind: str
+    default: str
+    sentence: str
+
+
+def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> Iterator[Row]:
+    """Every key below one, sections and chosen classes gone into."""
+    for name, node in properties.items():
+        key = f"{at}.{name}" if at else name
+        parts = [dereferenced(part) for part in [node, *dereferenced(node).get("anyOf", ())]]
+        section = next((part for part in parts if "properties" in part and "x-class" in part), None)
+        classes = next((part["x-classes"] for part in parts if "x-root" in part), None)
+        if section is None:
+            yield Row(key, "class" if classes else kind(node), _default(node), node.get("description", ""))
+        else:
+            if "description" in node:
+                yield Row(key, SECTION, "null" if node.get("default", 0) is None else "", node["description"])
+            yield from rows(section["properties"], key, chosen)
+        if chosen.get(key) in (classes or ()):
+            yield from rows(schema()["$defs"][chosen[key]]["properties"], key, chosen)
+
+
+def kind(node: Mapping[str, Any]) -> str:
+    """The type and the domain of a key, short."""
+    node = dereferenced(node)
+    if "enum" in node:
+        return " | ".join(
+            "null" if one is None else str(one).lower() if one in (True, False) else str(one) for one in node["enum"]
+        )
+    if "anyOf" in node:
+        return " | ".join(dict.fromkeys(kind(part) for part in node["anyOf"]))
+    types = [node.get("type", "any")] if isinstance(node.get("type", ""), str) else node["type"]
+    names = {"array": "list", "object": "keys and values", "string": "text"}
+    return " | ".join(names.get(one, one) for one in types) + (f" {node['x-domain']}" if "x-domain" in node else "")
+
+
+def _default(node: Mapping[str, Any]) -> str:
+    return spelled(node["default"]) if "default" in node else "required"
+
+
+def print_rows(found: Iterable[Row], prefix: str = "") -> None:
+    """A table of keys, no wider than a page."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(width=min(WIDTH, Console().width), highlight=False)
+    for row in found:
+        head = Text.assemble((f"{prefix}{row.key}", "bold"), "  ", (row.kind, "cyan"), "  ", (row.default, "green"))
+        if row.kind == SECTION:
+            console.print()
+        console.print(head)
+        console.print(Padding(Text(row.sentence), (0, 0, 0, 6), expand=False))
+
+
+def print_help(command: str, path: str | None, options: list[str]) -> None:
+    """``flstudy run --help`` and ``flstudy tune --help``; of a config also the arguments of its classes."""
+    content = STARTER if path is None else merged(content_of(path), pairs(options))
+    values = completed(content, imports=False)
+    chosen = {key: str(name) for key, name in flat(values) if key in ROOTS and path is not None}
+    what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
+    print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
+    print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
+    print_rows(rows(schema()["properties"], "", chosen), "--")
+    print("\nThe arguments of classes: flstudy list algorithms Flash, or this help with a CONFIG before it.")
+
+
+def print_list(kind: str, name: str | None = None) -> None:
+    """``flstudy list``: the classes that a key can name, or the arguments of one; the configs that there are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    defs = schema()["$defs"]
+    if name is not None:
+        known = defs[KINDS[kind]]["x-classes"] if kind in KINDS else []
+        if name not in known:
+            raise ConfigError(f"flstudy list {kind} knows no {name!r}{nearest(name, known)}")
+        print(f"{KINDS[kind]}: {name}\n{defs[name]['description']}\n")
+        print_rows(rows(defs[name]["properties"], KINDS[kind], {}))
+        return
+    if kind == "configs":
+        described = {str(path): heading(path) for path in configs()}
+    else:
+        described = {one: defs[one]["description"] for one in defs[KINDS[kind]]["x-classes"]}
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for one, sentence in described.items():
+        table.add_row(one, sentence)
+    Console().print(table)
+
+
+def configs() -> list[Path]:
+    """Study configs here, or those beside the package."""
+    for folder in (Path("tune_configs"), PATH.parents[2] / "tune_configs"):
+        if folder.is_dir():
+            return sorted(path for path in folder.rglob("*.yaml") if path.name != "reproduction.yaml")
+    return []
+
+
+def heading(path: Path) -> str:
+    """The first comment of a YAML file that is not for an editor."""
+    comments = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return next((line for line in comments if not line.startswith("yaml-language-server")), "")
+
+
+def starter() -> str:
+    """A study to start from, each key with its sentence."""
+    lines = [
+        f"# yaml-language-server: $schema={PATH}",
+        "# A study to start from: keys are completed and checked by editors that know the line above.",
+        "# flstudy tune FILE runs it, flstudy tune --help names every key, flstudy list algorithms every algorithm.",
+    ]
+    return "\n".join([*lines, *_commented(STARTER, schema()["properties"], "", "")]) + "\n"
+
+
+def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
+    for name, value in values.items():
+        node, key = known.get(name, {}), f"{at}.{name}" if at else name
+        sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
+        if sentence and at != SEARCH:
+            yield f"{indent}# {sentence}"
+        if key in ROOTS and isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield f"{indent}  class_path: {value['class_path']}"
+            yield f"{indent}  init_args:"
+            below = schema()["$defs"][short(value)]["properties"]
+            yield from _commented(value["init_args"], below, key, f"{indent}    ")
+        elif key in ("population", "study", SEARCH):
+            yield f"{indent}{name}:"
+            yield from _commented(value, dereferenced(node).get("properties", {}), key, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)

@@ -1,0 +1,96 @@
+"""The keys that name classes and the sections that are classes, as strings: nothing is imported to read them."""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Root(NamedTuple):
+    """A key that names a class.
+
+    Attributes:
+        module: the room that exports the classes.
+        base: their base class, in the same room.
+        kind: the word for them in ``flstudy list``.
+        doc: the key's sentence where no field has one.
+        default: the class where the key is left out; '' where it must be given, None where it may be null.
+        others: the base class, with its module, of users' own; '': ``base``.
+    """
+
+    module: str
+    base: str
+    kind: str
+    doc: str = ""
+    default: str | None = None
+    others: str = ""
+
+    def accepts(self) -> type[Any]:
+        """The base class of what the key may name."""
+        return locate(self.others or f"{self.module}.{self.base}")
+
+
+ROOTS = {
+    "task": Root(
+        *(
+            "flstudy.tasks",
+            "Task",
+            "tasks",
+            "The model and its loss: one of flstudy's, or your LightningModule's path.",
+        ),
+        default="",
+        others="lightning.LightningModule",
+    ),
+    "population.dataset": Root("flstudy.population", "Dataset", "datasets", default=""),
+    "population.partition": Root("flstudy.population", "Partition", "partitions"),
+    "population.drift": Root("flstudy.population", "Drift", "drifts"),
+    "population.drift.change": Root("flstudy.population", "Change", "changes", default="LabelSwap"),
+    "population.availability": Root("flstudy.population", "Availability", "availabilities"),
+    "population.data_stream": Root("flstudy.population", "DataStream", "data-streams"),
+    "algorithm": Root("flstudy.algorithms", "Algorithm", "algorithms", "The federated optimizer.", default=""),
+    "controller": Root("flstudy.controllers", "Controller", "controllers", "What acts around rounds; null: nothing."),
+    "schedule": Root(
+        *("flstudy.controllers", "Schedule", "schedules"),
+        "How the devices' learning rate falls within a session; null: it does not.",
+    ),
+    "study.sampler": Root("flstudy.config.sections", "Sampler", "samplers", default="Tpe"),
+    "study.scheduler": Root("flstudy.config.sections", "Scheduler", "schedulers"),
+}
+
+
+class Section(NamedTuple):
+    """A part of a config that is one class; a null section is off."""
+
+    module: str
+    name: str
+    doc: str = ""
+    null: bool = False
+
+
+SECTIONS = {  # by key; of '' the keys stand at the top
+    "": Section("flstudy.config.sections", "Settings"),
+    "population": Section("flstudy.population", "Population", "The devices, their data, and what happens to them."),
+    "wireless": Section("flstudy.metrics.wireless", "Wireless", "A radio cell whose costs are logged.", True),
+    "recovery": Section("flstudy.metrics.drift", "Recovery", "When accuracy has recovered from a drift."),
+    "regret": Section("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
+    "privacy": Section("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
+    "run": Section("flstudy.config.sections", "Run", "Where a single run leaves its results."),
+    "study": Section("flstudy.config.sections", "Study", "The search for hyper-parameters."),
+}
+
+TOP = ("task", "population", "algorithm", "", "controller", "schedule", *list(SECTIONS)[2:])
+"""The parts of a config in their order."""
+
+LINKED = ("shape", "classes", "tokens")
+"""Arguments of a task that its data set fills in."""
+
+
+def locate(path: str) -> Any:
+    """The object of a dotted path.
+
+    Raises:
+        ImportError: there is no such module, or it does not have the name.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except AttributeError as error:
+        raise ImportError(f"{module} has no {name}") from error

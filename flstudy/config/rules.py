@@ -1,0 +1,83 @@
+"""What no single value can say: rules between a config's parts, held against the objects that are built of them."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flstudy.algorithms import Algorithm
+from flstudy.config.errors import ConfigError
+from flstudy.controllers import Controller, Schedule
+from flstudy.federation.private_aggregator import PrivateAggregator
+from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.wireless import Wireless
+from flstudy.population import Population
+from flstudy.privacy import Privacy
+from flstudy.tasks import TaskFunction
+
+if TYPE_CHECKING:
+    from flstudy.config.config import Config
+
+
+class Parts(NamedTuple):
+    """The objects of one run."""
+
+    population: Population
+    task: Any  # LightningModule
+    algorithm: Algorithm
+    controller: Controller | None
+    schedule: Schedule | None
+    wireless: Wireless | None
+    regret: Regret | None
+    privacy: Privacy | None
+
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        """As a coordinator takes them."""
+        return () if self.controller is None else (self.controller,)
+
+
+def check_parts(config: "Config", parts: Parts) -> None:
+    """Raise ValueError, in one sentence, for parts that do not go together."""
+    population, drift, rounds = parts.population, parts.population.drift, config.rounds
+    if drift is not None:
+        drift.check(population.clients, rounds)
+        drift.tables(population.dataset.shape, population.dataset.classes)
+    if population.availability is not None:
+        population.availability.check(population.clients, rounds)
+    if parts.controller is not None:
+        try:
+            parts.controller.check(population.attendance(rounds - 1)[1] + 1)
+        except ValueError as error:
+            raise ConfigError(f"controller: {error}") from error
+    try:
+        parts.algorithm.meets(1 if drift is None else drift.concepts)
+    except ValueError as error:
+        raise ConfigError(f"algorithm: {error}") from error
+    check_privacy(config, parts)
+    TaskFunction(parts.task).serves(parts.algorithm)
+
+
+def check_privacy(config: "Config", parts: Parts) -> None:
+    """Raise ValueError if a private run cannot be, or if a study's trials would end early."""
+    privacy, rounds = parts.privacy, config.rounds
+    aggregator = PrivateAggregator(privacy, parts.algorithm, parts.controllers, config.seeds)
+    aggregator.foresee(parts.population, rounds)
+    if config.command != "tune" or privacy is None or privacy.target_epsilon is None or privacy.solve:
+        return
+    aggregator.start(parts.population, rounds, None)
+    if not aggregator.allows(rounds - 1):
+        raise ValueError(
+            f"privacy.target_epsilon = {privacy.target_epsilon:g} would end trials before round {rounds} (ε = "
+            f"{aggregator.epsilon(rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
+            "privacy.noise, or lower rounds"
+        )
+
+
+def check_work(algorithm: Algorithm, population: Population) -> None:
+    """Raise ConfigError for a warm-up that no device of a settled population ever ends."""
+    warmup = getattr(algorithm, "warmup", 0)
+    largest = max(len(device["train"]) for devices in population.members for device in devices)
+    steps = population.plan.longest(largest)
+    if warmup > steps:
+        raise ConfigError(
+            f"algorithm.warmup must be <= {steps}, the most steps that a device takes in a round, got {warmup}: its "
+            "learning rate would never be reached; lower it, or lengthen the work (population.epochs or steps)"
+        )

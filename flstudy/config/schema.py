@@ -1,0 +1,341 @@
+"""The JSON Schema of configs (draft 2020-12), made from the classes that a config names and kept in schema.json.
+
+    python -m flstudy.config.schema        writes the file anew
+
+Types, choices, domains, defaults and sentences are those of the classes' own fields and arguments. Beside the
+standard's words a node may have
+
+    x-domain     the interval of a number, as in the code: "(0, inf)"
+    x-symbol     the paper's letter, where the sentence begins with one
+    x-class      of an object: the dotted path of the class whose arguments its properties are
+    x-citations  the class's keys in references.bib
+    x-root       of a key that names a class: that key, such as "population.drift"
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import json
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, locate
+from flstudy.hyper import NOTATION
+
+PATH = Path(__file__).with_name("schema.json")
+SYMBOL = re.compile(r"^((?:[A-Za-zΑ-ω]|[Α-ω]+)(?:[_₀-₉0-9]\w*)?)(?:, | of |: | / )")
+PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
+NUMBER = {"type": ["integer", "number"]}  # stays as it is written
+BOUNDS = {"loguniform": 2, "uniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The schema as it is kept in the package."""
+    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+    return found
+
+
+def class_names(key: str) -> list[str]:
+    """The classes that a key can name without a module's path."""
+    found: list[str] = schema()["$defs"][key]["x-classes"]
+    return found
+
+
+# ---- one class ---------------------------------------------------------------------------------------------------
+
+
+def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
+    """The object schema of a class's arguments.
+
+    Args:
+        cls: any class; what its arguments do not say is left open.
+        key: the key at which it stands, so that arguments that are keys of their own are found.
+        defs: gets the sections that the class is made of.
+    """
+    hints = typing.get_type_hints(cls.__init__, include_extras=True)
+    docs, properties, required = sentences(cls), {}, []
+    fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    for name, argument in inspect.signature(cls).parameters.items():
+        own = f"{key}.{name}" if key else name
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or (key == "task" and name in LINKED):
+            continue
+        node = _key(own, hints.get(name, Any), defs)
+        domain = fields[name].metadata.get("domain") if name in fields else None
+        node |= {} if domain is None else bounded(domain)
+        text = docs.get(name, "")
+        node |= {"description": text} if text else {}
+        node |= {"x-symbol": match[1]} if (match := SYMBOL.match(text)) else {}
+        default = _default(own, fields.get(name), argument.default)
+        if default is inspect.Parameter.empty:
+            required.append(name)
+        else:
+            node["default"] = default
+        properties[name] = node
+    return {
+        "title": cls.__name__,
+        "description": summary(cls),
+        "type": "object",
+        "x-class": f"{cls.__module__}.{cls.__name__}",
+        **({"x-citations": list(cls.citations)} if getattr(cls, "citations", ()) else {}),
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": any(
+            argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(cls).parameters.values()
+        ),
+    }
+
+
+def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    """The node of a key: a choice of classes where it names one, else what its annotation allows."""
+    if key not in ROOTS:
+        return allowed(hint, defs)
+    root = {"$ref": f"#/$defs/{key}"}
+    null = types.NoneType in typing.get_args(hint) or (ROOTS[key].default is None and "." not in key)
+    return {"anyOf": [root, {"type": "null"}]} if null else root
+
+
+def _default(key: str, field: Any, given: Any) -> Any:
+    if field is not None and field.default_factory is not dataclasses.MISSING:
+        given = field.default_factory()
+    if key in ROOTS and (given is None or given is inspect.Parameter.empty):
+        default = ROOTS[key].default
+        return inspect.Parameter.empty if default == "" else default
+    return type(given).__name__ if key in ROOTS else given if given is inspect.Parameter.empty else written(given)
+
+
+def written(value: Any) -> Any:
+    """A default as JSON; of sections their own values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: written(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: written(one) for key, one in value.items()}
+    return [written(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    """What an annotation allows."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return allowed(arguments[0], defs) | bounded(arguments[1])
+    if origin in (types.UnionType, typing.Union):
+        return _union([allowed(one, defs) for one in arguments])
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        parts = [allowed(one, defs) for one in arguments]
+        return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return {"type": "array", "items": allowed(arguments[0], defs)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        names = {"propertyNames": {"pattern": "^-?[0-9]+$"}} if arguments[0] is int else {}
+        return {"type": "object", **names, "additionalProperties": allowed(arguments[1], defs)}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if hint.__name__ not in defs:
+            defs[hint.__name__] = {}  # before its own fields, which may name it
+            defs[hint.__name__] = described(hint, hint.__name__, defs)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    return {"type": PLAIN[hint]} if hint in PLAIN else {}
+
+
+def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    if any("enum" in part for part in parts) and all(
+        "enum" in p or p.get("type") in ("boolean", "null") for p in parts
+    ):
+        values: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
+        return {
+            "enum": [value for part in parts for value in (part["enum"] if "enum" in part else values[part["type"]])]
+        }
+    if all(set(part) <= {"type", *bounded("(0, 0)"), *bounded("[0, 0]")} for part in parts):
+        return {key: value for part in parts for key, value in part.items()} | {"type": [p["type"] for p in parts]}
+    return {} if {} in parts else {"anyOf": parts}
+
+
+def bounded(domain: str) -> dict[str, Any]:
+    """The standard's words for an interval, and the interval."""
+    match = NOTATION.match(domain)
+    assert match is not None, domain
+    found: dict[str, Any] = {}
+    for side, end, exclusive, closed in (("minimum", match[2], "exclusiveMinimum", match[1] == "["),
+                                         ("maximum", match[3], "exclusiveMaximum", match[4] == "]")):  # fmt: skip
+        if "inf" not in end:
+            number = float(end)
+            found[side if closed else exclusive] = int(number) if number.is_integer() else number
+    return {**found, "x-domain": domain}
+
+
+def summary(cls: type[Any]) -> str:
+    """The first paragraph of a class's own docstring, on one line."""
+    own = cls.__dict__.get("__doc__") or ""
+    return "" if own.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(own).split("\n\n")[0].split())
+
+
+def sentences(cls: type[Any]) -> dict[str, str]:
+    """What docstrings say of a class's arguments: those below its fields, or an ``Args:`` block; nearest class last."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.partition(".")[0] in ("builtins", "abc", "typing", "torch", "lightning"):
+            continue
+        found |= dict(_argument_block(inspect.cleandoc(base.__dict__.get("__doc__") or "")))
+        try:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError, SyntaxError, ValueError):
+            continue
+        assert isinstance(node, ast.ClassDef)
+        for field, text in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                said = getattr(getattr(text, "value", None), "value", None) if isinstance(text, ast.Expr) else None
+                found |= {field.target.id: " ".join(said.split())} if isinstance(said, str) else {}
+    return found
+
+
+def _argument_block(doc: str) -> Iterator[tuple[str, str]]:
+    block = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", doc, re.MULTILINE)
+    for match in re.finditer(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", block[1] if block else "", re.MULTILINE):
+        yield match[1], " ".join(match[2].split())
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+
+def generated() -> dict[str, Any]:
+    """The schema of all that flstudy ships; it imports everything."""
+    defs: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    for key in TOP:
+        if key in ROOTS:
+            off = {"default": None} if ROOTS[key].default is None else {}
+            properties[key] = {**_key(key, Any, defs), "description": ROOTS[key].doc, **off}
+            continue
+        section = SECTIONS[key]
+        cls = locate(f"{section.module}.{section.name}")
+        node = defs[section.name] = described(cls, key, defs)
+        if not key:
+            properties |= node["properties"]
+            del defs[section.name]
+            continue
+        ref = {"$ref": f"#/$defs/{section.name}"}
+        properties[key] = {
+            **({"anyOf": [ref, {"type": "null"}]} if section.null else ref),
+            "description": section.doc,
+            **({} if "required" in node else {"default": None if section.null else {}}),
+        }
+    for key, root in ROOTS.items():
+        classes = nameable(root.module, locate(f"{root.module}.{root.base}"))
+        for name, cls in classes.items():
+            defs[name] = described(cls, key, defs)
+        defs[key] = _choice(key, {name: defs[name]["description"] for name in classes})
+    study = defs["Study"]["properties"]
+    keys = dict(reversed(list(_keys(properties, defs))))  # of a key of several classes the first one's sentence
+    searched = {key: {"$ref": "#/$defs/distribution", **keys[key]} for key in sorted(keys)}
+    study["search"] |= {"properties": searched, "additionalProperties": {"$ref": "#/$defs/distribution"}}
+    study["presets"] |= {"properties": {
+        name: {"type": "object", "patternProperties": {"[.]": {}}, "additionalProperties": False, "properties": {
+            one: {"$ref": f"#/$defs/{name}/properties/{one}"} for one in defs[name]["properties"]}}
+        for name in nameable(ROOTS["algorithm"].module, locate("flstudy.algorithms.Algorithm"))}}  # fmt: skip
+    study["constraints"]["additionalProperties"] = {"$ref": "#/$defs/bounds"}
+    bounds = {"min": NUMBER, "max": NUMBER}
+    defs["bounds"] = {"type": "object", "minProperties": 1, "properties": bounds, "additionalProperties": False}
+    defs["distribution"] = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+        "properties": {
+            **{name: {"type": "array", "items": NUMBER, "minItems": count, "maxItems": count,
+                      "description": ["[low, high]", "[low, high, step]"][count - 2]}
+               for name, count in BOUNDS.items()},
+            "choice": {"type": "array", "minItems": 1, "description": "The values themselves, or names of classes."},
+        },
+    }  # fmt: skip
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A flstudy config",
+        "type": "object",
+        "properties": properties,
+        "required": ["task", "algorithm", "population"],
+        "additionalProperties": False,
+        "$defs": dict(sorted(defs.items())),
+    }
+
+
+def nameable(room: str, base: type[Any]) -> dict[str, type[Any]]:
+    """The classes by name that a key may name without a path: concrete ones that their room exports, and whose
+    arguments a config can give."""
+    found, waiting = {}, [base]
+    exported = vars(import_module(room))
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        hints = typing.get_type_hints(cls.__init__)
+        arguments = inspect.signature(cls).parameters.values()
+        open_ended = any(hints.get(one.name) is Any and one.default is one.empty for one in arguments)
+        if cls is not base and exported.get(cls.__name__) is cls and not inspect.isabstract(cls) and not open_ended:
+            found[cls.__name__] = cls
+    return dict(sorted(found.items()))
+
+
+def _choice(key: str, classes: Mapping[str, str]) -> dict[str, Any]:
+    """One of several classes: by its name, or by its name with arguments; a dotted path is the user's own."""
+    names = {"anyOf": [
+        *({"const": name, "description": text} for name, text in classes.items()),
+        {"pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(classes)})$", "type": "string"},
+        {"pattern": r"^(?!flstudy\.)\w+(\.\w+)+$", "type": "string", "description": "The dotted path of your class."},
+    ]}  # fmt: skip
+    arguments = [
+        {
+            "if": {"properties": {"class_path": {"pattern": rf"^(flstudy\.([a-z_0-9]+\.)*)?{name}$"}}},
+            "then": {"properties": {"init_args": {"$ref": f"#/$defs/{name}"}}},
+        }
+        for name in classes
+    ]
+    mapping = {
+        "type": "object",
+        "properties": {"class_path": names, "init_args": {"type": ["object", "null"]}},
+        "required": ["class_path"],
+        "additionalProperties": False,
+        "allOf": arguments,
+    }
+    return {"x-root": key, "x-classes": list(classes), "anyOf": [names, mapping]}
+
+
+def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, str]]]:
+    """Every key that a study can search, with its sentence: of sections, and of all classes."""
+    for name, node in properties.items():
+        key = f"{at}.{name}" if at else name
+        if key.split(".")[0] in ("study", "run", "store"):
+            continue
+        yield key, {"description": node["description"]} if "description" in node else {}
+        for part in [node, *node.get("anyOf", ())]:
+            target = defs.get(part.get("$ref", "").rpartition("/")[2], {})
+            for one in target.get("x-classes", ()):
+                yield from _keys(defs[one]["properties"], defs, key)
+            if "properties" in target:
+                yield from _keys(target["properties"], defs, key)
+
+
+def text() -> str:
+    """The schema as the file has it: a key of a config on each line."""
+
+    def lines(value: Any, depth: int) -> str:
+        if depth == 0 or not isinstance(value, dict) or not value:
+            return json.dumps(value, ensure_ascii=False)
+        inner = ",\n".join(
+            f"{' ' * (5 - depth)}{json.dumps(key)}: {lines(one, depth - 1)}" for key, one in value.items()
+        )
+        return f"{{\n{inner}\n{' ' * (4 - depth)}}}"
+
+    return lines(generated(), 4) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")
+    print(f"{PATH}: {len(schema()['$defs'])} definitions", file=sys.stderr)
