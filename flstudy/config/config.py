@@ -14,9 +14,10 @@ import torch
 
 from flstudy.config.errors import ConfigError
 from flstudy.config.objects import chosen, section
+from flstudy.config.registry import SECTIONS
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, Study
-from flstudy.config.values import completed, content_of, flat, merged, pairs, read
+from flstudy.config.values import completed, content_of, flat, merged, pairs, put, read
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -128,6 +129,17 @@ class Config:
         """
         return Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self.command).checked()
 
+    def check_value(self, key: str, value: Any) -> None:
+        """Raise ConfigError for a value that the part to which a key belongs refuses; no other part is built."""
+        section_of = key.partition(".")[0]
+        if section_of not in Parts._fields:
+            self.with_overrides({key: value})
+            return
+        values = self.plain()
+        put(values, key, value)
+        with self._refusing():
+            _part(section_of, values, self.parts.population)
+
     # ---- building ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -141,15 +153,9 @@ class Config:
             raise ConfigError(f"{self.path}: {error}") from error
 
     def _build(self) -> Parts:
-        values = self._values
         with self._refusing():
-            population = section("population", values["population"])
-            return Parts(
-                population,
-                chosen(values["task"], population.dataset),
-                *(chosen(values[key]) for key in ("algorithm", "controller", "schedule")),
-                *(section(key, values[key]) for key in ("wireless", "regret", "privacy")),
-            )
+            population = _part("population", self._values, None)
+            return Parts(population, *(_part(key, self._values, population) for key in Parts._fields[1:]))
 
     @property
     def parts(self) -> Parts:
@@ -181,7 +187,7 @@ class Config:
         """
         cache = DatasetCache()
         with self._refusing():
-            population = section("population", self._values["population"])
+            population = _part("population", self._values, None)
         try:
             with installed(cache):
                 population.settle(self.seeds)
@@ -289,6 +295,13 @@ def load(
     """
     content_of(path)
     return Config(str(path), Path(path).read_text(encoding="utf-8"), options, overrides or {}, command).checked()
+
+
+def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
+    """One part of a run; a task is built for the population's data set."""
+    if key in SECTIONS:
+        return section(key, values[key])
+    return chosen(values[key], population.dataset if key == "task" and population is not None else None)
 
 
 def _importable(path: str) -> None:

@@ -108,7 +108,7 @@ def merged(content: Mapping[str, Any], given: Iterable[tuple[str, Any]]) -> dict
     nested, changes = copy.deepcopy(dict(content)), [pair for key, value in given for pair in _apart(key, value)]
     changes = [*_preset(content, changes), *changes]
     for key, value in sorted(changes, key=lambda change: change[0].count(".")):  # stable: the last word counts
-        _put(nested, key, value)
+        put(nested, key, value)
     return nested
 
 
@@ -136,7 +136,7 @@ def _preset(content: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> l
     return [("algorithm", path), *((key, value) for key, value in every.items() if key not in said)]
 
 
-def _put(nested: dict[str, Any], key: str, value: Any) -> None:
+def put(nested: dict[str, Any], key: str, value: Any) -> None:
     """Set one dotted key in nested content."""
     key, more = key.removesuffix("+"), key.endswith("+")
     parents, name = key.split(".")[:-1], key.rpartition(".")[2]

@@ -14,11 +14,12 @@ chosen first; of the others, a trial gets those that its choice has. So ``algori
 algorithms, and ``algorithm.tau`` is not suggested with FedAvg.
 """
 
+import contextlib
 import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
@@ -259,7 +260,8 @@ class Space:
                     if (chosen, made) not in grown:
                         grown.append((chosen, made))
                     continue
-                grown.append(({**chosen, key: option}, _override(config, {**chosen, key: option}, key)))
+                with _naming(key):
+                    grown.append(({**chosen, key: option}, config.with_overrides({**chosen, key: option})))
             found = grown
         return found
 
@@ -279,7 +281,8 @@ class Space:
                 )
             if key not in self.selectors:  # the candidates have tried those
                 for value in domain.extremes():
-                    _override(config, {**owners[0][0], key: value}, key)
+                    with _naming(key):
+                        owners[0][1].check_value(key, value)
         self._check_presets(config)
 
     def _check_presets(self, config: "Config") -> None:
@@ -343,8 +346,10 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     return far[0] if far else None
 
 
-def _override(config: "Config", overrides: Mapping[str, Any], key: str) -> "Config":
+@contextlib.contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """Refusals of a searched key's values that say whose they are."""
     try:
-        return config.with_overrides(overrides)
+        yield
     except ConfigError as error:
         raise ConfigError(f"study.search.{key} must hold only values that the config takes: {error}") from error

@@ -76,6 +76,9 @@ class StandIn:
             raise ConfigError(f"algorithm.lr must be > 0, got {lr}: raise it")
         return made
 
+    def check_value(self, key: str, value: Any) -> None:
+        self.with_overrides({key: value})
+
     def run(self, on_round: Callable[[Record], None], **named: Any) -> None:
         values = self.flat()
         distance = abs(math.log10(values["algorithm.lr"]) + 1)
