@@ -44,7 +44,7 @@ def check_parts(config: "Config", parts: Parts) -> None:
         population.availability.check(population.clients, rounds)
     if parts.controller is not None:
         try:
-            parts.controller.check(population.attendance(rounds - 1)[1] + 1)
+            parts.controller.check(population.attendance(rounds)[1] + 1)
         except ValueError as error:
             raise ConfigError(f"controller: {error}") from error
     try:
