@@ -23,12 +23,12 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, locate
+from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, Root, locate
 from flstudy.hyper import NOTATION
+from flstudy.registry import named
 
 PATH = Path(__file__).with_name("schema.json")
 SYMBOL = re.compile(r"^((?:[A-Za-zΑ-ω]|[Α-ω]+)(?:[_₀-₉0-9]\w*)?)(?:, | of |: | / )")
@@ -70,7 +70,7 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
             continue
         node = _key(own, hints.get(name, Any), defs)
         domain = fields[name].metadata.get("domain") if name in fields else None
-        node |= {} if domain is None else bounded(domain)
+        node = node if domain is None else within_domain(node, domain)
         text = docs.get(name, "")
         node |= {"description": text} if text else {}
         node |= {"x-symbol": match[1]} if (match := SYMBOL.match(text)) else {}
@@ -125,7 +125,7 @@ def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     """What an annotation allows."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return allowed(arguments[0], defs) | bounded(arguments[1])
+        return within_domain(allowed(arguments[0], defs), arguments[1])
     if origin in (types.UnionType, typing.Union):
         return _union([allowed(one, defs) for one in arguments])
     if origin is Literal:
@@ -157,6 +157,22 @@ def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
     if all(set(part) <= {"type", *bounded("(0, 0)"), *bounded("[0, 0]")} for part in parts):
         return {key: value for part in parts for key, value in part.items()} | {"type": [p["type"] for p in parts]}
     return {} if {} in parts else {"anyOf": parts}
+
+
+def within_domain(node: dict[str, Any], domain: str) -> dict[str, Any]:
+    """A node whose numbers, and numbers in lists, lie in an interval."""
+    if "anyOf" in node:
+        return {**node, "anyOf": [within_domain(part, domain) for part in node["anyOf"]]}
+    if "prefixItems" in node:
+        return {**node, "prefixItems": [within_domain(part, domain) for part in node["prefixItems"]]}
+    if "items" in node:
+        return {**node, "items": within_domain(node["items"], domain)}
+    return {**node, **bounded(domain)} if {"integer", "number"} & {*_types(node)} else node
+
+
+def _types(node: Mapping[str, Any]) -> list[str]:
+    types = node.get("type", [])
+    return [types] if isinstance(types, str) else types
 
 
 def bounded(domain: str) -> dict[str, Any]:
@@ -229,7 +245,7 @@ def generated() -> dict[str, Any]:
             **({} if "required" in node else {"default": None if section.null else {}}),
         }
     for key, root in ROOTS.items():
-        classes = nameable(root.module, locate(f"{root.module}.{root.base}"))
+        classes = nameable(root)
         for name, cls in classes.items():
             defs[name] = described(cls, key, defs)
         defs[key] = _choice(key, {name: defs[name]["description"] for name in classes})
@@ -240,7 +256,7 @@ def generated() -> dict[str, Any]:
     study["presets"] |= {"properties": {
         name: {"type": "object", "patternProperties": {"[.]": {}}, "additionalProperties": False, "properties": {
             one: {"$ref": f"#/$defs/{name}/properties/{one}"} for one in defs[name]["properties"]}}
-        for name in nameable(ROOTS["algorithm"].module, locate("flstudy.algorithms.Algorithm"))}}  # fmt: skip
+        for name in nameable(ROOTS["algorithm"])}}  # fmt: skip
     study["constraints"]["additionalProperties"] = {"$ref": "#/$defs/bounds"}
     bounds = {"min": NUMBER, "max": NUMBER}
     defs["bounds"] = {"type": "object", "minProperties": 1, "properties": bounds, "additionalProperties": False}
@@ -267,20 +283,16 @@ def generated() -> dict[str, Any]:
     }
 
 
-def nameable(room: str, base: type[Any]) -> dict[str, type[Any]]:
-    """The classes by name that a key may name without a path: concrete ones that their room exports, and whose
-    arguments a config can give."""
-    found, waiting = {}, [base]
-    exported = vars(import_module(room))
-    while waiting:
-        cls = waiting.pop()
-        waiting += cls.__subclasses__()
-        hints = typing.get_type_hints(cls.__init__)
-        arguments = inspect.signature(cls).parameters.values()
-        open_ended = any(hints.get(one.name) is Any and one.default is one.empty for one in arguments)
-        if cls is not base and exported.get(cls.__name__) is cls and not inspect.isabstract(cls) and not open_ended:
-            found[cls.__name__] = cls
-    return dict(sorted(found.items()))
+def nameable(root: Root) -> dict[str, type[Any]]:
+    """The classes by name that a key may name without a path: flstudy's concrete ones whose arguments a config can
+    give."""
+    found = {}
+    for name, cls in named(locate(f"{root.module}.{root.base}")).items():
+        hints, arguments = typing.get_type_hints(cls.__init__), inspect.signature(cls).parameters.values()
+        anything = any(hints.get(one.name) is Any and one.default is one.empty for one in arguments)
+        if cls.__module__.startswith("flstudy.") and not anything:
+            found[name] = cls
+    return found
 
 
 def _choice(key: str, classes: Mapping[str, str]) -> dict[str, Any]:

@@ -8,19 +8,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from flstudy.config.errors import ConfigError
-from flstudy.hyper import check, hyper
+from flstudy.hyper import Configurable, hyper
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
-    """A section whose values lie in the domains of their fields."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(Checked):
+class Settings(Configurable):
     """How a run is carried out: the keys at the top of a config."""
 
     rounds: int = hyper(100, "[1, inf)")
@@ -53,7 +45,7 @@ class Settings(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class Objective(Configurable):
     """What a study optimises: the last evaluation's mean over replicas."""
 
     metric: str = "valid/accuracy"
@@ -68,11 +60,8 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampler(Checked):
+class Sampler(Configurable):
     """Proposes the configurations of a study."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     seed: int = hyper(0, "[0, inf)")
     """Of its draws."""
@@ -160,11 +149,8 @@ class Nsga2(Sampler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheduler(Checked):
+class Scheduler(Configurable):
     """Stops trials that are behind."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +219,7 @@ class Pbt(Scheduler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources(Checked):
+class Resources(Configurable):
     """What one trial reserves."""
 
     cpu: float = hyper(1.0, "[0, inf)")
@@ -243,7 +229,7 @@ class Resources(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(Checked):
+class Budget(Configurable):
     """What a study may spend beside its number of trials. When it is spent no trial starts, and those under way end."""
 
     rounds: int | None = hyper(None, "[1, inf)")
@@ -253,7 +239,7 @@ class Budget(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confirm(Checked):
+class Confirm(Configurable):
     """After the search, the best trials are trained again on seeds that the search has not seen."""
 
     top: int = hyper(1, "[1, inf)")
@@ -263,7 +249,7 @@ class Confirm(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failures(Checked):
+class Failures(Configurable):
     """What becomes of trials that do not end by themselves."""
 
     retries: int = hyper(2, "[0, inf)")
@@ -275,7 +261,7 @@ class Failures(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Checked):
+class Study(Configurable):
     """A hyper-parameter study."""
 
     name: str | None = None
@@ -283,10 +269,12 @@ class Study(Checked):
     trials: int | None = hyper(16, "[1, inf)")
     """Configurations to try; null is as many as the budget allows."""
     budget: Budget = field(default_factory=Budget)
+    """What the study may spend beside its number of trials."""
     allocation: Literal["equal", "free"] = "equal"
     """equal: each algorithm has a search of its own, of as many trials as the others', and is stopped early by
     comparison with its own kind only; free: one search over all, which may leave an algorithm behind."""
     objective: Objective = field(default_factory=Objective)
+    """What trials are ranked by."""
     objectives: tuple[Objective, ...] = ()
     """Further objectives, such as {metric: traffic/bits, mode: min}: the study then looks for a Pareto front."""
     constraints: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -303,8 +291,11 @@ class Study(Checked):
     scheduler: Scheduler | None = None
     """Early termination of trials that are behind (flstudy list schedulers); null runs all to the end."""
     resources: Resources = field(default_factory=Resources)
+    """What one trial reserves."""
     confirm: Confirm = field(default_factory=Confirm)
+    """Whether the best trials are trained again, on new seeds."""
     failures: Failures = field(default_factory=Failures)
+    """What becomes of trials that die, hang or raise."""
     concurrent: int | None = hyper(None, "[1, inf)")
     """Trials at once; null runs as many as the resources allow."""
     folder: str = "studies"
@@ -316,7 +307,7 @@ class Study(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Checked):
+class Run(Configurable):
     """Where a single run leaves its results."""
 
     name: str | None = None
