@@ -11,7 +11,7 @@ from flstudy.algorithms.fedadagrad import FedAdaGrad
 from flstudy.algorithms.fedadam import FedAdam
 from flstudy.algorithms.fedavg import FedAvg
 from flstudy.algorithms.fedavgm import FedAvgM
-from flstudy.algorithms.fedblended import FedBlended
+from flstudy.algorithms.fedblended import FedBlended, Strategy
 from flstudy.algorithms.feddc import FedDC
 from flstudy.algorithms.feddrift import FedDrift
 from flstudy.algorithms.feddrifteager import FedDriftEager
@@ -28,11 +28,8 @@ from flstudy.algorithms.mime import Mime
 from flstudy.algorithms.mimelite import MimeLite
 from flstudy.algorithms.moon import Moon
 from flstudy.algorithms.oracle import Oracle
-from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.blend import Strategy
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.memory import device_memory
-from flstudy.algorithms.parts.signatures import Batch, Inbox, Job, Local, Message, Round, Rule, Upload
+from flstudy.algorithms.parts.algorithm import Algorithm, device_memory
+from flstudy.algorithms.parts.signatures import Batch, Inbox, Job, Layout, Local, Message, Round, Rule, Upload
 from flstudy.algorithms.scaffold import Scaffold
 from flstudy.registry import import_modules
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import clip
-from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Local, Round, State
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Layout, Local, Round, State
 from flstudy.hyper import hyper
 
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import clip
-from flstudy.algorithms.parts.signatures import Batch, Gradient, State, Upload
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Layout, State, Upload
 from flstudy.hyper import hyper
 
 

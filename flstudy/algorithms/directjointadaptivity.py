@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Job, Local, State
+from flstudy.algorithms.parts.signatures import Job, Layout, Local, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import clip, sgd
-from flstudy.algorithms.parts.signatures import Batch, Gradient, Rule, State, Upload
+from flstudy.algorithms.parts.signatures import Batch, Gradient, Layout, Rule, State, Upload
 from flstudy.hyper import hyper
 
 

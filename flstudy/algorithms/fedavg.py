@@ -12,8 +12,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Round
+from flstudy.algorithms.parts.signatures import Inbox, Layout, Round
 
 
 class Server(NamedTuple):

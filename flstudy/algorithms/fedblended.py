@@ -12,18 +12,91 @@ takes the gradient once and steps every distinct optimizer: O of them cost O ele
 simulator, not the device, keeps the states of all. Rounds are the server's own, from 1 again after a restart.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.blend import Strategy, blend, drawn, pick
+from flstudy.algorithms.parts.adaptive import AdaptiveState
 from flstudy.algorithms.parts.joint import Joint
-from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import sgd
-from flstudy.algorithms.parts.signatures import Job, Local, Rule, State, Upload
-from flstudy.hyper import hyper
+from flstudy.algorithms.parts.signatures import Job, Layout, Local, Rule, State, Upload
+from flstudy.hyper import check, hyper
+
+PRIME = 2**31 - 1  # products of two smaller numbers fit into 64 bits
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """An optimizer with its settings, which are compiled in: no tensors stand for them.
+
+    Raises:
+        ValueError: for a number outside its domain.
+    """
+
+    optimizer: Literal["sgd", "adagrad", "adam", "sm3_adagrad", "sm3_adam"]
+    steps: int | None = hyper(None, "[1, inf)")
+    """Most local steps; null: as many as the world plans."""
+    epochs: int | None = hyper(None, "[1, inf)")
+    """Most local epochs; null: as many as the world plans."""
+    delay: int | None = hyper(None, "[1, inf)")
+    """z; null: the method's."""
+    scale: float = hyper(1.0, "(0, inf)")
+    """Times the method's learning rate."""
+    weight: float = hyper(1.0, "(0, inf)")
+    """ω, times the update that is sent."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def values_at(values: Sequence[float], place: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
+    """[...]: values at place [...]."""
+    return torch.tensor(values, dtype=dtype, device=place.device).index_select(0, place.reshape(-1)).view(place.shape)
+
+
+def drawn(seed: int, round: Tensor, client: Tensor, count: int) -> Tensor:
+    """[...]: evenly one of 0 … count - 1 for devices client [...] in a round []; a pure function."""
+    h = torch.full_like(client, seed % PRIME)
+    for value in (round, client):
+        for factor in (48271, 1_103_515_245):
+            h = (h + value + 1) % PRIME * factor % PRIME
+            h = (h ^ (h >> 15)) % PRIME
+    return h % count
+
+
+class Blended(NamedTuple):
+    chosen: Tensor  # [] which of the rules is the device's
+    states: tuple[Any, ...]  # of every rule
+
+    def start(self, chosen: Tensor, per_epoch: Any) -> "Blended":
+        """Of a device with one of the rules, and so many steps in an epoch (() where that does not matter)."""
+        states = (
+            state._replace(per_epoch=per_epoch)
+            if isinstance(state, AdaptiveState) and isinstance(state.per_epoch, Tensor)
+            else state
+            for state in self.states
+        )
+        return Blended(chosen, tuple(states))
+
+
+def blend(rules: Sequence[Rule]) -> Rule:
+    """All rules at once, of which ``chosen`` says whose step is taken; the others' states mean nothing."""
+
+    def init(x: Tensor, layout: Layout) -> Blended:
+        zero = torch.zeros((), dtype=torch.int64, device=x.device)
+        return Blended(zero, tuple(rule.init(x, layout) for rule in rules))
+
+    def update(u: Tensor, state: Any, x: Tensor) -> tuple[Tensor, Blended]:
+        pairs = [rule.update(u, own, x) for rule, own in zip(rules, state.states, strict=True)]
+        step = pairs[0][0]
+        for number, (other, _) in enumerate(pairs[1:], start=1):
+            step = torch.where(state.chosen == number, other, step)
+        return step, Blended(state.chosen, tuple(own for _, own in pairs))
+
+    return Rule(init, update)
 
 
 class Message(NamedTuple):
@@ -71,12 +144,12 @@ class FedBlended(Joint):
             return drawn(self.seed, number, client, len(self.strategies))
         rows, columns = len(self.resources), len(self.resources[0])
         table = [strategy for row in self.resources for strategy in row]
-        return pick(table, number % rows * columns + client % columns)
+        return values_at(table, number % rows * columns + client % columns)
 
     def workload(self, server: State, jobs: Job, planned: Tensor) -> Tensor:
         number, none = self.chosen(server, jobs.client).to(planned.device), 2**31
-        steps = pick([none if s.steps is None else s.steps for s in self.strategies], number)
-        epochs = pick([none if s.epochs is None else s.epochs for s in self.strategies], number)
+        steps = values_at([none if s.steps is None else s.steps for s in self.strategies], number)
+        epochs = values_at([none if s.epochs is None else s.epochs for s in self.strategies], number)
         return torch.minimum(torch.minimum(planned, steps), epochs * jobs.per_epoch.to(planned.device))
 
     def kinds(self) -> list[tuple[Any, ...]]:
@@ -102,9 +175,9 @@ class FedBlended(Joint):
     def local_start(self, msg: Any, client: State, layout: Layout) -> Local:
         rules, kinds = self.device_rule().init(msg.x, layout), self.kinds()
         places = list(dict.fromkeys(kinds))
-        chosen = pick([places.index(kind) for kind in kinds], msg.strategy.to(torch.int64))
+        chosen = values_at([places.index(kind) for kind in kinds], msg.strategy.to(torch.int64))
         return Local(msg.x, rules.start(chosen, msg.per_epoch), msg.x.new_zeros(()))
 
     def local_end(self, local: Local, msg: Any, client: State) -> tuple[Upload, State]:
-        weight = pick([s.weight for s in self.strategies], msg.strategy.to(torch.int64), msg.x.dtype)
+        weight = values_at([s.weight for s in self.strategies], msg.strategy.to(torch.int64), msg.x.dtype)
         return Upload(weight * (local.y - msg.x)), client

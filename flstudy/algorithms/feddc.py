@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import off
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Job, Local, Round
+from flstudy.algorithms.parts.rules import off
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Local, Round
 from flstudy.hyper import hyper
 
 

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.clustered import Clustered, pick
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Job, Round
+from flstudy.algorithms.parts.clustered import Clustered, own_model
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Round
 from flstudy.hyper import hyper
 
 NEVER = -1
@@ -90,7 +89,7 @@ class FedDriftEager(Clustered):
 
     def open(self, server: Any, model: Tensor, drifted: Tensor, jobs: Job, round: Round) -> tuple[Any, Tensor]:
         """New models for the devices that drifted [J]: the server and the model [J] that each job trains."""
-        first = pick(model, drifted.to(torch.int64).argmax())
+        first = own_model(model, drifted.to(torch.int64).argmax())
         server, here = self.add(server, first, drifted.any(), self.taken(server, model), round)
         return server, torch.where(drifted & here.any(), here.to(torch.int64).argmax(), model)
 
@@ -103,7 +102,7 @@ class FedDriftEager(Clustered):
         """A new model, if ``wanted`` [] and one is not ``taken`` [M]: the server, and where it is, [M] bool."""
         place = torch.where(taken, torch.iinfo(torch.int64).max, server.used).argmin()
         here = (torch.arange(self.models, device=place.device) == place) & wanted & ~taken
-        start = server.fresh if self.new_model == "random" else pick(server.x, source)
+        start = server.fresh if self.new_model == "random" else own_model(server.x, source)
         x, used = torch.where(here[:, None], start, server.x), torch.where(here, round.number, server.used)
         return server._replace(x=x, used=used, rounds=torch.where(here, 0, server.rounds)), here
 

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.fedopt import FedOpt
-from flstudy.algorithms.parts.layout import Layout
 from flstudy.algorithms.parts.rules import adam_moment, yogi_moment
-from flstudy.algorithms.parts.signatures import Inbox
+from flstudy.algorithms.parts.signatures import Inbox, Layout
 from flstudy.hyper import hyper
 
 

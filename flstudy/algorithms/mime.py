@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from flstudy.algorithms.mimelite import MimeLite, Server
-from flstudy.algorithms.parts.hyper import off
-from flstudy.algorithms.parts.rules import clip
+from flstudy.algorithms.parts.rules import clip, off
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Job, Local, State
 
 

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.hyper import off
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, sgd
-from flstudy.algorithms.parts.signatures import Inbox, Job, Round, Rule, State
+from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off, sgd
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Round, Rule, State
 from flstudy.hyper import hyper
 
 

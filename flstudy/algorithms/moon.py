@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flstudy.algorithms.fedavg import FedAvg
-from flstudy.algorithms.parts.hyper import off
+from flstudy.algorithms.parts.rules import off
 from flstudy.algorithms.parts.signatures import Batch, Local, Loss, Upload
 from flstudy.hyper import hyper
 

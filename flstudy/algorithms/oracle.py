@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.fedyogi import FedYogi
-from flstudy.algorithms.parts.clustered import pick
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
+from flstudy.algorithms.parts.clustered import own_model
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Message, Round
 from flstudy.hyper import hyper
 
 
@@ -65,7 +64,7 @@ class Oracle(FedYogi):
         return model
 
     def broadcast(self, server: Any, job: Job) -> Message:
-        return Message(pick(server.x, job.model))
+        return Message(own_model(server.x, job.model))
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
         stepped = self.step(server, self.mean_update(inbox))

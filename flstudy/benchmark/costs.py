@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flstudy.algorithms import Algorithm
-from flstudy.algorithms.parts.memory import device_memory
+from flstudy.algorithms.parts.algorithm import device_memory
 from flstudy.config import ConfigError, nearest
 from flstudy.config.config import Config, StopRun, load
 from flstudy.federation import Record

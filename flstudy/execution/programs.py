@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
-from flstudy.algorithms.parts.hyper import traced
+from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import leaves
 from flstudy.population import ExampleStore

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAda2, JointAdaptivity, Layout
-from flstudy.algorithms.parts.memory import device_memory
+from flstudy.algorithms.parts.algorithm import device_memory
 from flstudy.benchmark.costs import cost, main, table
 from flstudy.config.config import load
 from flstudy.tasks import Cnn

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAda2, FedAdaGrad, FedBlended, JointAdaptivity, Strategy, device_memory
-from flstudy.algorithms.parts.blend import drawn
-from flstudy.algorithms.parts.memory import rule_memory
+from flstudy.algorithms.fedblended import drawn
+from flstudy.algorithms.parts.algorithm import rule_memory
 from flstudy.config import ConfigError, load
 from flstudy.tasks import Cnn, TaskFunction
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Batch, Inbox, Job
-from flstudy.algorithms.parts.hyper import traced
+from flstudy.algorithms.parts.rules import traced
 from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import take

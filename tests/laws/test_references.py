@@ -42,7 +42,7 @@ from flstudy.algorithms import (
     Scaffold,
     Strategy,
 )
-from flstudy.algorithms.parts.blend import drawn
+from flstudy.algorithms.fedblended import drawn
 from flstudy.population import AlternatingGroups, RecurrentDrift
 
 from ..worlds import CLASSES, FEATURES, Choices, difference, drifting, logistic, mlp, run, shipped, wide

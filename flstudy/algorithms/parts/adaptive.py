@@ -9,6 +9,19 @@ updates may be delayed (FedAda², Lee et al. 2024, Alg. 6-10: ADMU is delayed Ad
 
 With ``delay_unit`` epoch, as the authors' code counts, v is updated in every step of the local epochs 1, 1 + z, ….
 A β₁, λ or ε_s of exactly 0, a W of 0, a z of 1 and a missing bias correction cost neither time nor state.
+
+SM3 (Anil et al. 2019): squared gradients remembered by covers of the parameters, not one by one.
+
+The cover of a tensor is its axis slices S_r; a vector or number is covered by single entries, which is exact.
+
+    SM3-I:   μ(r) ← μ(r) + max_{j ∈ S_r} g(j)²;        v(j) = min_{r: j ∈ S_r} μ(r)
+    SM3-II:  v(j) = min_{r: j ∈ S_r} μ(r) + g(j)²;     μ(r) ← max_{j ∈ S_r} v(j)
+    as moving averages (SM3-Adam), β₂ and 1 - β₂ before the two terms of each sum
+
+Laws: Σ g² ≤ v of SM3-II ≤ v of SM3-I, and the same of the moving averages.
+Differs: FedAda², Alg. 4, clears μ in skipped steps too, after which the next update would have forgotten everything;
+here μ stays. In skipped steps of SM3-II its v = v of the step before is no function of μ and has to be kept, n numbers
+more; of SM3-I it is. ε keeps denominators from 0, where Anil et al. count 0/0 as 0.
 """
 
 from collections.abc import Callable
@@ -18,11 +31,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.algorithms.parts.hyper import off
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment
-from flstudy.algorithms.parts.signatures import Rule
-from flstudy.algorithms.parts.signatures import State as AnyState
+from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off
+from flstudy.algorithms.parts.signatures import Layout, Rule, State
 
 Unit = Literal["step", "epoch"]
 
@@ -30,22 +40,22 @@ Unit = Literal["step", "epoch"]
 class Accumulator(NamedTuple):
     """What an optimizer remembers of squared gradients."""
 
-    start: Callable[[Tensor, Layout], AnyState]  # of a second moment that begins at v [n]
-    update: Callable[[AnyState, Tensor], tuple[Tensor, AnyState]]  # (state, u [n]) -> v [n], state
-    read: Callable[[AnyState], Tensor] | None  # the last v [n], if the state still tells it
+    start: Callable[[Tensor, Layout], State]  # of a second moment that begins at v [n]
+    update: Callable[[State, Tensor], tuple[Tensor, State]]  # (state, u [n]) -> v [n], state
+    read: Callable[[State], Tensor] | None  # the last v [n], if the state still tells it
 
 
 def exact(beta2: Any = None) -> Accumulator:
     """v itself: AdaGrad's sum if ``beta2`` is None, else Adam's moving average."""
 
-    def update(v: AnyState, u: Tensor) -> tuple[Tensor, AnyState]:
+    def update(v: State, u: Tensor) -> tuple[Tensor, State]:
         v = adagrad_moment(v, u) if beta2 is None else adam_moment(v, u, beta2)
         return v, v
 
     return Accumulator(lambda v, layout: v, update, lambda v: v)
 
 
-class State(NamedTuple):
+class AdaptiveState(NamedTuple):
     """Fields that the settings do not ask for are ()."""
 
     moment: Any  # of the accumulator
@@ -74,9 +84,9 @@ def adaptive(
     and, with bias correction, ``torch.optim.Adam`` over ``exact(beta2)``; β₂ None has no bias to correct."""
     delayed, corrected = delay > 1, bias_correction and beta2 is not None
 
-    def init(x: Tensor, layout: Layout) -> State:
+    def init(x: Tensor, layout: Layout) -> AdaptiveState:
         zeros, zero = torch.zeros_like(x), x.new_zeros(())
-        return State(
+        return AdaptiveState(
             moment=accumulator.start(zeros, layout),
             m=() if off(beta1) else zeros,
             t=zero if delayed or corrected or warmup > 0 else (),
@@ -85,7 +95,7 @@ def adaptive(
             per_epoch=zero + 1 if delayed and delay_unit == "epoch" else (),
         )
 
-    def update(u: Tensor, state: Any, x: Tensor) -> tuple[Tensor, State]:
+    def update(u: Tensor, state: Any, x: Tensor) -> tuple[Tensor, AdaptiveState]:
         if not off(weight_decay):
             u = u + weight_decay * x
         v, moment = accumulator.update(state.moment, u)
@@ -108,6 +118,59 @@ def adaptive(
         if not off(eps_s):
             d = torch.where(d.norm() < eps_s, 0.0, d)
         step = lr * d * (torch.clamp(t / warmup, max=1.0) if warmup > 0 else 1.0)
-        return step, State(moment, m, t, updates, last, state.per_epoch)
+        return step, AdaptiveState(moment, m, t, updates, last, state.per_epoch)
 
     return Rule(init, update)
+
+
+# ---- SM3 -----------------------------------------------------------------------------------------------------------
+
+
+def axis_maxima(w: Tensor) -> tuple[Tensor, ...]:
+    """max over each slice of w: for every axis of length a vector [a]; of a vector, itself."""
+    if w.dim() < 2:
+        return (w.reshape(-1),)
+    return tuple(w.amax([other for other in range(w.dim()) if other != axis]) for axis in range(w.dim()))
+
+
+def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
+    """v of the tensor's shape: min over the slices that hold each entry."""
+    v = mu[0].reshape(-1, *[1] * (len(mu) - 1))
+    for axis, vector in enumerate(mu[1:], start=1):
+        v = torch.minimum(v, vector.reshape(*[1] * axis, -1, *[1] * (len(mu) - 1 - axis)))
+    return v
+
+
+def concatenated(parts: list[Tensor]) -> Tensor:
+    """Tensors as one vector."""
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def sm3(beta2: Any = None, version: Literal["I", "II"] = "II") -> Accumulator:
+    """SM3's accumulator: AdaGrad's sums if ``beta2`` is None, else moving averages. The state holds a vector for every
+    axis of every tensor, Σ over axes instead of their product."""
+
+    def add(old: Tensor, new: Tensor) -> Tensor:
+        return old + new if beta2 is None else beta2 * old + (1 - beta2) * new
+
+    def start(v: Tensor, layout: Layout) -> State:
+        return tuple(axis_maxima(part) for part in layout.split(v).values())
+
+    def squares(state: State, u: Tensor) -> list[Tensor]:
+        shapes = [[len(vector) for vector in mu] for mu in state]
+        parts = torch.split(u, [torch.Size(shape).numel() for shape in shapes])
+        return [part.reshape(shape) ** 2 for part, shape in zip(parts, shapes, strict=True)]
+
+    def first(state: State, u: Tensor) -> tuple[Tensor, State]:
+        pairs = [(mu, axis_maxima(square)) for mu, square in zip(state, squares(state, u), strict=True)]
+        state = tuple(tuple(add(old, new) for old, new in zip(*pair, strict=True)) for pair in pairs)
+        return read(state), state
+
+    def second(state: State, u: Tensor) -> tuple[Tensor, State]:
+        v = [add(axis_minimum(mu), square) for mu, square in zip(state, squares(state, u), strict=True)]
+        return concatenated(v), tuple(axis_maxima(part) for part in v)
+
+    def read(state: State) -> Tensor:
+        return concatenated([axis_minimum(mu) for mu in state])
+
+    return Accumulator(start, first, read) if version == "I" else Accumulator(start, second, None)

@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.models import Models
 from flstudy.algorithms.parts.rules import clip, sgd
 from flstudy.algorithms.parts.signatures import (
     Batch,
     Gradient,
     Inbox,
     Job,
+    Layout,
     Local,
     Loss,
     Message,
@@ -23,19 +23,92 @@ from flstudy.algorithms.parts.signatures import (
     State,
     Upload,
 )
-from flstudy.algorithms.parts.stopping import EarlyStopping
-from flstudy.hyper import check, hyper
+from flstudy.hyper import Configurable, hyper
+
+
+class Models:
+    """What the coordinator asks a method about its models. Methods with M global models keep them as x [M, n]."""
+
+    oracle: ClassVar[bool] = False  # True: is told the true concepts
+    personalized: ClassVar[bool] = False  # True: devices use models of their own, ``deployed``
+    needs: ClassVar[tuple[str, ...]] = ()  # what it asks of a task beside losses: ``features``, ``forward``
+
+    @property
+    def reads_each(self) -> bool:
+        """Whether the server looks at single uploads, and not only at the mean or the sum of all."""
+        return False
+
+    @property
+    def starts(self) -> int:
+        """Initial models that ``server_init`` is given, each drawn by itself, as x [starts, n]; x [n] if it is 1."""
+        return 1
+
+    @property
+    def jobs_per_device(self) -> int:
+        """Models that a participant trains in one round."""
+        return 1
+
+    @property
+    def asks(self) -> Literal["loss", "error", "gradient"] | None:
+        """What devices measure of every model in use, on their training data, before a round: the survey; of a method
+        with one model also its gradient."""
+        return None
+
+    def in_use(self, server: State) -> Tensor:
+        """[M]: the models that are sent for a survey."""
+        return torch.ones_like(server.x[..., 0], dtype=torch.bool)
+
+    def choose(self, server: State, survey: Any, jobs: Job, round: Round) -> Tensor:
+        """[J]: the model that each job's device uses, given the survey [J, M], of gradients [J, 1, n]."""
+        return jobs.model
+
+    def prepare(self, server: State, clients: State, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
+        """What the server does before a round: its state, the rows [J, ...] and the model [J] that each job trains."""
+        return server, clients, self.choose(server, survey, jobs, round)
+
+    def workload(self, server: State, jobs: Job, planned: Tensor) -> Tensor:
+        """[J]: how many of the steps [J] that the world plans for each job are done, at least one."""
+        return planned
+
+    def concepts(self, model: Tensor, round: Round) -> Tensor:
+        """[J]: the concept under which each job reads its data; asked of oracles only."""
+        assert round.concepts is not None
+        return round.concepts
+
+    def meets(self, concepts: int) -> None:
+        """Raise ValueError if the method makes no sense in a world of so many concepts."""
+        return
+
+    def deployed(self, server: State, client: State) -> Tensor:
+        """The model [n] that a device uses, where the method is ``personalized``."""
+        return server.x  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(Models, EarlyStopping, ABC):
+class EarlyStopping:
+    """When a device has trained enough: by the loss on its own validation examples."""
+
+    gamma: float | None = hyper(None, "[0, inf)")
+    """γ of FLASH's early stopping, Alg. 1 line 7: after epoch e go on only if the validation loss fell by at least
+    γ/e; null trains all epochs. Experience: .03 to .05 with mean losses."""
+    first_epoch: Literal["inf", "eval_received"] = "inf"
+    """Validation loss before epoch 1: infinite (the first test always passes), or that of the received model."""
+    valid_loss: Literal["mean", "sum"] = "mean"
+    """Over the device's validation examples; line 9 prints a sum, with which the γ of the paper would never stop."""
+
+    def goes_on(self, epoch: Tensor, previous: Tensor, current: Tensor) -> Tensor:
+        """Whether a device trains on after ``epoch`` (from 1), given its validation losses (FLASH, Alg. 1 line 7)."""
+        assert self.gamma is not None
+        return previous - current >= self.gamma / epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(Models, EarlyStopping, Configurable, ABC):
     """A federated optimizer. Server methods see one replica, device methods one job; all are pure and vmap-able.
 
     A method overrides what its paper changes, most often one line of ``correct`` or ``server_step``.
     """
 
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
     measures: ClassVar[tuple[str, ...]] = ("server/update_norm", "server/effective_lr")
     """Names of its `diagnostics`, for `flstudy.metrics.registry`."""
 
@@ -51,9 +124,6 @@ class Algorithm(Models, EarlyStopping, ABC):
     """η_g, learning rate of the server."""
     weighting: Literal["examples", "uniform"] = "examples"
     """p_c of the server's mean: proportional to a device's training examples, or all equal."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     # ---- server ----------------------------------------------------------------------------------------------------
 
@@ -121,3 +191,16 @@ class Algorithm(Models, EarlyStopping, ABC):
     def personal(self, local: Local, client: State) -> Tensor:
         """The local model [n] of a participant after its work, for personalised accuracy (FLASH eq. 2)."""
         return local.y
+
+
+def rule_memory(rule: Rule, layout: Layout, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of a rule's state for a model of this layout; nothing is allocated."""
+    state = rule.init(torch.empty(layout.n, dtype=dtype, device="meta"), layout)
+    return sum(leaf.numel() * leaf.element_size() for leaf in pytree.tree_leaves(state))
+
+
+def device_memory(algorithm: Algorithm, layout: Layout, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of the state of a method's device optimizer: 0 for plain SGD, 4 n for AdaGrad in single precision, the
+    lengths of all axes for SM3 (the column "Memory" of FedAda², Table 2, less the d of the model itself). Where devices
+    differ, the most that one of them keeps."""
+    return max(rule_memory(rule, layout, dtype) for rule in algorithm.device_rules())

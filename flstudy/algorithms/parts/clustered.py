@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Job, Message, Round
+from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Message, Round
 from flstudy.hyper import hyper
 
 
@@ -19,7 +18,7 @@ class Server(NamedTuple):
     x: Tensor  # [M, n]
 
 
-def pick(x: Tensor, model: Tensor) -> Tensor:
+def own_model(x: Tensor, model: Tensor) -> Tensor:
     """x_m [n] of models x [M, n] for a number m []."""
     return x.index_select(0, model.reshape(1)).squeeze(0)
 
@@ -43,7 +42,7 @@ class Clustered(Algorithm):
         return Server(x.reshape(-1, layout.n).expand(self.models, layout.n).clone())
 
     def broadcast(self, server: Any, job: Job) -> Message:
-        return Message(pick(server.x, job.model))
+        return Message(own_model(server.x, job.model))
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
         delta = inbox.mean_by_model(self.models).delta

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.algorithm import Algorithm
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.signatures import Inbox, Round
+from flstudy.algorithms.parts.signatures import Inbox, Layout, Round
 from flstudy.hyper import hyper
 
 

@@ -16,13 +16,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.algorithms.parts.adaptive import Accumulator, adaptive, exact
-from flstudy.algorithms.parts.covers import sm3
+from flstudy.algorithms.parts.adaptive import Accumulator, adaptive, exact, sm3
 from flstudy.algorithms.parts.fedopt import FedOpt
-from flstudy.algorithms.parts.hyper import off
-from flstudy.algorithms.parts.layout import Layout
-from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment
-from flstudy.algorithms.parts.signatures import Job, Local, Rule, State
+from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off
+from flstudy.algorithms.parts.signatures import Job, Layout, Local, Rule, State
 from flstudy.hyper import hyper
 
 

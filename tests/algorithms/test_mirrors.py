@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedOmd
-from flstudy.algorithms.parts.mirrors import eg, euclidean, hypentropy, pnorm
+from flstudy.algorithms.fedomd import eg, euclidean, hypentropy, pnorm
 
-from ...worlds import difference, logistic, run
+from ..worlds import difference, logistic, run
 
 MAPS = {"euclidean": euclidean(), "hypentropy": hypentropy(0.2), "p-norm": pnorm(1.2), "eg": eg(30.0)}
 

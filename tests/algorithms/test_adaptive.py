@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flstudy.algorithms import Layout
-from flstudy.algorithms.parts.adaptive import adaptive, exact
-from flstudy.algorithms.parts.covers import least, slices, sm3
-from flstudy.algorithms.parts.memory import rule_memory
+from flstudy.algorithms.parts.adaptive import adaptive, axis_maxima, axis_minimum, exact, sm3
+from flstudy.algorithms.parts.algorithm import rule_memory
 
-from ...references import adaptive as reference
-from ...worlds import difference
+from ..references import adaptive as reference
+from ..worlds import difference
 
 SHAPES = ((4, 3), (4,), (2, 3, 2), ())
 LAYOUT = Layout.of((str(number), torch.empty(shape)) for number, shape in enumerate(SHAPES))
@@ -154,10 +153,10 @@ def test_sm3_ii_lies_between_the_exact_moment_and_sm3_i(seed, beta2, steps, shap
 
 def test_slices_by_hand():
     w = torch.tensor([[1.0, 5.0], [2.0, 3.0]])
-    rows, columns = slices(w)
+    rows, columns = axis_maxima(w)
     assert (rows.tolist(), columns.tolist()) == ([5.0, 3.0], [2.0, 5.0])
-    assert least((rows, columns)).tolist() == [[2.0, 5.0], [2.0, 3.0]]
-    assert slices(w[0])[0].tolist() == [1.0, 5.0]
+    assert axis_minimum((rows, columns)).tolist() == [[2.0, 5.0], [2.0, 3.0]]
+    assert axis_maxima(w[0])[0].tolist() == [1.0, 5.0]
 
 
 @pytest.mark.parametrize("version", ["I", "II"])
@@ -165,7 +164,7 @@ def test_sm3_started_at_a_moment_bounds_it_and_keeps_vectors(version):
     v = gradients(1)[0] ** 2
     accumulator = sm3(version=version)
     state = accumulator.start(v, LAYOUT)
-    bound = torch.cat([least(mu).reshape(-1) for mu in state])
+    bound = torch.cat([axis_minimum(mu).reshape(-1) for mu in state])
     assert (bound >= v).all()
     assert difference(bound[12:16], v[12:16]) == 0  # the vector
     assert difference(bound[-1], v[-1]) == 0  # the number
