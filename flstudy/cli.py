@@ -179,9 +179,9 @@ def report(command: str, arguments: list[str]) -> int:
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="its folder, or its name under studies/")
     parser.add_argument("--json", action="store_true", help="print everything that was found as JSON")
     given = parser.parse_args(arguments)
-    from flstudy.reporting import report as make_report
+    from flstudy.reporting import write_report
 
-    written = make_report(*map(_study, given.studies))
+    written = write_report(*map(_study, given.studies))
     if given.json:
         print(json.dumps({**written.values, "page": str(written.page_path)}, indent=2))
     else:
@@ -195,9 +195,9 @@ def studies(command: str, arguments: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("studies"), help="holds study folders")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     given = parser.parse_args(arguments)
-    from flstudy.reporting.listing import studies as list_studies
     from flstudy.reporting.listing import studies_cells
     from flstudy.reporting.report import terminal
+    from flstudy.study.results import list_studies
 
     entries = list_studies(given.folder)
     if given.json:
@@ -216,12 +216,12 @@ def show(command: str, arguments: list[str]) -> int:
     parser.add_argument("trial", metavar="TRIAL", help="its number, or best")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     given = parser.parse_args(arguments)
-    from flstudy.reporting.listing import find_trial, trial_cells, trial_entry
-    from flstudy.reporting.load import load_study
+    from flstudy.reporting.listing import trial_cells, trial_entry
     from flstudy.reporting.report import terminal
+    from flstudy.study import load_study
 
     results = load_study(_study(given.study))
-    entry = trial_entry(results, find_trial(results, given.trial))
+    entry = trial_entry(results, results.find(given.trial))
     if given.json:
         print(json.dumps(entry, indent=2, default=str))
         return 0
@@ -243,12 +243,12 @@ def sync(command: str, arguments: list[str]) -> int:
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="its folder, or its name under studies/")
     parser.add_argument("--store", help="MLflow tracking URI; default: the study's own")
     given = parser.parse_args(arguments)
-    from flstudy.reporting.listing import standing
+    from flstudy.study import StudyFolder
     from flstudy.tracking.store import open_store, without_password
     from flstudy.tracking.sync import sync_study
 
     for folder in map(_study, given.studies):
-        state = standing(folder)
+        state = StudyFolder(folder).state()
         if not (folder / "study.yaml").is_file() or "study_id" not in state:
             raise ConfigError(f"there is no study {str(folder)!r} that was started: see flstudy studies")
         if state["state"] == "running":

@@ -1,6 +1,7 @@
 """From a study's folder to what a person reads: tables, figures, the next command. Needs no server."""
 
-from flstudy.reporting.load import StudyResults, Trial, load_study
-from flstudy.reporting.report import Report, report
+from flstudy.reporting.report import Report, write_report
 
-__all__ = ["Report", "StudyResults", "Trial", "load_study", "report"]
+report = write_report
+
+__all__ = ["Report", "report", "write_report"]

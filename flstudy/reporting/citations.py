@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flstudy.reporting.load import StudyResults
+from flstudy.config.schema import schema
+from flstudy.study import StudyResults
 
 TOOLS: dict[str, str] = {
     "Optuna": "akiba2019",
@@ -41,23 +42,10 @@ def references() -> dict[str, str]:
 
 @functools.cache
 def cited() -> dict[str, tuple[str, ...]]:
-    """The BibTeX keys of every shipped class that a config can name, by its short name."""
-    return {one.__name__: one.citations for one in shipped()}
-
-
-def shipped() -> list[Any]:
-    """flstudy's own classes that a config can name, and their bases."""
-    from flstudy import algorithms, controllers, population
-    from flstudy.config.sections import Sampler, Scheduler
-    from flstudy.metrics.dynamic_regret import Regret
-    from flstudy.privacy import AdaptiveClip, Privacy
-
-    found: list[Any] = [algorithms.Algorithm, population.Dataset, population.Partition, population.Drift]
-    found += [population.Change, population.Availability, population.DataStream, controllers.Controller]
-    found += [controllers.Schedule, Sampler, Scheduler, Regret, AdaptiveClip, Privacy]
-    for one in found:  # which grows as it goes
-        found += [child for child in one.__subclasses__() if child.__module__.startswith("flstudy.")]
-    return found
+    """The BibTeX keys of every shipped class that a config can name, by its short name: those that the class has for
+    its ``citations``."""
+    classes = [node for node in schema()["$defs"].values() if "x-class" in node]
+    return {node["title"]: tuple(node.get("x-citations", ())) for node in classes}
 
 
 def citations(
@@ -83,14 +71,15 @@ def citations(
 
 def names_used(results: StudyResults) -> list[str]:
     """Short class names: algorithms of the trials, then the world's and the search's."""
-    config, study = results.config, results.config.get("study") or {}
+    config, study = results.config, results.section
     population = config.get("population") or {}
-    algorithms = [trial.algorithm for trial in results.trials] or [short(config.get("algorithm"))]
-    world = [short(population.get(part)) for part in ("dataset", "partition", "drift", "availability", "data_stream")]
+    algorithms = [trial.algorithm for trial in results.trials] or [class_name(config.get("algorithm"))]
+    parts = ("dataset", "partition", "drift", "availability", "data_stream")
+    world = [class_name(population.get(part)) for part in parts]
     drift = population.get("drift")
     if isinstance(drift, Mapping):
-        world.append(short((drift.get("init_args") or {}).get("change")))
-    world += [short(config.get(part)) for part in ("controller", "schedule")]
+        world.append(class_name((drift.get("init_args") or {}).get("change")))
+    world += [class_name(config.get(part)) for part in ("controller", "schedule")]
     chosen = [
         str(value).rpartition(".")[2]
         for trial in results.trials
@@ -100,11 +89,11 @@ def names_used(results: StudyResults) -> list[str]:
     privacy = config.get("privacy") or {}
     world += ["Privacy"] * (privacy.get("clip") is not None) + ["AdaptiveClip"] * bool(privacy.get("adaptive_clip"))
     world += ["Regret"] * (config.get("regret") is not None)
-    search = [short(study.get("sampler") or "Tpe"), short(study.get("scheduler"))]
+    search = [class_name(study.get("sampler") or "Tpe"), class_name(study.get("scheduler"))]
     return [name for name in dict.fromkeys([*algorithms, *world, *chosen, *search]) if name]
 
 
-def short(written: Any) -> str:
+def class_name(written: Any) -> str:
     """The class name of ``Flash``, ``flstudy.algorithms.Flash`` or ``{class_path: ...}``; empty for nothing."""
     path = written.get("class_path", "") if isinstance(written, Mapping) else written or ""
     return str(path).rpartition(".")[2]

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flstudy.metrics.drift import DEFAULT, Recovery, accuracy_before, dip, recovery_rounds, segments
-from flstudy.reporting.load import StudyResults, Trial
-from flstudy.reporting.selection import Chosen, choose, selection_metric
+from flstudy.reporting.tables import plural
+from flstudy.study import BestTrial, Status, StudyResults, Trial
 
 Floats = NDArray[np.float64]
 REASONS_SHOWN = 3
 
 
-class Drift(NamedTuple):
+class DriftEffect(NamedTuple):
     """One drift as one trial lived through it; each array is [S], NaN where it cannot be told."""
 
     round: int
@@ -28,22 +28,33 @@ class Drift(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """The best trial of one algorithm."""
+class RankedTrial:
+    """The best trial of one algorithm, with the curves of who speaks for it."""
 
-    trial: Trial  # of the search
-    selected_on: float  # its validation objective on the seeds of the search, mean over them
-    confirmation: Trial | None = None  # the same configuration on new seeds, from which all below is then
-    fresh: float = math.nan  # the validation objective on the new seeds
-    gap: float = math.nan  # what the search's seeds promised beyond that, in the objective's direction
+    best: BestTrial
+    gap: float  # what the search's seeds promised beyond the new ones, in the objective's direction; NaN without these
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T]
-    drifts: tuple[Drift, ...]
+    drifts: tuple[DriftEffect, ...]
+
+    @property
+    def trial(self) -> Trial:
+        """Of the search."""
+        return self.best.trial
+
+    @property
+    def algorithm(self) -> str:
+        return self.best.trial.algorithm
+
+    @property
+    def confirmation(self) -> Trial | None:
+        """The same configuration on new seeds, which then speaks for it."""
+        return self.best.confirmation
 
     @property
     def speaker(self) -> Trial:
         """Whose curves these are."""
-        return self.trial if self.confirmation is None else self.confirmation
+        return self.best.speaker
 
     @property
     def final(self) -> Floats:
@@ -76,7 +87,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    rows: tuple[Row, ...]  # best first
+    """The best trials of a study's algorithms beside each other."""
+
+    rows: tuple[RankedTrial, ...]  # best first
     selection_metric: str
     accuracy_metric: str  # of the curves
     notes: tuple[str, ...]  # one sentence each
@@ -88,54 +101,49 @@ class Ranking:
         """Whether any row was trained again on new seeds."""
         return any(row.confirmation is not None for row in self.rows)
 
+    @property
+    def kind(self) -> str:
+        """Of the accuracies: test, or validation."""
+        return "test" if self.accuracy_metric.startswith("test/") else "validation"
+
 
 def rank(results: StudyResults) -> Ranking:
-    """Ranks the algorithms of a study by their chosen trials (`selection.choose`)."""
-    objective, higher = results.objective
-    metric, notes = selection_metric(results), []
-    if metric != objective:
+    """The algorithms of a study by their best trials."""
+    metric, higher, notes = results.selection_metric, results.objective.higher, []
+    if metric != results.objective.metric:
         notes.append(
-            f"The study searched on {objective}; its best trials are chosen by {metric}, never by a test score."
+            f"The study searched on {results.objective.metric}; its best trials are chosen by {metric}, never by a "
+            "test score."
         )
-    chosen = choose(results)
-    plain = [one.trial.algorithm for one in chosen if one.confirmation is None]
-    if plain and len(plain) < len(chosen):
+    unconfirmed = [one.trial.algorithm for one in results.best if one.confirmation is None]
+    if unconfirmed and len(unconfirmed) < len(results.best):
         notes.append(
-            f"Not confirmed on new seeds: {', '.join(plain)}. Their values are those that chose them, so they look "
-            "better than they are beside the others."
+            f"Not confirmed on new seeds: {', '.join(unconfirmed)}. Their values are those that chose them, so they "
+            "look better than they are beside the others."
         )
-    accuracy_metric = _accuracy_metric(results, [one.speaker for one in chosen])
+    accuracy_metric = _accuracy_metric(results, [one.speaker for one in results.best])
     rows = []
-    for one in chosen:
+    for one in results.best:
         try:
             rounds, accuracy = results.curve(one.speaker, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
             notes.append(f"{one.trial.algorithm}: {error}.")
             rounds, accuracy = np.empty(0, np.int64), np.empty((1, 0))
-        rows.append(
-            Row(
-                trial=one.trial,
-                selected_on=one.value,
-                confirmation=one.confirmation,
-                fresh=one.fresh,
-                gap=one.value - one.fresh if higher else one.fresh - one.value,
-                rounds=rounds,
-                accuracy=accuracy,
-                drifts=_drifts(results, rounds, accuracy),
-            )
-        )
+        gap = one.value - one.fresh if higher else one.fresh - one.value
+        drifts = _drift_effects(results, rounds, accuracy)
+        rows.append(RankedTrial(best=one, gap=gap, rounds=rounds, accuracy=accuracy, drifts=drifts))
     return Ranking(
         rows=tuple(rows),
         selection_metric=metric,
         accuracy_metric=accuracy_metric,
-        notes=(*notes, *_counts(results, chosen)),
+        notes=(*notes, *_notes_on_others(results)),
         sessions=tuple(segments([event.round for event in results.events if event.session], results.rounds)),
         rule=results.recovery,
     )
 
 
 def _accuracy_metric(results: StudyResults, trials: Sequence[Trial]) -> str:
-    """Test accuracy where every chosen trial recorded it by round, else validation accuracy for all alike."""
+    """Test accuracy where every best trial recorded it by round, else validation accuracy for all alike."""
     for trial in trials:
         try:
             results.curve(trial, "test/accuracy")
@@ -148,69 +156,53 @@ def _accuracy_metric(results: StudyResults, trials: Sequence[Trial]) -> str:
     return "test/accuracy"
 
 
-def _drifts(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) -> tuple[Drift, ...]:
+def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) -> tuple[DriftEffect, ...]:
     labels: dict[int, str] = {}
     for event in results.events:
-        if event.session:
-            continue
-        labels[event.round] = f"{labels[event.round]}, {event.label}" if event.round in labels else event.label
+        if not event.session:
+            labels[event.round] = f"{labels[event.round]}, {event.label}" if event.round in labels else event.label
     unknown, rule = np.full(accuracy.shape[:-1], np.nan), results.recovery
-    drifts, since = [], 1
+    effects, since = [], 1
     for first, last in segments(list(labels), results.rounds):
         earlier = ((rounds >= since) & (rounds < first)).any()
         during = ((rounds >= first) & (rounds <= last)).any()
-        drifts.append(
-            Drift(
-                round=first,
-                label=labels[first],
-                before=accuracy_before(rounds, accuracy, first, window=rule.steady, since=since)
-                if earlier
-                else unknown,
-                dip=dip(rounds, accuracy, first, last) if during else unknown,
-                recovery=recovery_rounds(rounds, accuracy, first, last, **asdict(rule)) if during else unknown,
-            )
-        )
+        before = accuracy_before(rounds, accuracy, first, window=rule.steady, since=since) if earlier else unknown
+        lowest = dip(rounds, accuracy, first, last) if during else unknown
+        recovered = recovery_rounds(rounds, accuracy, first, last, **asdict(rule)) if during else unknown
+        effects.append(DriftEffect(first, labels[first], before, lowest, recovered))
         since = first
-    return tuple(drifts)
+    return tuple(effects)
 
 
-def _counts(results: StudyResults, chosen: Sequence[Chosen]) -> list[str]:
+def _notes_on_others(results: StudyResults) -> list[str]:
     """What became of the trials that are not in the table."""
-    notes = [f"{plural(len(results.searched), 'trial')}: {_tally(results.counts())}."] if results.searched else []
-    again = results.confirmations
+    searched, again = results.searched, results.confirmations
+    notes = [f"{plural(len(searched), 'trial')}: {_tally(searched)}."] if searched else []
     if again:
         seeds = max(len(results.seeds_of(trial)) for trial in again)
-        tally = _tally(Counter(trial.status for trial in again))
-        notes.append(f"{plural(len(again), 'confirmation')} on {plural(seeds, 'new seed')}: {tally}.")
-    shown = {one.trial.algorithm for one in chosen}
-    for algorithm in dict.fromkeys(trial.algorithm for trial in results.searched):
-        if algorithm not in shown:
-            own = [trial for trial in results.searched if trial.algorithm == algorithm]
-            outside = sum(trial.status == "finished" and not trial.feasible for trial in own)
-            tally = _tally(Counter(trial.status for trial in own))
-            tally += f"; {outside} outside study.constraints" if outside else ""
-            within = " within the constraints" if outside else ""
-            wanted = f"all {results.rounds} rounds with a finite result{within}"
-            notes.append(f"No trial of {algorithm} did {wanted} ({tally}).")
-    failed = [trial for trial in results.trials if trial.status == "failed"]
+        notes.append(f"{plural(len(again), 'confirmation')} on {plural(seeds, 'new seed')}: {_tally(again)}.")
+    ranked = {one.trial.algorithm for one in results.best}
+    for algorithm in dict.fromkeys(trial.algorithm for trial in searched if trial.algorithm not in ranked):
+        own = [trial for trial in searched if trial.algorithm == algorithm]
+        outside = sum(trial.status is Status.FINISHED and not trial.feasible for trial in own)
+        tally = _tally(own) + (f"; {outside} outside study.constraints" if outside else "")
+        wanted = f"all {results.rounds} rounds with a finite result" + (" within the constraints" if outside else "")
+        notes.append(f"No trial of {algorithm} did {wanted} ({tally}).")
+    failed = [trial for trial in results.trials if trial.status is Status.FAILED]
     for trial in failed[:REASONS_SHOWN]:
-        notes.append(f"Trial {trial.trial} ({trial.algorithm}) failed: {reason(trial)}")
+        notes.append(f"Trial {trial.number} ({trial.algorithm}) failed: {failure_reason(trial)}")
     if len(failed) > REASONS_SHOWN:
         notes.append(f"{len(failed) - REASONS_SHOWN} more failed; their reasons are in trials.jsonl.")
     return notes
 
 
-def reason(trial: Trial) -> str:
-    """The last line of what a failed trial raised."""
-    return ((trial.error or "").strip() or "no reason recorded").splitlines()[-1][:150]
+def failure_reason(trial: Trial) -> str:
+    """What a failed trial raised, cut where it is long."""
+    return trial.reason[:150] or "no reason recorded"
 
 
-def _tally(counts: Counter[str]) -> str:
-    order = ["finished", "pruned", "diverged", "failed"]
+def _tally(trials: Sequence[Trial]) -> str:
+    counts = Counter(trial.status for trial in trials)
+    order = [Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED]
     known = [status for status in order if counts[status]] + sorted(set(counts) - set(order))
     return ", ".join(f"{counts[status]} {status}" for status in known)
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")

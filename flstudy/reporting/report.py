@@ -1,45 +1,57 @@
-"""The report of a study: what `flstudy tune` ends with and `flstudy report` repeats."""
+"""The report of a study, or of several: what `flstudy tune` ends with and `flstudy report` repeats."""
 
+import dataclasses
+import hashlib
+import json
 import os
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from flstudy.reporting import figures
-from flstudy.reporting.best import write_best
-from flstudy.reporting.bits import bits_cells
-from flstudy.reporting.citations import bibtex
-from flstudy.reporting.finding_tables import PAIRS_SHOWN, comparison_cells, cost_cells, sensitivity_cells
-from flstudy.reporting.findings import Findings, find
-from flstudy.reporting.latex import write_tables
-from flstudy.reporting.load import load_study
+from flstudy.reporting.findings import Findings
 from flstudy.reporting.page import write_page
-from flstudy.reporting.plain import study_values
-from flstudy.reporting.ranking import Ranking
-from flstudy.reporting.sections import headline, study_facts, study_sections
-from flstudy.reporting.tables import Cells, drift_cells, footnotes, hyperparameter_cells, result_cells, session_cells
+from flstudy.reporting.section import Content, every_section, from_here
+from flstudy.reporting.style import to_png
+from flstudy.reporting.tables import Cells, write_latex
+from flstudy.study import StudyResults, load_study
+from flstudy.study.trial import without_nan
+
+LONGEST = 80  # characters of a folder's name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A written report; `print` shows it in a terminal."""
 
-    table_markdown: str  # the text of summary.md
+    folder: Path
     tables: tuple[Cells, ...]
     notes: tuple[str, ...]
-    summary_path: Path
-    page_path: Path  # the whole report as one HTML file
-    latex_path: Path
-    citations_path: Path
     figure_path: Path | None  # None where no trial of the study did all its rounds
     best_paths: Mapping[str, Path]  # algorithm -> its best trial as a config
     next_commands: tuple[tuple[str, str], ...]  # (what for, command), the most useful first
-    values: Mapping[str, Any] = field(default_factory=dict)  # the findings as JSON can hold them
+    values: Mapping[str, Any]  # the findings as JSON can hold them
+
+    @property
+    def page_path(self) -> Path:
+        """The whole report as one HTML file."""
+        return self.folder / "report.html"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.folder / "summary.md"
+
+    @property
+    def latex_path(self) -> Path:
+        return self.folder / "tables.tex"
+
+    @property
+    def citations_path(self) -> Path:
+        return self.folder / "citations.bib"
 
     def print(self, console: Console | None = None) -> None:
         (console or terminal()).print(self.__rich__())
@@ -47,21 +59,13 @@ class Report:
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [cells.rich() for cells in self.tables]
         parts += [Text(note, style="dim") for note in self.notes]
+        written = {"Report": self.page_path, "Curves": self.figure_path, "Tables": self.summary_path}
+        written |= {"LaTeX": self.latex_path, "BibTeX": self.citations_path}
         parts.append(Text())
-        parts += [Text(f"{label}: {from_here(path)}") for label, path in self._written()]
+        parts += [Text(f"{label}: {from_here(path)}") for label, path in written.items() if path is not None]
         for purpose, command in self.next_commands:
             parts.append(Text.assemble(f"{purpose}: ", (command, "bold"), overflow="ignore", no_wrap=True))
         return Group(*parts)
-
-    def _written(self) -> list[tuple[str, Path]]:
-        figure = [("Curves", self.figure_path)] if self.figure_path else []
-        return [
-            ("Report", self.page_path),
-            *figure,
-            ("Tables", self.summary_path),
-            ("LaTeX", self.latex_path),
-            ("BibTeX", self.citations_path),
-        ]
 
 
 def terminal() -> Console:
@@ -70,111 +74,121 @@ def terminal() -> Console:
     return console if console.is_terminal else Console(width=max(100, console.width))
 
 
-def report(study_folder: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Report:
-    """Writes <study>/report/{report.html,summary.md,curves.png,tables.tex,citations.bib} and
-    <study>/best/<Algorithm>.yaml from the files of the study; of several studies, a common report beside them.
+def write_report(*studies: str | os.PathLike[str]) -> Report:
+    """The report of one study, in its folder report/, with its best trials as configs in best/; of several studies a
+    common report beside the first one. Works while a study runs, too, on what is there.
 
-    Works while the study runs, too, on what is there. Raises ValueError where there is no such study, or where several
-    have not searched for the same thing.
+    Raises:
+        ValueError: where there is no such study, or a file cannot be written; for several studies, where two have one
+            name or they have not searched for the same thing.
     """
-    if more:
-        from flstudy.reporting.worlds import report_worlds
+    found = [Findings(results=load_study(folder)) for folder in studies]
+    names = [one.results.name for one in found]
+    if len(found) == 1:
+        folder, best = found[0].results.folder.report, write_best(found[0].results)
+        contents = [content for section in every_section() if (content := section.of_study(found[0])) is not None]
+        return _write(folder, names[0], contents, best, prefix=f"{names[0]}-")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"studies in one report must have different names, got {twice[0]!r} twice: leave one out")
+    folder = found[0].results.folder.path.absolute().parent / common_name(names)
+    contents = [content for section in every_section() for content in section.of_studies(found)]
+    each = [_values(content for section in every_section() if (content := section.of_study(one))) for one in found]
+    return _write(folder, ", ".join(names), contents, {}, reports=each)
 
-        return report_worlds([study_folder, *more])
-    results = load_study(study_folder)
-    found = find(results)
-    ranking = found.ranking
-    folder = results.folder / "report"
-    try:
-        folder.mkdir(exist_ok=True)
-        figure = _curves(found, folder / "curves.png")
-        best = write_best(results, ranking)
-        tables = dict(_tables(found))
-        notes = footnotes(ranking, len(results.seeds))
-        if not ranking.rows:
-            notes.insert(0, f"No trial of study {results.name} has done all its {results.rounds} rounds: no table yet.")
-        notes += [*found.comparison.notes, *found.budget_notes]
-        commands = _next(ranking, best)
-        text = markdown(results.name, list(tables.values()), notes, figure, commands)
-        summary, latex, bibliography = folder / "summary.md", folder / "tables.tex", folder / "citations.bib"
-        summary.write_text(text, encoding="utf-8")
-        for_paper = {**tables, "cost": cost_cells(found.costs)} if found.costs else tables
-        for_paper |= {"bits": cells} if found.bits is not None and (cells := bits_cells(found.bits)) else {}
-        write_tables(latex, [(f"{results.name}-{name}", cells) for name, cells in for_paper.items()], notes)
-        bibliography.write_text(bibtex(found.citations), encoding="utf-8")
-        resume = f"flstudy tune --resume {shlex.quote(results.name)}"
-        again = [*commands, ("Go on with the study, or extend it", resume)]
-        page = write_page(
-            folder / "report.html",
-            f"Study {results.name}: {headline(found)}",
-            study_facts(found),
-            study_sections(found, again),
-        )
-    except OSError as error:
-        raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
-    return Report(
-        table_markdown=text,
-        tables=tuple(tables.values()),
+
+def common_name(names: Sequence[str]) -> str:
+    """Of the folder of a common report: the studies' names, cut where these are long."""
+    name = f"report-{'-'.join(names)}"
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _write(
+    folder: Path, title: str, contents: Sequence[Content], best: Mapping[str, Path], prefix: str = "", **values: Any
+) -> Report:
+    """The files of a report, from what its sections say."""
+    tables = [cells for content in contents for cells in content.brief]
+    notes = [note for content in contents for note in content.remarks]
+    commands = [command for content in contents for command in content.commands]
+    exports = {name: picture for content in contents for name, picture in content.exports.items()}
+    every = {cells.label: cells for content in contents for cells in [*content.tables, *content.brief]}
+    for_paper = [dataclasses.replace(cells, label=prefix + label) for label, cells in every.items() if label]
+    heading = next((content.heading for content in contents if content.heading), title)
+    facts = next((content.facts for content in contents if content.facts), {})
+    report = Report(
+        folder=folder,
+        tables=tuple(tables),
         notes=tuple(notes),
-        summary_path=summary,
-        page_path=page,
-        latex_path=latex,
-        citations_path=bibliography,
-        figure_path=figure,
+        figure_path=next((folder / name for name in exports), None),
         best_paths=best,
         next_commands=tuple(commands),
-        values=study_values(found),
+        values={**_values(contents), **values},
     )
-
-
-def _tables(found: Findings) -> list[tuple[str, Cells]]:
-    """What a terminal shows, by name; nothing before a trial has done all rounds."""
-    ranking = found.ranking
-    if not ranking.rows:
-        return []
-    made = [
-        ("ranking", result_cells(ranking, found.results.name)),
-        ("drifts", drift_cells(ranking)),
-        ("sessions", session_cells(ranking)),
-        ("hyper-parameters", hyperparameter_cells(ranking)),
-        ("comparison", comparison_cells(found.comparison, PAIRS_SHOWN)),
-        ("sensitivity", sensitivity_cells(found.sensitivities, ranking.selection_metric)),
-    ]
-    return [(name, cells) for name, cells in made if cells is not None]
-
-
-def _curves(found: Findings, path: Path) -> Path | None:
-    results = found.results
-    events = [event for event in results.events if event.round <= results.rounds]
-    figure = figures.curves(found.ranking, events, title=f"Study {results.name}: best trial of each algorithm")
-    if figure is None:
-        path.unlink(missing_ok=True)  # one of an earlier report would tell of other trials
-        return None
-    return figures.to_png(figure, path)
-
-
-def _next(ranking: Ranking, best: Mapping[str, Path]) -> list[tuple[str, str]]:
-    commands = [("Browse every run", "flstudy ui")]
-    if ranking.rows:
-        trial = ranking.rows[0].trial
-        command = f"flstudy run {shlex.quote(from_here(best[trial.algorithm]))}"
-        commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.trial})", command))
-    return commands
-
-
-def from_here(path: Path) -> str:
-    """A path as one would type it in the working directory, where it lies below that."""
-    path, here = path.absolute(), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def markdown(
-    name: str, tables: list[Cells], notes: list[str], figure: Path | None, commands: list[tuple[str, str]]
-) -> str:
-    """The text of a summary.md."""
-    blocks = [f"# Study {name}", *(cells.markdown() for cells in tables)]
-    blocks.append("\n".join(f"- {note}" for note in notes))
-    if figure is not None:
-        blocks.append(f"![Accuracy by round, best trial of each algorithm]({figure.name})")
+    blocks = [f"# Study {title}", *(cells.markdown() for cells in tables), "\n".join(f"- {note}" for note in notes)]
+    blocks += [f"![{picture.caption}]({name})" for name, picture in exports.items()]
     blocks += [f"{purpose}:\n\n```sh\n{command}\n```" for purpose, command in commands]
-    return "\n\n".join(blocks) + "\n"
+    try:
+        folder.mkdir(exist_ok=True)
+        for stale in folder.glob("*.png"):  # one of an earlier report would tell of other trials
+            stale.unlink()
+        for name, picture in exports.items():
+            to_png(picture.figure, folder / name)
+        report.summary_path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+        write_latex(report.latex_path, for_paper, notes)
+        for content in contents:
+            for name, text in content.files.items():
+                (folder / name).write_text(text, encoding="utf-8")
+        write_page(report.page_path, heading, facts, [content for content in contents if content.title])
+    except OSError as error:
+        raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
+    return report
+
+
+def _values(contents: Iterable[Content]) -> dict[str, Any]:
+    """All sections' values as JSON can hold them: arrays as lists; NaN and infinity, which JSON lacks, as None."""
+    values = {name: value for content in contents for name, value in content.values.items()}
+    return dict(without_nan(json.loads(json.dumps(values, default=lambda value: value.tolist()))))
+
+
+def write_best(results: StudyResults) -> dict[str, Path]:
+    """Writes <study>/best/<Algorithm>.yaml, each algorithm's best trial as a config that runs as it stands, and returns
+    the paths by algorithm; those of an earlier report go."""
+    folder, paths = results.folder.best, {}
+    try:
+        folder.mkdir(exist_ok=True)
+        for best in results.best:
+            path = paths[best.trial.algorithm] = folder / f"{best.trial.algorithm}.yaml"
+            heading = f"# The best {best.trial.algorithm} of study {results.name}: trial {best.trial.number}.\n"
+            config = with_values(results.config, best.trial.overrides)
+            path.write_text(heading + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        for stale in set(folder.glob("*.yaml")) - set(paths.values()):
+            stale.unlink()
+    except OSError as error:
+        raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
+    return paths
+
+
+def with_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested config with dotted keys set, without its study. Another class than the config's starts from that
+    class's defaults, as on the command line."""
+    nested: dict[str, Any] = {key: _copied(value) for key, value in config.items() if key not in ("study", "run")}
+    for key, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # a class before its parameters
+        *parents, name = key.split(".")
+        section = nested
+        for parent in parents:
+            if isinstance(section.get(parent), str):  # a class's short name alone
+                section[parent] = {"class_path": section[parent]}
+            section = section.setdefault(parent, {})
+            if "class_path" in section:
+                section = section.setdefault("init_args", {})
+        given = section.get(name)
+        if isinstance(given, dict) and "class_path" in given and isinstance(value, str):
+            if given["class_path"].rpartition(".")[2] != value.rpartition(".")[2]:
+                section[name] = {"class_path": value}
+        else:
+            section[name] = value
+    return nested
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(part) for key, part in value.items()} if isinstance(value, Mapping) else value

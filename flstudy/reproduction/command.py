@@ -1,15 +1,18 @@
-"""``flstudy reproduce``."""
+"""``flstudy reproduce``: a paper's studies, each once and on where it stopped, and their page."""
 
 import shlex
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from flstudy.config import ConfigError, nearest
+from rich.console import Console
+
+from flstudy.config import Config, ConfigError, load, nearest
 from flstudy.reporting.report import terminal
-from flstudy.reproduction.plan import read_plan
-from flstudy.reproduction.stages import STAGES, configure, run_stage, stages
-from flstudy.reproduction.writing import write
+from flstudy.reproduction.pages import write_pages
+from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
+from flstudy.study import StudyFolder
+from flstudy.tuning.study import run_study
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,31 +32,71 @@ def main(arguments: Sequence[str]) -> int:
         "--options", type=str, default="", help="Options for every study, such as '--study.folder big --rounds 10'."
     )
     given = parser.parse_args(list(arguments))
-    plan = read_plan(given.paper, given.configs)
-    for said, known, what in (
-        (given.worlds, [world.name for world in plan.worlds], "world"),
+    paper = read_paper(given.paper, given.configs)
+    for names, known, what in (
+        (given.worlds, [world.name for world in paper.worlds], "world"),
         (given.stages, list(STAGES), "stage"),
     ):
-        for name in said:
+        for name in names:
             if name not in known:
                 raise ConfigError(f"unknown {what} {name!r}{nearest(name, known)}")
     console, options = terminal(), shlex.split(given.options)
-    asked = stages(plan, given.worlds, given.stages)
-    configs = {stage: configure(plan, stage, options) for stage in asked}  # all of them, before the first one runs
+    asked = stages_of(paper, given.worlds, given.stages)
+    configs = {stage: stage_config(paper, stage, options) for stage in asked}  # all of them, before the first one runs
     if not given.write:
         for checked in configs.values():
             checked.rehearse()  # a world that cannot be dealt out fails now, not after hours of others
         for stage in asked:
-            run_stage(plan, stage, console, options)
-    every = {**dict.fromkeys(stages(plan)), **configs}
+            run_stage(paper, stage, console, options)
     folders = {}
-    for stage, config in every.items():
-        folder = Path((config or configure(plan, stage, options)).study.folder) / stage.study(plan)
-        if (folder / "trials.jsonl").is_file():
+    for stage in stages_of(paper):
+        config = configs.get(stage) or stage_config(paper, stage, options)
+        folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
+        if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
     if not folders:
-        raise ConfigError(f"no study of {plan.name} is there yet: leave out --write")
+        raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
     command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    page = write(plan, folders, given.out or plan.folder / "results", command)
+    page = write_pages(paper, folders, given.out or paper.folder / "results", command)
     console.print(f"Results: {page}", highlight=False)
     return 0
+
+
+def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequence[str] = ()) -> Path:
+    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on, and a search
+    that has fewer trials than are asked for now gets the others. A search begins with the preset stage's trials, if
+    that is finished, instead of training them once more.
+
+    Raises:
+        ConfigError: if the study stopped without a single finished trial, or is running elsewhere.
+    """
+    config = stage_config(paper, stage, options)
+    folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
+    state = folder.state().get("state")
+    if state == "running":
+        raise ConfigError(f"study {folder.name} is running in process {folder.state()['pid']}: wait for its end")
+    more = _more_trials(folder, config) if state is not None and stage.name == "tuned" else []
+    if state == "finished" and not more:
+        console.print(f"{folder.name}: done", highlight=False)
+        return folder.path
+    console.rule(folder.name)
+    if state is None:
+        presets = StudyFolder(folder.path.with_name(stage._replace(name="preset").study(paper)))
+        tried = stage.name == "tuned" and presets.state().get("state") == "finished"
+        code = run_study(config, console, known=presets.path if tried else None)
+    else:
+        code = run_study(load(folder.config, options=more, command="tune"), console, folder.path)
+    if code:
+        raise ConfigError(f"study {folder.name} has no trial to show: see flstudy report {folder.name}")
+    if folder.state().get("state") != "finished":
+        raise KeyboardInterrupt
+    return folder.path
+
+
+def _more_trials(folder: StudyFolder, config: Config) -> list[str]:
+    """The option that extends the study in this folder to as many trials as are asked for: never to fewer, and not
+    where something else was searched."""
+    theirs, asked = load(folder.config, command="tune").study, config.study.trials
+    if theirs.trials is None or asked is None or asked <= theirs.trials or theirs.search != config.study.search:
+        return []
+    return [f"--study.trials={asked}"]

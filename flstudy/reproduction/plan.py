@@ -1,4 +1,4 @@
-"""What a reproduction consists of, read from a folder of configs.
+"""What a reproduction consists of, read from a folder of configs, and its studies' configs.
 
 tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they are run
                    published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds
@@ -7,36 +7,34 @@ tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they ar
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from flstudy.config import ConfigError, nearest
+from flstudy.config import Config, ConfigError, load, nearest
 from flstudy.config.values import arguments
 
-MEASURES = {  # name in published.csv -> metric of a round, heading, whether it is a share
-    "accuracy": ("test/accuracy", "Generalised accuracy %", True),
-    "personal": ("test/personal_accuracy", "Personalised accuracy %", True),
-    "dip": ("test/dip", "Lowest accuracy after the drift %", True),
-    "recovery": ("test/recovery", "Rounds to recovery", False),
-    "initial": ("test/initial_accuracy", "Sessions' first ten rounds %", True),
-    "mean": ("test/mean_accuracy", "Mean accuracy over all rounds %", True),
-    "regret": ("regret/dynamic", "Dynamic regret", False),
-    "detections": ("detector/detections", "Detections", False),
-    "false_alarms": ("detector/false_alarms", "False alarms", False),
-    "delay": ("detector/delay", "Rounds to detection", False),
-    "restarts_block": ("detector/restarts_block", "Restarts after whole blocks", False),
-    "restarts_detection": ("detector/restarts_detection", "Restarts after detections", False),
+MEASURES = {  # name in published.csv -> metric
+    "accuracy": "test/accuracy",
+    "personal": "test/personal_accuracy",
+    "dip": "test/dip",
+    "recovery": "test/recovery",
+    "initial": "test/initial_accuracy",
+    "mean": "test/mean_accuracy",
+    "regret": "regret/dynamic",
+    **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
+    **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
 KINDS = ("comparison", "ablation", "sessions", "variants")
 VARIED = ("sessions", "variants")  # kinds with a study for each variant
+STAGES = ("preset", "tuned")
 
 
-class Published(NamedTuple):
-    """A figure of the paper; a share as a fraction."""
+class PublishedValue(NamedTuple):
+    """A figure of the paper; a fraction as such."""
 
     value: float
     over_devices: float | None  # standard deviations
@@ -64,16 +62,30 @@ class World:
     sessions: tuple[int, ...] = ()  # that the tables show, from 1
     bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
 
+    def __post_init__(self) -> None:
+        where = f"worlds.{self.name}"
+        if not self.config.is_file():
+            raise ConfigError(f"{where}.config must be a file beside it, got {self.config.name!r}")
+        if self.kind not in KINDS:
+            raise ConfigError(f"{where}.kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        for measure in self.measures:
+            if measure not in MEASURES:
+                raise ConfigError(f"{where}.measures: unknown {measure!r}{nearest(measure, list(MEASURES))}")
+        if (self.kind in VARIED) != bool(self.variants):
+            raise ConfigError(f"{where}.variants must be given where kind is {' or '.join(VARIED)}, and only there")
+        if self.variants and self.compared not in self.variants:
+            raise ConfigError(f"{where}.compared must be a variant{nearest(self.compared, list(self.variants))}")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A paper's reproduction."""
+class Paper:
+    """What is reproduced of a paper."""
 
     name: str
     folder: Path
     title: str
     worlds: tuple[World, ...]
-    published: Mapping[tuple[str, str, str], Published]  # (world, algorithm, measure) -> figure
+    published: Mapping[tuple[str, str, str], PublishedValue]  # (world, algorithm, measure) -> figure
 
     @property
     def differences(self) -> str:
@@ -82,7 +94,18 @@ class Plan:
         return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
-def read_plan(name: str, configs: Path) -> Plan:
+class PaperStage(NamedTuple):
+    """A study of a world."""
+
+    world: World
+    name: str  # preset: each algorithm once, with its published values; tuned: the whole search; or a variant
+
+    def study(self, paper: Paper) -> str:
+        """The name of its study."""
+        return f"{paper.name}-{self.world.name}" + ("" if self.world.kind == "ablation" else f"-{self.name.lower()}")
+
+
+def read_paper(name: str, configs: Path) -> Paper:
     """The plan of the paper ``name`` below the folder ``configs``.
 
     Raises:
@@ -92,56 +115,29 @@ def read_plan(name: str, configs: Path) -> Plan:
     if name not in known:
         where = "" if known else f"; {configs}/ holds none: run this where tune_configs is"
         raise ConfigError(f"unknown paper {name!r}{nearest(name, known) if known else where}")
-    folder = configs / name
-    path = folder / "reproduction.yaml"
+    path = configs / name / "reproduction.yaml"
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-        worlds = tuple(_world(folder, path, key, value) for key, value in said["worlds"].items())
-        title = str(said["paper"])
+        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+        worlds = tuple(_world(path.parent, key, value) for key, value in written["worlds"].items())
+        title = str(written["paper"])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} must hold paper and worlds: {' '.join(str(error).split())}") from error
-    return Plan(name=name, folder=folder, title=title, worlds=worlds, published=_published(folder / "published.csv"))
+    published = _published_values(path.with_name("published.csv"))
+    return Paper(name=name, folder=path.parent, title=title, worlds=worlds, published=published)
 
 
-def _world(folder: Path, path: Path, name: str, said: Mapping[str, Any]) -> World:
-    config = folder / str(said["config"])
-    if not config.is_file():
-        raise ConfigError(f"{path}: worlds.{name}.config must be a file beside it, got {said['config']!r}")
-    kind = str(said.get("kind", "comparison"))
-    if kind not in KINDS:
-        raise ConfigError(f"{path}: worlds.{name}.kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    measures = tuple(str(measure) for measure in said.get("measures", ["accuracy"]))
-    for measure in measures:
-        if measure not in MEASURES:
-            raise ConfigError(f"{path}: worlds.{name}.measures: unknown {measure!r}{nearest(measure, list(MEASURES))}")
-    variants = {str(key): as_options(value) for key, value in (said.get("variants") or {}).items()}
-    if (kind in VARIED) != bool(variants):
-        kinds = " or ".join(VARIED)
-        raise ConfigError(f"{path}: worlds.{name}.variants must be given where kind is {kinds}, and only there")
-    compared = str(said.get("compared", next(iter(variants), "")))
-    if variants and compared not in variants:
-        raise ConfigError(f"{path}: worlds.{name}.compared must be a variant{nearest(compared, list(variants))}")
-    return World(
-        name=name,
-        title=str(said["title"]),
-        config=config,
-        options=as_options(said.get("options")),
-        kind=kind,
-        preset=str(said.get("preset", World.preset)),
-        measures=measures,
-        variants=variants,
-        compared=compared,
-        sessions=tuple(int(session) for session in said.get("sessions", ())),
-        bandwidths=tuple(float(bandwidth) for bandwidth in said.get("bandwidths", ())),
-    )
+def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
+    given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
+    given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths") if key in written}
+    variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
+    options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
+    given = {"compared": next(iter(variants), ""), **given}
+    return World(name=name, title=str(written["title"]), config=config, options=options, variants=variants, **given)
 
 
-def as_options(said: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Config keys and values as options of a command line."""
-    return tuple(arguments(said or {}))
-
-
-def _published(path: Path) -> dict[tuple[str, str, str], Published]:
+def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
     if not path.is_file():
         return {}
     found = {}
@@ -149,7 +145,30 @@ def _published(path: Path) -> dict[tuple[str, str, str], Published]:
         for line, row in enumerate(csv.DictReader(file), start=2):
             try:
                 numbers = [float(row[key]) if row[key] else None for key in ("value", "over_devices", "over_seeds")]
-                found[row["world"], row["algorithm"], row["measure"]] = Published(*numbers)  # type: ignore[arg-type]
+                found[row["world"], row["algorithm"], row["measure"]] = PublishedValue(*numbers)  # type: ignore[arg-type]
             except (KeyError, ValueError, TypeError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}; columns are those of its first line") from error
     return found
+
+
+def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:
+    """The stages of these worlds (of all, if none is named), tuned ones last. An ablation has one, sessions and
+    variants have one for each variant, whatever the names."""
+    chosen = [world for world in paper.worlds if not worlds or world.name in worlds]
+    first = [world for world in chosen if "preset" in names or world.kind != "comparison"]
+    found = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
+    return found + [PaperStage(world, "tuned") for world in chosen if "tuned" in names and world.kind == "comparison"]
+
+
+def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -> Config:
+    """The checked config of a stage's study."""
+    path = stage.world.config
+    own = [*stage.world.options, *stage.world.variants.get(stage.name, ()), *options]
+    if stage.name == "preset" and stage.world.kind == "comparison":
+        search = load(path, options=own, command="tune").study.search
+        algorithms = (search.get("algorithm") or {}).get("choice") or []
+        if not algorithms:
+            raise ConfigError(f"{path}: study.search.algorithm must be a choice of algorithms to compare")
+        # The first trial of each algorithm has its own values; nobody stops it early.
+        own += [f"--study.trials={len(algorithms)}", "--study.scheduler=null"]
+    return load(path, options=[*own, f"--study.name={stage.study(paper)}"], command="tune")

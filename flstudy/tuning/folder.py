@@ -16,12 +16,12 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flstudy.config import ConfigError
-from flstudy.reporting.listing import lives
+from flstudy.study.folder import lives
 from flstudy.tracking.trials import read_entries
 from flstudy.tuning.trial import Status
 
@@ -131,7 +131,8 @@ class StudyFolder:
 
     def read_trials(self) -> list[TrialSummary]:
         """The trials as they were last written; a study that was killed before its first one has none."""
-        return [TrialSummary(**entry) for entry in read_entries(self.trials)]
+        own = {item.name for item in fields(TrialSummary)}
+        return [TrialSummary(**{k: v for k, v in entry.items() if k in own}) for entry in read_entries(self.trials)]
 
     def state(self) -> dict[str, Any]:
         """What `write_state` wrote; empty before that."""
@@ -141,7 +142,7 @@ class StudyFolder:
     def write_state(self, state: Literal["running", "finished", "interrupted", "failed"], **more: Any) -> None:
         """Say how the study stands; one that says it runs while its process does not was killed."""
         now = time.time()
-        known = {"started": now, **self.state(), "spent_s": self.spent_s(), **more}
+        known = {"format": 2, "started": now, **self.state(), "spent_s": self.spent_s(), **more}
         known |= {"pid": os.getpid(), "host": platform.node(), "since": now}
         ended = None if state == "running" else now
         content = {**known, "state": state, "ended": ended}
@@ -175,7 +176,8 @@ class StudyFolder:
 
 
 def _line(trial: TrialSummary) -> str:
-    return json.dumps(_jsonable(asdict(trial)), default=str) + "\n"
+    names = {"number": trial.trial, "confirms": trial.of, "ended": trial.ended_at, "values": list(trial.values or ())}
+    return json.dumps(_jsonable(asdict(trial) | names), default=str) + "\n"  # as the study's own Trial reads them, too
 
 
 def _replace(path: Path, content: str) -> None:

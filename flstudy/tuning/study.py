@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from flstudy.reporting import report
+from flstudy.reporting import write_report
 from flstudy.reporting.report import terminal
 from flstudy.tuning.tuner import StudyResult, tune
 
@@ -33,7 +33,7 @@ def run_study(
     result = tune(config, console, resume, known=known, quiet=as_json)
     events = [event._asdict() for event in config.events()]
     (result.path / "events.json").write_text(json.dumps(events, indent=2) + "\n")
-    written = report(result.path)
+    written = write_report(result.path)
     result.run.log_files(result.path)
     if as_json:
         print(json.dumps(told(result), indent=2, default=str))

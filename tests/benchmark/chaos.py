@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from flstudy.config.config import load
-from flstudy.reporting.load import read_entries
 from flstudy.study.records import read_records
 from flstudy.tracking.store import open_store
+from flstudy.tracking.trials import read_entries
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.trial import run_trial
 

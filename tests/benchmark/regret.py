@@ -20,8 +20,7 @@ from flstudy.controllers import MasterFL
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.regret import noticed
 from flstudy.population import Digits, LabelSwap, RepeatedDrift
-from flstudy.reporting.figures import to_png
-from flstudy.reporting.figures.style import COLOURS, DASHES, GREY, new_figure, plain
+from flstudy.reporting.style import COLOURS, DASHES, GREY, finish, new_figure, to_png
 from flstudy.tasks import Logistic
 from tests.worlds import Records, trainer
 
@@ -126,7 +125,7 @@ def main() -> None:
             axes.axvline(first, color=GREY, linestyle=(0, (3, 3)), linewidth=0.7)
         axes.set_title(f"L = {count}", fontsize=11, loc="left")
         axes.set_xlabel("Round")
-        plain(axes)
+        finish(axes)
     panels[0].set_ylabel("Dynamic regret")
     panels[0].legend(frameon=False, fontsize=7, loc="upper left")
     path = to_png(figure, Path(__file__).parent / "results" / "regret.png")

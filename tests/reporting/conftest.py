@@ -19,7 +19,7 @@ class Record(NamedTuple):
 def make_trial(name, algorithm="FedAvg", objective=0.5, status="finished", rounds=10, **more):
     """An entry of trials.jsonl."""
     overrides = {"algorithm": algorithm, "algorithm.lr": 0.1}
-    entry = {"trial": name, "overrides": overrides, "algorithm": algorithm, "status": status, "rounds": rounds}
+    entry = {"number": int(name), "overrides": overrides, "algorithm": algorithm, "status": status, "rounds": rounds}
     return entry | {"objective": objective, "metrics": {}, "run_id": None, "error": None} | more
 
 
@@ -35,7 +35,9 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
     for name, curve in (curves or {}).items():
         metrics = curve if isinstance(curve, dict) else {"test/accuracy": curve}
         columns = {metric: np.atleast_2d(values) for metric, values in metrics.items()}
-        own = next((t["overrides"]["seeds"] for t in trials if t["trial"] == name and "seeds" in t["overrides"]), seeds)
+        own = next(
+            (t["overrides"]["seeds"] for t in trials if t["number"] == int(name) and "seeds" in t["overrides"]), seeds
+        )
         with RecordWriter(folder / "records" / f"{name}.parquet", own) as writer:
             for index in range(next(iter(columns.values())).shape[1]):
                 writer.append(Record(index + 1, {metric: list(c[:, index]) for metric, c in columns.items()}))
@@ -79,7 +81,7 @@ def drifting(tmp_path):
 def make_confirmation(name, of, algorithm, objective, seeds=(101, 102, 103, 104, 105), **more):
     """An entry of trials.jsonl for a trial that ran again on seeds of its own."""
     overrides = {"algorithm": algorithm, "algorithm.lr": 0.1, "seeds": list(seeds)}
-    return make_trial(name, algorithm, objective, stage="confirm", of=of, overrides=overrides, **more)
+    return make_trial(name, algorithm, objective, stage="confirm", confirms=int(of), overrides=overrides, **more)
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def searched(tmp_path_factory):
     def add(entry, level, count):
         shape = np.array([0.5, 0.8, 0.95, 1.0, 0.6, 0.8, 0.95, 1.0, 1.0, 1.0])
         accuracy = level[:, None] * shape + rng.normal(0, 0.003, (count, 10))
-        number = entry["trial"]
+        number = str(entry["number"])
         curves[number] = {
             "valid/accuracy": accuracy.clip(0, 1),
             "test/accuracy": (accuracy - 0.01).clip(0, 1),
@@ -135,7 +137,7 @@ def searched(tmp_path_factory):
     extra = {"algorithm": "FedAvg", "algorithm.lr": 0.09, "algorithm.momentum": 0.5}
     outside = {"feasible": False, "values": [0.99, 1.0]}
     trials.append(make_trial(str(number), "FedAvg", 0.99, overrides=extra, **outside))
-    trials.append(make_trial(str(number + 1), "Flash", 0.8, status="pruned", rounds=4, started=0.0, ended_at=36.0))
+    trials.append(make_trial(str(number + 1), "Flash", 0.8, status="pruned", rounds=4, started=0.0, ended=36.0))
     error = "Traceback\n  ...\nRuntimeError: out of <memory> & 100 %"
     trials.append(make_trial(str(number + 2), "Flash", None, status="failed", rounds=0, error=error, attempts=2))
     number += 3

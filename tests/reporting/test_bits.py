@@ -5,10 +5,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from flstudy.reporting import figures, load_study, report
-from flstudy.reporting.bits import bits, bits_cells, levels
-from flstudy.reporting.figures.style import order
-from flstudy.reporting.ranking import rank
+from flstudy.reporting import write_report
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.traffic import (
+    ASSUMED,
+    MEASURED,
+    accuracy_levels,
+    traffic_cells,
+    traffic_figure,
+    traffic_of,
+)
+from flstudy.study import load_study
 from flstudy.study.records import RecordWriter
 
 N = 100.0  # bytes of a model, times the devices of a round
@@ -34,30 +41,30 @@ def study(tmp_path, write_study, trial):
     def make(sent: dict[str, tuple[float, float, float]], **more):
         trials = [trial(str(place), name, 0.9 - place / 100, rounds=4) for place, name in enumerate(sent)]
         given = {str(place): curves(*one) for place, one in enumerate(sent.values())}
-        return load_study(write_study(tmp_path / "s", trials, curves=given, seeds=[0, 1], rounds=4, **more))
+        folder = write_study(tmp_path / "s", trials, curves=given, seeds=[0, 1], rounds=4, **more)
+        return Findings(results=load_study(folder))
 
     return make
 
 
 def test_the_unit_is_fedavg_s_round_and_the_costs_are_table_2_s(study):
-    results = study({"FedAvg": (1, 1, 0.0), "DirectJointAdaptivity": (2, 1, 0.1), "Mime": (3, 2, 0.1)})
-    found = bits(results, rank(results))
-    assert found.measured
-    assert {line.algorithm: line.total for line in found.lines} == pytest.approx(
+    found = study({"FedAvg": (1, 1, 0.0), "DirectJointAdaptivity": (2, 1, 0.1), "Mime": (3, 2, 0.1)})
+    traffic = traffic_of(found)
+    assert traffic.unit == MEASURED
+    assert {line.algorithm: line.total for line in traffic.curves} == pytest.approx(
         {"FedAvg": 4.0, "DirectJointAdaptivity": 6.0, "Mime": 10.0}
     )
-    direct = next(line for line in found.lines if line.algorithm == "DirectJointAdaptivity")
+    direct = next(line for line in traffic.curves if line.algorithm == "DirectJointAdaptivity")
     np.testing.assert_allclose(direct.sent, [[1.5, 3.0, 4.5, 6.0]] * 2)
     np.testing.assert_allclose(direct.until(0.6), [4.5, 4.5])  # 0.2 0.4 0.6 0.8 and 0.3 0.5 0.7 0.9
     np.testing.assert_allclose(direct.until(0.85), [np.nan, 6.0])
 
 
 def test_without_fedavg_its_round_is_two_models(study):
-    results = study({"DirectJointAdaptivity": (2, 1, 0.0), "FedAda2": (1, 1, 0.0), "LocalOnly": (0, 0, 0.0)})
-    found = bits(results, rank(results))
-    assert not found.measured
-    assert "not in the study" in found.unit
-    assert {line.algorithm: line.total for line in found.lines} == {"DirectJointAdaptivity": 6.0, "FedAda2": 4.0}
+    found = study({"DirectJointAdaptivity": (2, 1, 0.0), "FedAda2": (1, 1, 0.0), "LocalOnly": (0, 0, 0.0)})
+    traffic = traffic_of(found)
+    assert traffic.unit == ASSUMED
+    assert {line.algorithm: line.total for line in traffic.curves} == {"DirectJointAdaptivity": 6.0, "FedAda2": 4.0}
 
 
 def test_rounds_without_an_evaluation_count_into_the_next_one(tmp_path, write_study, trial):
@@ -68,16 +75,15 @@ def test_rounds_without_an_evaluation_count_into_the_next_one(tmp_path, write_st
             metrics = {name: list(values[:, r - 1]) for name, values in curves(3, 2).items()}
             sent = {name: values for name, values in metrics.items() if name.startswith("traffic/")}
             writer.append(Record(r, metrics if r % 2 == 0 else sent))
-    results = load_study(folder)
-    mime = bits(results, rank(results)).lines[1]
+    mime = traffic_of(Findings(results=load_study(folder))).curves[1]
     np.testing.assert_allclose(mime.sent, [[5.0, 10.0]] * 2)
 
 
 def test_the_table_says_what_was_sent_until_levels_between_the_worst_and_the_best(study):
-    results = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    found = bits(results, rank(results))
-    assert levels(found) == pytest.approx([0.75, 0.8, 0.85])  # peaks: 0.75 and 0.85
-    cells = bits_cells(found)
+    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    traffic = traffic_of(found)
+    assert accuracy_levels(traffic) == pytest.approx([0.75, 0.8, 0.85])  # peaks: 0.75 and 0.85
+    cells = traffic_cells(traffic)
     assert cells.header == ("Algorithm", "75 %", "80 %", "85 %", "Whole run")
     rows = {row[0]: row[1:] for row in cells.rows}
     assert rows["FedAvg"] == ("4.0 (1/2)", "4.0 (1/2)", "never", "4")
@@ -85,9 +91,8 @@ def test_the_table_says_what_was_sent_until_levels_between_the_worst_and_the_bes
 
 
 def test_the_figure_has_a_line_for_each_algorithm_in_its_colour(study):
-    results = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    found = bits(results, rank(results))
-    (axes,) = figures.bits_figure(found, order(results)).axes
+    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    (axes,) = traffic_figure(traffic_of(found), found.places).axes
     lines = {line.get_label(): line for line in axes.lines}
     np.testing.assert_allclose(lines["Mime"].get_xdata(), [2.5, 5.0, 7.5, 10.0])
     np.testing.assert_allclose(lines["Mime"].get_ydata(), 100 * (RISING + 0.1).mean(0))
@@ -97,14 +102,13 @@ def test_the_figure_has_a_line_for_each_algorithm_in_its_colour(study):
 
 
 def test_where_all_send_the_same_rounds_say_it(study):
-    results = study({"FedAvg": (1, 1, 0.0), "FedAdam": (1, 1, 0.1)})
-    assert bits(results, rank(results)) is None
-    assert figures.bits_figure(None, {}) is None
+    found = study({"FedAvg": (1, 1, 0.0), "FedAdam": (1, 1, 0.1)})
+    assert traffic_of(found) is None
 
 
 def test_the_report_has_it(study):
-    results = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    written = report(results.folder)
+    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    written = write_report(found.results.folder.path)
     page = written.page_path.read_text()
     assert "Traffic until an accuracy (test) is first reached, in rounds of FedAvg" in page
     assert "Bits sent, down and up, in rounds of FedAvg" in page

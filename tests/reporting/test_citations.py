@@ -1,32 +1,21 @@
 """Everything that a study can name has somebody to cite, or says that it has not."""
 
 import re
+from importlib import import_module
 
 import pytest
 
+from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names
-from flstudy.reporting import load_study
-from flstudy.reporting.citations import STATISTICS, TOOLS, bibtex, citations, cited, references, shipped
-
-KINDS = (
-    "algorithm",
-    "study.sampler",
-    "study.scheduler",
-    "population.dataset",
-    "population.partition",
-    "population.drift",
-    "population.drift.change",
-    "population.availability",
-    "population.data_stream",
-    "controller",
-    "schedule",
-)
+from flstudy.reporting.citations import STATISTICS, TOOLS, bibtex, citations, cited, references
+from flstudy.study import load_study
 
 
-def test_every_class_that_a_config_can_name_says_itself_whom_to_cite():
+@pytest.mark.parametrize("key", [key for key in ROOTS if key != "task"])
+def test_every_class_that_a_config_can_name_says_itself_whom_to_cite(key):
     """Not by inheritance: a variant of a method most often has authors of its own."""
-    own = {one.__name__ for one in shipped() if "citations" in vars(one)}
-    missing = [f"{kind} {name}" for kind in KINDS for name in class_names(kind) if name not in own]
+    room = import_module(ROOTS[key].module)
+    missing = [name for name in class_names(key) if "citations" not in vars(getattr(room, name))]
     assert not missing, f"give each `citations`, () where there is nobody to cite: {', '.join(missing)}"
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flstudy.reporting import load_study
-from flstudy.reporting.comparison import compare, compare_chosen, compare_worlds, holm
-from flstudy.reporting.finding_tables import comparison_cells, standing_cells
-from flstudy.reporting.ranking import rank
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.comparison import compare, compare_study, comparison_cells, holm
+from flstudy.reporting.sections.standings import compare_studies, standing_cells
+from flstudy.study import load_study
 
 
 def seeds(values):
@@ -81,14 +81,13 @@ def test_a_lower_loss_comes_first():
 
 
 def test_a_study_is_compared_on_test_figures_of_the_new_seeds(searched):
-    results = load_study(searched)
-    ranking = rank(results)
-    found = compare_chosen(results, ranking)
+    study = Findings(results=load_study(searched))
+    found = compare_study(study)
     assert found.metric == "test/accuracy"
     assert list(found.values) == ["Flash", "FedYogi", "FedAvg"]
     assert list(found.values["Flash"]) == [101, 102, 103, 104, 105]
     flash, yogi = (np.array(list(found.values[name].values())) for name in ("Flash", "FedYogi"))
-    np.testing.assert_allclose(flash, ranking.rows[0].final)
+    np.testing.assert_allclose(flash, study.ranking.rows[0].final)
     assert found.pairs[0].p == pytest.approx(stats.ttest_rel(flash, yogi).pvalue)
     assert [pair.verdict for pair in found.pairs] == ["different"] * 3  # four points apart, noise of half a point
     assert found.notes == ()
@@ -99,8 +98,7 @@ def test_a_study_is_compared_on_test_figures_of_the_new_seeds(searched):
 
 
 def test_without_confirmation_the_comparison_says_what_it_is_worth(drifting):
-    results = load_study(drifting)
-    found = compare_chosen(results, rank(results))
+    found = compare_study(Findings(results=load_study(drifting)))
     assert [pair.verdict for pair in found.pairs] == ["cannot tell"]  # two seeds
     assert any("Compared on the seeds of the search, which chose these trials" in note for note in found.notes)
     assert any("fewer than 3 seeds" in note for note in found.notes)
@@ -116,15 +114,15 @@ def test_different_numbers_of_confirmations_are_told(tmp_path, write_study, tria
         confirmation("5", "2", "B", 0.6),
     ]
     curves = {name: np.full((5, 10), 0.5) for name in "345"}
-    results = load_study(write_study(tmp_path / "s", trials, curves=curves))
-    (note,) = compare_chosen(results, rank(results)).notes
+    study = Findings(results=load_study(write_study(tmp_path / "s", trials, curves=curves)))
+    (note,) = compare_study(study).notes
     assert note.startswith("Different numbers of trials were confirmed (A 2, B 1)")
 
 
 def test_an_algorithm_without_records_is_left_out_with_a_note(tmp_path, write_study, trial):
     trials = [trial("0", "A", 0.9), trial("1", "B", 0.8)]
-    results = load_study(write_study(tmp_path / "s", trials, curves={"1": [[0.5] * 10] * 2}))
-    found = compare_chosen(results, rank(results))
+    study = Findings(results=load_study(write_study(tmp_path / "s", trials, curves={"1": [[0.5] * 10] * 2})))
+    found = compare_study(study)
     assert list(found.values) == ["B"]
     assert found.pairs == ()
     assert found.notes[0] == "A: trial 0 has no test/accuracy in its records, so it is not compared."
@@ -140,8 +138,7 @@ def world(tmp_path, write_study, trial, name, levels, **config):
         for i, level in enumerate(levels.values())
     }
     folder = write_study(tmp_path / name, trials, curves=curves, seeds=range(5), **config)
-    results = load_study(folder)
-    return results, rank(results)
+    return Findings(results=load_study(folder))
 
 
 def test_ranks_over_worlds_and_friedman(tmp_path, write_study, trial):
@@ -152,7 +149,7 @@ def test_ranks_over_worlds_and_friedman(tmp_path, write_study, trial):
         {"A": 0.8, "B": 0.7, "C": 0.6, "D": 0.9},
     ]
     studies = [world(tmp_path, write_study, trial, f"w{i}", own) for i, own in enumerate(levels)]
-    found = compare_worlds(studies)
+    found = compare_studies(studies)
     assert found.metric == "test/accuracy"
     told = [(one.algorithm, one.mean_rank, one.wins, one.worlds) for one in found.standings]
     assert told == [("A", 1.25, 3, 4), ("B", 2.0, 1, 4), ("C", 2.75, 0, 4)]
@@ -171,7 +168,7 @@ def test_ranks_over_worlds_and_friedman(tmp_path, write_study, trial):
 
 def test_two_worlds_have_ranks_and_no_test(tmp_path, write_study, trial):
     studies = [world(tmp_path, write_study, trial, name, {"A": 0.9, "B": 0.8}) for name in ("one", "two")]
-    found = compare_worlds(studies)
+    found = compare_studies(studies)
     assert [standing.wins for standing in found.standings] == [2, 0]
     assert found.friedman is None
     assert found.notes == (
@@ -189,4 +186,4 @@ def test_studies_of_different_objectives_are_refused(tmp_path, write_study, tria
         match=r"^studies in one report must have the same objective, got valid/accuracy \(max\) in one and "
         r"valid/loss \(min\) in two: report them one by one$",
     ):
-        compare_worlds([one, two])
+        compare_studies([one, two])

@@ -5,10 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from flstudy.reporting import load_study
-from flstudy.reporting.cost import costs, failures, spent_by
-from flstudy.reporting.finding_tables import amount, cost_cells, failure_cells, hours
-from flstudy.reporting.findings import find
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.cost import (
+    algorithm_costs,
+    budget_notes,
+    cost_cells,
+    format_amount,
+    format_hours,
+    trial_cost,
+)
+from flstudy.reporting.sections.failures import failed_trials, failure_cells
+from flstudy.study import load_study
 
 ROUNDS = {
     "time/round_s": np.full((2, 10), 3.0),
@@ -22,15 +29,15 @@ def test_a_finished_trial_tells_its_totals(tmp_path, write_study, trial):
     metrics = {"time/total_s": 7200.0, "traffic/bits": 5000.0, "energy/joules": 30.0}
     folder = write_study(tmp_path / "s", [trial("0", metrics=metrics)], curves={"0": ROUNDS})
     results = load_study(folder)
-    spent = spent_by(results, results.trials[0])
+    spent = trial_cost(results, results.trials[0])
     assert (spent.hours, spent.bits, spent.joules) == (2.0, 5000.0, 30.0)
 
 
 def test_of_another_the_rounds_are_added_up(tmp_path, write_study, trial):
-    clock = {"started": 100.0, "ended_at": 1900.0}
+    clock = {"started": 100.0, "ended": 1900.0}
     trials = [trial("0"), trial("1", status="pruned", **clock), trial("2", attempts=2, **clock), trial("3")]
     results = load_study(write_study(tmp_path / "s", trials, curves=dict.fromkeys("012", ROUNDS)))
-    summed, clocked, again, lost = (spent_by(results, one) for one in results.trials)
+    summed, clocked, again, lost = (trial_cost(results, one) for one in results.trials)
     assert summed.hours == pytest.approx(36 / 3600)
     assert summed.bits == 8 * (10 * 200 + 10 * 50)  # mean over the two seeds
     assert clocked.hours == 0.5
@@ -40,7 +47,7 @@ def test_of_another_the_rounds_are_added_up(tmp_path, write_study, trial):
 
 
 def test_by_algorithm(searched):
-    found = {one.algorithm: one for one in find(load_study(searched)).costs}
+    found = {one.algorithm: one for one in algorithm_costs(Findings(results=load_study(searched)))}
     flash = found["Flash"]
     assert (flash.trials, flash.confirmations) == (14, 2)
     assert flash.rounds == 11 * 10 + 2 + 4 + 0 + 2 * 10
@@ -57,39 +64,39 @@ def test_by_algorithm(searched):
 def test_energy_is_a_column_where_it_was_measured(tmp_path, write_study, trial):
     trials = [trial("0", metrics={"energy/joules": 1500.0}), trial("1", "B")]
     results = load_study(write_study(tmp_path / "s", trials))
-    cells = cost_cells(costs(results))
+    cells = cost_cells(algorithm_costs(Findings(results=results)))
     assert cells.header[-1] == "Energy"
     assert [row[-1] for row in cells.rows] == ["3 kJ", "–"]  # of both seeds
 
 
 def test_unequal_searches_are_told(tmp_path, write_study, trial):
     trials = [trial(str(i), "A") for i in range(6)] + [trial("6", "B")]
-    found = find(load_study(write_study(tmp_path / "s", trials)))
-    assert "different numbers of trials (A 6, B 1)" in found.budget_notes[0]
-    alike = find(load_study(write_study(tmp_path / "t", trials[4:])))
-    assert alike.budget_notes == []
+    found = Findings(results=load_study(write_study(tmp_path / "s", trials)))
+    assert "different numbers of trials (A 6, B 1)" in budget_notes(found)[0]
+    alike = Findings(results=load_study(write_study(tmp_path / "t", trials[4:])))
+    assert budget_notes(alike) == []
 
 
 def test_a_study_of_private_runs_says_that_tuning_spends_more(tmp_path, write_study, trial):
     trials = [trial("0", metrics={"privacy/epsilon": 3.0}), trial("1", "B")]
-    (note,) = find(load_study(write_study(tmp_path / "s", trials))).budget_notes
+    (note,) = budget_notes(Findings(results=load_study(write_study(tmp_path / "s", trials))))
     assert note.startswith("ε is of one run each")
 
 
 def test_failures(searched, tmp_path, write_study, trial):
-    (failed,) = failures(load_study(searched))
-    cells = failure_cells((failed,))
-    assert cells.rows == ((failed.trial, "Flash", "failed", "2", "RuntimeError: out of <memory> & 100 %"),)
+    (failed,) = failed_trials(load_study(searched))
+    cells = failure_cells([failed])
+    assert cells.rows == ((str(failed.number), "Flash", "failed", "2", "RuntimeError: out of <memory> & 100 %"),)
     lost = load_study(write_study(tmp_path / "s", [trial("0", attempts=3), trial("1")]))
-    assert [row[:4] for row in failure_cells(failures(lost)).rows] == [("0", "FedAvg", "finished", "3")]
-    assert failure_cells(()) is None
+    assert [row[:4] for row in failure_cells(failed_trials(lost)).rows] == [("0", "FedAvg", "finished", "3")]
+    assert failure_cells([]) is None
 
 
 def test_amounts():
-    assert [amount(value, "bit") for value in (12.0, 1234.0, 5.6e9, math.nan)] == [
+    assert [format_amount(value, "bit") for value in (12.0, 1234.0, 5.6e9, math.nan)] == [
         "12 bit",
         "1.23 kbit",
         "5.6 Gbit",
         "–",
     ]
-    assert [hours(value) for value in (0.0123, 1.234, math.nan)] == ["0.012", "1.23", "–"]
+    assert [format_hours(value) for value in (0.0123, 1.234, math.nan)] == ["0.012", "1.23", "–"]

@@ -2,15 +2,16 @@
 
 import re
 
-from flstudy.reporting import report
-from flstudy.reporting.latex import escape, table
-from flstudy.reporting.tables import Cells
+from flstudy.reporting import write_report
+from flstudy.reporting.tables import Cells, escape_latex
 
 
 def test_text_is_printed_as_it_stands():
-    assert escape("a_b & 50 % #1 $x {y} ~ ^") == (r"a\_b \& 50 \% \#1 \$x \{y\} \textasciitilde{} \textasciicircum{}")
-    assert escape("1.0 ± 0.2\n–") == r"1.0 $\pm$ 0.2 --"
-    assert escape("\\input") == r"\textbackslash{}input"
+    assert escape_latex("a_b & 50 % #1 $x {y} ~ ^") == (
+        r"a\_b \& 50 \% \#1 \$x \{y\} \textasciitilde{} \textasciicircum{}"
+    )
+    assert escape_latex("1.0 ± 0.2\n–") == r"1.0 $\pm$ 0.2 --"
+    assert escape_latex("\\input") == r"\textbackslash{}input"
 
 
 def test_a_table_of_booktabs():
@@ -20,8 +21,9 @@ def test_a_table_of_booktabs():
         rows=(("A", "90.1 ± 0.5"), ("B", "-3.0")),
         words=frozenset({0}),
         best=frozenset({(0, 1)}),
+        label="best",
     )
-    assert table(cells, "best").splitlines() == [
+    assert cells.latex().splitlines() == [
         r"\begin{table}",
         r"  \centering",
         r"  \caption{Best\_of.}",
@@ -39,7 +41,7 @@ def test_a_table_of_booktabs():
 
 
 def test_the_tables_of_a_study(searched):
-    text = report(searched).latex_path.read_text()
+    text = write_report(searched).latex_path.read_text()
     assert text.startswith("% Needs \\usepackage{booktabs}")
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == text.count(r"\toprule") >= 5
     body = re.sub(r"^%.*$", "", text, flags=re.M)

@@ -9,12 +9,15 @@ import sys
 import pytest
 
 from flstudy import cli
-from flstudy.reporting.listing import find_trial, sparkline, studies, trial_entry
-from flstudy.reporting.load import load_study
+from flstudy.reporting.listing import sparkline, trial_entry
+from flstudy.study import load_study
+from flstudy.study.results import list_studies
 
 
 def state(folder, **told):
-    (folder / "state.json").write_text(json.dumps({"host": platform.node(), "pid": os.getpid(), "started": 1.0} | told))
+    (folder / "state.json").write_text(
+        json.dumps({"format": 2, "host": platform.node(), "pid": os.getpid(), "started": 1.0} | told)
+    )
 
 
 def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, capsys):
@@ -28,9 +31,9 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     state(killed, state="running", pid=dead.pid)
     (write_study(home / "fourth", []) / "trials.jsonl").write_text("{\n")
 
-    found = {entry["study"]: entry for entry in studies(home)}
+    found = {entry["study"]: entry for entry in list_studies(home)}
     assert found["quick"]["state"] == "finished"
-    assert found["quick"]["best"] == {"trial": "2", "algorithm": "Flash", "value": 0.89}  # not the pruned one's 0.95
+    assert found["quick"]["best"] == {"trial": 2, "algorithm": "Flash", "value": 0.89}  # not the pruned one's 0.95
     assert found["quick"]["counts"] == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
     assert found["second"]["state"] == "running"
     assert found["third"]["state"] == "killed"
@@ -41,7 +44,7 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     assert "Flash (trial 2)" in printed
     assert max(map(len, printed.splitlines())) <= 100
     assert cli.main(["studies", str(home), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == studies(home)
+    assert json.loads(capsys.readouterr().out) == list_studies(home)
 
 
 def test_no_study_is_said_so(tmp_path, capsys):
@@ -51,7 +54,7 @@ def test_no_study_is_said_so(tmp_path, capsys):
 
 def test_a_trial_is_shown_with_what_it_chose_and_measured(drifting, capsys):
     results = load_study(drifting)
-    assert find_trial(results, "best").trial == "2"
+    assert results.find("best").number == 2
     assert cli.main(["show", str(drifting), "best"]) == 0
     printed = capsys.readouterr().out
     assert "finished after 10 rounds" in printed

@@ -4,17 +4,17 @@ import math
 
 import pytest
 
-from flstudy.reporting import load_study
+from flstudy.study import load_study
 
 
 def test_a_study_comes_back(drifting):
     study = load_study(drifting)
     assert (study.name, study.rounds, study.seeds) == ("quick", 10, [0, 44])
-    assert study.objective == ("valid/accuracy", True)
+    assert (study.objective.metric, study.objective.higher) == ("valid/accuracy", True)
     assert [(event.round, event.label) for event in study.events] == [(5, "sudden drift")]
     assert dict(study.counts()) == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
     flash = study.trials[2]
-    assert (flash.trial, flash.algorithm, flash.overrides["algorithm.tau"]) == ("2", "Flash", 1e-05)
+    assert (flash.number, flash.algorithm, flash.overrides["algorithm.tau"]) == (2, "Flash", 1e-05)
     assert math.isnan(study.trials[4].objective)
     rounds, accuracy = study.curve(flash, "test/accuracy")
     assert rounds.tolist() == list(range(1, 11))
@@ -45,9 +45,9 @@ def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write
     ("file", "text", "message"),
     [
         ("trials.jsonl", "[{\n", "line 1, must be a trial, got .* Expecting property name"),
-        ("trials.jsonl", "{}\n", "line 1, must be a trial, got '{}': 'trial'"),
-        ("trials.jsonl", '{"trial": 1}\n', "has a trial or event without 'algorithm'"),
-        ("events.json", '[{"label": "drift"}]', "has a trial or event without 'round'"),
+        ("trials.jsonl", "{}\n", "line 1, must be a trial, got '{}': .*'number' and 'algorithm'"),
+        ("trials.jsonl", '{"number": 1}\n', "line 1, must be a trial, got .*'algorithm'"),
+        ("events.json", '[{"label": "drift"}]', r"must hold rounds and labels \('round'\)"),
         ("study.yaml", "a: [", "study.yaml cannot be read: while parsing"),
         ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),
     ],

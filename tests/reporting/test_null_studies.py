@@ -6,14 +6,11 @@ comparison looks at the test score of the chosen ones. More draws of noise make 
 algorithm with the larger search wins by luck.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from flstudy.reporting.comparison import compare
-from flstudy.reporting.load import StudyResults, Trial
-from flstudy.reporting.selection import choose
+from flstudy.reporting.sections.comparison import compare
+from flstudy.study import Status, StudyFolder, StudyResults, Trial
 
 STUDIES, SEEDS, NEW = 800, 3, 5
 LEVEL = 0.05
@@ -23,7 +20,7 @@ CONFIG = {"rounds": 1, "seeds": list(range(SEEDS)), "study": {"objective": {"met
 def simulate(rng, trials, better=0.0, confirm=0):
     """Seed by seed the test scores of the chosen trials of one study. ``trials``: of each algorithm; ``better``: true
     lead of the first; ``confirm``: trials of each that are trained again."""
-    scores: dict[str, dict[int, float]] = {}
+    scores: dict[int, dict[int, float]] = {}
     entries = []
 
     def train(algorithm, seeds, world, **more):
@@ -31,20 +28,11 @@ def simulate(rng, trials, better=0.0, confirm=0):
         noise = rng.normal(0, 0.02, len(seeds))
         valid, test = (world + noise + rng.normal(0, 0.005, len(seeds)) for _ in range(2))
         lead = better if algorithm == "A" else 0.0
-        number = str(len(entries))
+        number = len(entries)
         scores[number] = dict(zip(seeds, (0.7 + lead + test).tolist(), strict=True))
         value = float(0.7 + lead + valid.mean())
         entries.append(
-            Trial(
-                trial=number,
-                overrides={},
-                algorithm=algorithm,
-                status="finished",
-                rounds=1,
-                objective=value,
-                metrics={},
-                **more,
-            )
+            Trial(number=number, algorithm=algorithm, status=Status.FINISHED, rounds=1, objective=value, **more)
         )
 
     worlds = rng.normal(0, 0.05, SEEDS)
@@ -56,9 +44,9 @@ def simulate(rng, trials, better=0.0, confirm=0):
         for algorithm in trials:
             own = [entry for entry in entries if entry.algorithm == algorithm]
             for entry in sorted(own, key=lambda entry: -entry.objective)[:confirm]:
-                train(algorithm, range(100, 100 + NEW), fresh, stage="confirm", of=entry.trial)
-    results = StudyResults(folder=Path("simulated"), config=CONFIG, trials=tuple(entries), events=())
-    return {one.trial.algorithm: scores[one.speaker.trial] for one in choose(results)}
+                train(algorithm, range(100, 100 + NEW), fresh, stage="confirm", confirms=entry.number)
+    results = StudyResults(folder=StudyFolder("simulated"), config=CONFIG, trials=tuple(entries), events=())
+    return {one.trial.algorithm: scores[one.speaker.number] for one in results.best}
 
 
 def share_different(trials, studies=STUDIES, seed=0, **more):

@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flstudy.reporting import report
-from flstudy.reporting.page import Section, write_page
+from flstudy.reporting import write_report
+from flstudy.reporting.page import write_page
+from flstudy.reporting.section import Content
 from flstudy.reporting.tables import Cells
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -42,7 +43,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(searched):
-    return report(searched).page_path.read_text()
+    return write_report(searched).page_path.read_text()
 
 
 def test_it_is_well_formed_and_has_its_sections(page):
@@ -104,14 +105,14 @@ def test_it_says_what_came_out(page):
 def test_everything_but_figures_is_escaped(tmp_path):
     evil = "<script>alert(1)</script>"
     cells = Cells(title=evil, header=(evil,), rows=((evil,),), words=frozenset({0}))
-    section = Section(name=evil, title=evil, lead=evil, points=[evil], tables=[cells], notes=[evil])
-    text = write_page(tmp_path / "x.html", evil, {evil: evil}, [section]).read_text()
+    content = Content(name=evil, title=evil, lead=evil, points=[evil], tables=[cells], notes=[evil])
+    text = write_page(tmp_path / "x.html", evil, {evil: evil}, [content]).read_text()
     assert evil not in text
     assert len(Reader(text).all("script")) == 1
 
 
 def test_a_study_without_a_finished_trial_has_a_page(tmp_path, write_study, trial):
-    written = report(write_study(tmp_path / "s", [trial("0", status="failed", rounds=3, error="ValueError: no")]))
+    written = write_report(write_study(tmp_path / "s", [trial("0", status="failed", rounds=3, error="ValueError: no")]))
     text = written.page_path.read_text()
     assert "No trial of study s has done all its rounds yet" in text
     assert "ValueError: no" in text
@@ -119,7 +120,7 @@ def test_a_study_without_a_finished_trial_has_a_page(tmp_path, write_study, tria
 
 
 def test_a_study_without_confirmation_or_search_has_a_page(drifting):
-    reader = Reader(report(drifting).page_path.read_text())
+    reader = Reader(write_report(drifting).page_path.read_text())
     sections = [attributes["id"] for attributes in reader.all("section")]
     assert "pareto-front" not in sections
     assert "search" not in sections

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from flstudy.reporting import load_study
-from flstudy.reporting.finding_tables import front_cells
-from flstudy.reporting.pareto import front, undominated
+from flstudy.reporting.sections.pareto import front_cells, pareto_front, undominated
+from flstudy.study import load_study
 
 STUDY = {
     "objective": {"metric": "valid/accuracy", "mode": "max"},
@@ -38,21 +37,21 @@ def test_the_front_of_a_study(tmp_path, write_study, trial, confirmation):
         with_values("6", 0.5, None),
         confirmation("7", "0", "A", 0.99, values=[0.99, 0.5]),
     ]
-    found = front(load_study(write_study(tmp_path / "s", trials, study=STUDY)))
-    assert [one.trial for one in found.trials] == ["0", "1", "2", "5"]
-    assert [one.trial for one in found.best] == ["5", "1"]
+    found = pareto_front(load_study(write_study(tmp_path / "s", trials, study=STUDY)))
+    assert [one.number for one in found.trials] == [0, 1, 2, 5]
+    assert [one.number for one in found.best] == [5, 1]
     cells = front_cells(found)
-    assert cells.header[2:4] == ("valid/accuracy %\n(more is better)", "traffic/bits\n(less is better)")
+    assert cells.header[2:4] == ("Accuracy (validation), %\n(more is better)", "Traffic, bits\n(less is better)")
     assert cells.rows[0] == ("5", "A", "95.0", "100", "lr 0.1")
 
 
 def test_one_objective_or_no_trial_has_no_front(tmp_path, write_study, trial):
-    assert front(load_study(write_study(tmp_path / "one", [trial("0", values=[0.5])]))) is None
-    assert front(load_study(write_study(tmp_path / "none", [], study=STUDY))) is None
+    assert pareto_front(load_study(write_study(tmp_path / "one", [trial("0", values=[0.5])]))) is None
+    assert pareto_front(load_study(write_study(tmp_path / "none", [], study=STUDY))) is None
 
 
 def test_the_front_of_a_larger_study_holds_its_best(searched):
-    found = front(load_study(searched))
+    found = pareto_front(load_study(searched))
     accuracies = [one.values[0] for one in found.trials]
     assert found.best[0].values[0] == max(accuracies)
     assert found.best[-1].values[1] == min(one.values[1] for one in found.trials)

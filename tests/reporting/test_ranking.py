@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from flstudy.reporting import load_study
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.tables import result_cells, session_cells
+from flstudy.reporting.sections.ranking import result_cells, session_cells
+from flstudy.study import load_study
 
 
 def rows(folder):
-    return [(row.trial.algorithm, row.trial.trial) for row in rank(load_study(folder)).rows]
+    return [(row.trial.algorithm, row.trial.number) for row in rank(load_study(folder)).rows]
 
 
 def test_numbers_of_the_drift(drifting):
@@ -34,7 +34,7 @@ def test_recovery_per_seed(tmp_path, write_study, trial):
 
 
 def test_only_trials_that_did_all_rounds_with_a_finite_value_count(drifting):
-    assert rows(drifting) == [("Flash", "2"), ("FedAvg", "0")]  # not the pruned trial 1 with its 0.95
+    assert rows(drifting) == [("Flash", 2), ("FedAvg", 0)]  # not the pruned trial 1 with its 0.95
     notes = rank(load_study(drifting)).notes
     assert notes == (
         "6 trials: 3 finished, 1 pruned, 1 diverged, 1 failed.",
@@ -52,7 +52,7 @@ def test_a_loss_is_minimised(tmp_path, write_study, trial):
         curves={str(i): curve for i in range(4)},
         study={"objective": {"metric": "valid/loss", "mode": "min"}},
     )
-    assert rows(folder) == [("B", "2"), ("A", "1")]
+    assert rows(folder) == [("B", 2), ("A", 1)]
 
 
 def test_a_test_score_never_chooses(tmp_path, write_study, trial):
@@ -68,14 +68,14 @@ def test_a_test_score_never_chooses(tmp_path, write_study, trial):
         study={"objective": {"metric": "test/accuracy", "mode": "max"}},
     )
     ranking = rank(load_study(folder))
-    assert ranking.rows[0].trial.trial == "1"
+    assert ranking.rows[0].trial.number == 1
     assert ranking.selection_metric == "valid/accuracy"
     assert "chosen by valid/accuracy, never by a test score" in ranking.notes[0]
 
 
 def test_the_first_of_equal_trials_stays(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0"), trial("1")], curves={n: [[0.5] * 10] * 2 for n in "01"})
-    assert rows(folder) == [("FedAvg", "0")]
+    assert rows(folder) == [("FedAvg", 0)]
 
 
 def test_several_drifts_before_the_first_dip_of_all_recovery_after_the_last(tmp_path, write_study, trial):

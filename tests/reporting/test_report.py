@@ -9,10 +9,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from flstudy.reporting import load_study, report
-from flstudy.reporting.best import with_values
+from flstudy.reporting import write_report
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.tables import recovery, result_cells, settings, spread
+from flstudy.reporting.report import with_values
+from flstudy.reporting.sections.ranking import recovery_rounds_text, result_cells
+from flstudy.reporting.tables import chosen_values, mean_and_spread
+from flstudy.study import load_study
 
 
 def printed(written, width=100):
@@ -26,7 +28,7 @@ def markdown_rows(text):
 
 
 def test_the_table_has_the_numbers_of_the_curves(drifting):
-    written = report(drifting)
+    written = write_report(drifting)
     header, _, *body = markdown_rows(written.tables[0].markdown())
     drift = ["Before drift %", "Dip %", "Rounds to recovery"]
     assert header == ["#", "Algorithm", "Trial", "Chosen on %", *drift, "Final test %"]
@@ -42,7 +44,7 @@ def test_the_table_has_the_numbers_of_the_curves(drifting):
 
 
 def test_the_terminal_shows_the_same_in_100_columns(drifting):
-    text = printed(report(drifting))
+    text = printed(write_report(drifting))
     assert max(map(len, text.splitlines())) <= 100
     for piece in ["55.0 ± 7.1", "80.0 ± 0.0", "lr 0.0316, tau 1e-05", "1 diverged, 1 failed", "flstudy ui"]:
         assert piece in text
@@ -54,19 +56,19 @@ def test_eight_algorithms_with_wide_numbers_still_fit(tmp_path, write_study, tri
     curve = np.array([[1.0] * 10, [0.0] * 10, [0.5] * 10])
     folder = write_study(
         tmp_path / "s",
-        [trial(f"{i:05d}", name) for i, name in enumerate(names)],
-        curves={f"{i:05d}": curve for i in range(8)},
+        [trial(f"{10000 + i}", name) for i, name in enumerate(names)],
+        curves={f"{10000 + i}": curve for i in range(8)},
         events=[(2, "drift")],
         seeds=(0, 44, 56),
     )
-    text = printed(report(folder))
+    text = printed(write_report(folder))
     assert max(len(line.rstrip()) for line in text.splitlines() if "studies" not in line) <= 100
     assert text.count("50.0 ± 50.0") == 3 * 8
 
 
 def test_without_a_drift_its_columns_are_gone(drifting):
     (drifting / "events.json").unlink()
-    written = report(drifting)
+    written = write_report(drifting)
     assert markdown_rows(written.tables[0].markdown())[0] == [
         "#", "Algorithm", "Trial", "Chosen on %", "Final test %",
     ]  # fmt: skip
@@ -75,7 +77,7 @@ def test_without_a_drift_its_columns_are_gone(drifting):
 
 def test_several_drifts_get_a_table_of_their_own(drifting):
     (drifting / "events.json").write_text('[{"round": 5, "label": "there"}, {"round": 9, "label": "back"}]')
-    body = markdown_rows(report(drifting).tables[1].markdown())[2:]
+    body = markdown_rows(write_report(drifting).tables[1].markdown())[2:]
     assert [row[:3] for row in body] == [
         ["5", "there", "Flash"], ["5", "there", "FedAvg"], ["9", "back", "Flash"], ["9", "back", "FedAvg"],
     ]  # fmt: skip
@@ -83,20 +85,20 @@ def test_several_drifts_get_a_table_of_their_own(drifting):
 
 def test_one_seed_has_no_spread(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0")], curves={"0": [[0.5] * 10]}, seeds=[7])
-    assert markdown_rows(report(folder).table_markdown)[2][-1] == "50.0"
-    assert "One seed: no spread." in report(folder).table_markdown
+    assert markdown_rows(write_report(folder).summary_path.read_text())[2][-1] == "50.0"
+    assert "One seed: no spread." in write_report(folder).summary_path.read_text()
 
 
 def test_cells():
-    assert spread(np.array([0.5, 0.7]), 100) == "60.0 ± 14.1"
-    assert spread(np.array([3.0, np.nan, 5.0])) == "4.0 ± 1.4 (2/3)"
-    assert spread(np.array([np.nan])) == "–"
-    assert recovery(np.array([np.nan, np.nan])) == "never"
-    assert recovery(np.array([4.0, np.nan])) == "4.0 (1/2)"
-    assert settings({"algorithm": "Flash", "algorithm.lr": 0.031622, "population.participants": 5}) == (
+    assert mean_and_spread(np.array([0.5, 0.7]), 100) == "60.0 ± 14.1"
+    assert mean_and_spread(np.array([3.0, np.nan, 5.0])) == "4.0 ± 1.4 (2/3)"
+    assert mean_and_spread(np.array([np.nan])) == "–"
+    assert recovery_rounds_text(np.array([np.nan, np.nan])) == "never"
+    assert recovery_rounds_text(np.array([4.0, np.nan])) == "4.0 (1/2)"
+    assert chosen_values({"algorithm": "Flash", "algorithm.lr": 0.031622, "population.participants": 5}) == (
         "lr 0.0316, population.participants 5"
     )
-    assert settings({}) == "–"
+    assert chosen_values({}) == "–"
 
 
 def test_a_loss_objective_is_not_shown_in_percent(drifting):
@@ -108,10 +110,10 @@ def test_a_loss_objective_is_not_shown_in_percent(drifting):
 
 
 def test_files(drifting):
-    written = report(drifting)
-    assert written.summary_path.read_text() == written.table_markdown
+    written = write_report(drifting)
+    assert written.summary_path.read_text() == written.summary_path.read_text()
     assert written.summary_path == drifting / "report" / "summary.md"
-    assert "![Accuracy by round, best trial of each algorithm](curves.png)" in written.table_markdown
+    assert "![Accuracy by round, best trial of each algorithm](curves.png)" in written.summary_path.read_text()
     best = yaml.safe_load((drifting / "best" / "Flash.yaml").read_text())
     assert best["algorithm"] == {"class_path": "Flash", "init_args": {"lr": 0.0316227766, "tau": 1e-05}}
     assert "study" not in best
@@ -119,7 +121,7 @@ def test_files(drifting):
 
 
 def test_the_next_command_runs_the_best_trial(drifting):
-    (_, browse), (purpose, again) = report(drifting).next_commands
+    (_, browse), (purpose, again) = write_report(drifting).next_commands
     assert browse == "flstudy ui"
     assert "Flash, trial 2" in purpose
     assert shlex.split(again) == ["flstudy", "run", str(drifting / "best" / "Flash.yaml")]
@@ -127,13 +129,13 @@ def test_the_next_command_runs_the_best_trial(drifting):
 
 def test_paths_are_told_as_seen_from_the_working_directory(drifting, monkeypatch):
     monkeypatch.chdir(drifting.parent.parent)
-    written = report(drifting)
+    written = write_report(drifting)
     assert written.next_commands[1][1].startswith("flstudy run studies/quick/best/Flash.yaml")
     assert "Curves: studies/quick/report/curves.png" in printed(written)
 
 
 def test_the_figure_shows_a_line_per_algorithm_and_the_drift(drifting):
-    path = report(drifting).figure_path
+    path = write_report(drifting).figure_path
     assert path == drifting / "report" / "curves.png"
     image = matplotlib.image.imread(path)
     assert image.shape[0] >= 800
@@ -160,12 +162,12 @@ def test_figures_of_one_and_of_many_algorithms(tmp_path, write_study, trial, cou
         curves={str(i): rng.uniform(0, 1, (2, 10)) for i in range(count)},
         events=[(2, "a"), (3, "b"), (4, "b"), (9, "c")],
     )
-    assert matplotlib.image.imread(report(folder).figure_path).std() > 0.05
+    assert matplotlib.image.imread(write_report(folder).figure_path).std() > 0.05
 
 
 def test_a_study_without_a_finished_trial_still_has_a_report(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0", status="pruned", rounds=3)])
-    written = report(folder)
+    written = write_report(folder)
     assert written.figure_path is None
     assert written.tables == ()
     text = printed(written)
@@ -175,19 +177,19 @@ def test_a_study_without_a_finished_trial_still_has_a_report(tmp_path, write_stu
 
 
 def test_a_later_report_leaves_nothing_of_an_earlier_one(drifting):
-    report(drifting)
+    write_report(drifting)
     lines = (drifting / "trials.jsonl").read_text().splitlines(keepends=True)
     (drifting / "trials.jsonl").write_text("".join(line for line in lines if '"algorithm": "Flash"' not in line))
-    report(drifting)
+    write_report(drifting)
     assert [path.name for path in (drifting / "best").iterdir()] == ["FedAvg.yaml"]
 
 
 def test_markup_in_names_is_text(tmp_path, write_study, trial):
     overrides = {"algorithm": "A", "task.note": "[red]|x[/red]"}
     folder = write_study(tmp_path / "s", [trial("0", "A", overrides=overrides)], curves={"0": [[0.5] * 10] * 2})
-    written = report(folder)
+    written = write_report(folder)
     assert "[red]|x[/red]" in printed(written)
-    assert r"task.note [red]\|x[/red]" in written.table_markdown
+    assert r"task.note [red]\|x[/red]" in written.summary_path.read_text()
 
 
 def test_overrides_reach_nested_sections_and_new_classes_start_fresh():

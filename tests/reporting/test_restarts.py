@@ -4,18 +4,23 @@ import numpy as np
 import pytest
 
 from flstudy.algorithms import FedOmd
-from flstudy.controllers import BlockSchedule, Instance, MasterFL, Rate
+from flstudy.controllers import BlockSchedule, MasterFL, Rate
 from flstudy.population import RepeatedDrift
-from flstudy.reporting import figures, load_study
-from flstudy.reporting.figures.instances import Span, spans, told
-from flstudy.reporting.findings import find
-from flstudy.reporting.restarts import restarts
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.restarts import (
+    NamedRun,
+    RestartSection,
+    Span,
+    controller_log,
+    loss_figure,
+    reachable_figure,
+    spans,
+)
+from flstudy.study import load_study
 
 from ..worlds import logistic, run, world
 
 ROUNDS, SEEDS = 40, (0, 44)
-FIGURE = [Instance(k, s, s + 2**k - 1) for k, s in
-          ((4, 0), (2, 4), (2, 12), (1, 2), (1, 14), (0, 1), (0, 5), (0, 6), (0, 8), (0, 13))]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,56 +46,46 @@ def results(module, tmp_path, write_study, trial):
     return load_study(write_study(tmp_path / "s", trials, curves=curves, events=events, rounds=ROUNDS, seeds=SEEDS))
 
 
-def test_figure_1_is_a_line_for_each_instance_thick_where_it_runs():
-    (axes,) = figures.schedule_figure(FIGURE).axes
-    thin = [c for c in axes.collections if c.get_linewidth()[0] == 1.0]
-    thick = [c for c in axes.collections if c.get_linewidth()[0] == 4.0]
-    assert len(thin) == len(FIGURE)
-    assert sum(len(c.get_segments()) for c in thick) == 16  # in every round one runs
-    longest = next(c for c in thick if c.get_segments()[0][0][1] == 4)
-    assert [segment.mean(0)[0] for segment in longest.get_segments()] == [1, 10, 11, 12]
-
-
 def test_instances_are_found_again_from_the_records(module, results):
     trial = results.trials[0]
     for replica, seed in enumerate(SEEDS):
-        seen = told(results, trial, replica)
+        seen = controller_log(results, trial, replica)
         found = spans(seed, {}, seen)
         covering = {number: [s for s in found if s.first <= number <= s.last] for number in range(1, ROUNDS + 1)}
         assert all(
             min(covering[number]).order == order for number, order in enumerate(seen.order.tolist(), 1)
         )  # the shortest one ran
         assert found[0] == Span(BlockSchedule(seed, 0, 0, Rate()).order, 1, 1)
-    assert told(results, results.trials[1]) is None
+    assert controller_log(results, results.trials[1]) is None
 
 
 def test_figure_2_shows_f_and_u_above_the_instances(results):
-    above, below = figures.reachable_figure(results, results.trials[0]).axes
+    above, below = reachable_figure(results, results.trials[0]).axes
     drawn = {line.get_label(): line for line in above.lines if not line.get_label().startswith("_")}
-    seen = told(results, results.trials[0])
+    seen = controller_log(results, results.trials[0])
     np.testing.assert_allclose(drawn["F, loss of the round"].get_ydata(), seen.loss)
     np.testing.assert_allclose(drawn["U, said to be reachable"].get_ydata(), seen.best)
     assert drawn["drift"].get_xdata()[0] == 20
     thin = [c for c in below.collections if c.get_linewidth()[0] == 1.0]
     assert len(thin) == len(spans(SEEDS[0], {}, seen))
-    assert figures.reachable_figure(results, results.trials[1]) is None
+    assert reachable_figure(results, results.trials[1]) is None
 
 
 def test_figure_3_tells_detections_from_whole_blocks(results):
-    rows = [("one", results, results.trials[0]), ("other", results, results.trials[1])]
-    first, second = figures.losses_figure(rows).axes
+    rows = [NamedRun("one", results, results.trials[0]), NamedRun("other", results, results.trials[1])]
+    first, second = loss_figure(rows).axes
     assert [line.get_label() for line in first.lines] == ["one", "other", "drift"]
-    seen = told(results, results.trials[0])
+    seen = controller_log(results, results.trials[0])
     marks = {c.get_label(): [segment[0][0] for segment in c.get_segments()] for c in second.collections}
     for cause, label in ((1, "restart after a whole block"), (2, "restart after a detection")):
         assert marks.get(label, []) == seen.rounds[seen.restarted == cause].tolist()
     assert set(seen.restarted) == {0, 1, 2}
-    assert figures.losses_figure([("x", results, results.trials[0])], "no/metric") is None
+    assert loss_figure([NamedRun("x", results, results.trials[0])], "no/metric") is None
 
 
 def test_the_page_has_a_section_where_a_controller_restarts(results, tmp_path, write_study, trial):
-    section = restarts(find(results))
+    section = RestartSection().of_study(Findings(results=results))
     assert [row[0] for row in section.tables[0].rows] == ["FedOmd"]
     assert len(section.pictures) == 2
     plain = load_study(write_study(tmp_path / "plain", [trial("1", "FedAvg", 0.9)]))
-    assert restarts(find(plain)) is None
+    assert RestartSection().of_study(Findings(results=plain)) is None

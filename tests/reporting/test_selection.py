@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from flstudy.reporting import load_study, report
-from flstudy.reporting.listing import find_trial, studies
+from flstudy.reporting import write_report
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.selection import choose
+from flstudy.study import load_study
+from flstudy.study.results import list_studies
 
 NEW = [[0.70] * 10, [0.71] * 10, [0.72] * 10, [0.73] * 10, [0.74] * 10]
 
 
 def chosen(folder):
-    return [(one.trial.trial, one.confirmation and one.confirmation.trial) for one in choose(load_study(folder))]
+    return [(one.trial.number, one.confirmation and one.confirmation.number) for one in load_study(folder).best]
 
 
 def test_the_best_confirmation_speaks_not_the_best_of_the_search(tmp_path, write_study, trial, confirmation):
@@ -26,20 +26,20 @@ def test_the_best_confirmation_speaks_not_the_best_of_the_search(tmp_path, write
     ]
     curves = {str(i): [[0.5] * 10] * 2 for i in range(3)} | {str(i): NEW for i in (3, 4, 5)}
     folder = write_study(tmp_path / "s" / "one", trials, curves=curves)
-    assert chosen(folder) == [("2", "5"), ("1", "4")]  # on the search's seeds A would lead with trial 0
+    assert chosen(folder) == [(2, 5), (1, 4)]  # on the search's seeds A would lead with trial 0
     first, second = rank(load_study(folder)).rows
     assert second.gap == pytest.approx(0.17)
     assert first.gap == pytest.approx(0.01)
     np.testing.assert_allclose(first.final, [0.70, 0.71, 0.72, 0.73, 0.74])  # of the new seeds
-    cells = report(folder).tables[0]
+    cells = write_report(folder).tables[0]
     assert cells.header[3:6] == ("Chosen\non %", "New\nseeds %", "Gap")
     assert cells.rows[1][3:6] == ("89.0", "72.0", "+17.0")
     assert cells.rows[0][-1] == "72.0 ± 1.6"
     # The lists say the same: confirmations are no trials of the search.
-    (entry,) = studies(tmp_path / "s")
+    (entry,) = list_studies(tmp_path / "s")
     assert entry["counts"] == {"finished": 3}
-    assert entry["best"] == {"trial": "2", "algorithm": "B", "value": 0.79}
-    assert find_trial(load_study(folder), "best").trial == "2"
+    assert entry["best"] == {"trial": 2, "algorithm": "B", "value": 0.79}
+    assert load_study(folder).find("best").number == 2
 
 
 def test_the_gap_of_a_loss_is_what_the_search_promised_below(tmp_path, write_study, trial, confirmation):
@@ -63,7 +63,7 @@ def test_a_confirmation_that_did_not_end_well_does_not_speak(tmp_path, write_stu
         confirmation("5", "4", "B", None, status="failed", rounds=0),
     ]
     folder = write_study(tmp_path / "s", trials, curves={"3": NEW, "4": [[0.5] * 10] * 2})
-    assert chosen(folder) == [("4", None), ("1", "3")]
+    assert chosen(folder) == [(4, None), (1, 3)]
     notes = rank(load_study(folder)).notes
     assert notes[0].startswith("Not confirmed on new seeds: B.")
     assert "3 confirmations on 5 new seeds: 1 finished, 1 diverged, 1 failed." in notes
@@ -81,7 +81,7 @@ def test_what_is_outside_the_constraints_never_leads(tmp_path, write_study, tria
         confirmation("6", "4", "C", 0.54),
     ]
     folder = write_study(tmp_path / "s", trials, curves={"1": [[0.5] * 10] * 2, "6": NEW})
-    assert chosen(folder) == [("4", "6"), ("1", None)]
+    assert chosen(folder) == [(4, 6), (1, None)]
     assert (
         "No trial of B did all 10 rounds with a finite result within the constraints (1 finished; 1 outside "
         "study.constraints)." in rank(load_study(folder)).notes
@@ -106,4 +106,4 @@ def test_a_confirmation_of_a_study_that_searched_on_a_test_score_is_judged_on_va
         curves={"2": NEW, "3": NEW},
         study={"objective": {"metric": "test/accuracy", "mode": "max"}},
     )
-    assert chosen(folder) == [("1", "3")]
+    assert chosen(folder) == [(1, 3)]

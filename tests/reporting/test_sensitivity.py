@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from flstudy.reporting import load_study
-from flstudy.reporting.domains import domains
-from flstudy.reporting.finding_tables import importance_cells, sensitivity_cells
-from flstudy.reporting.sensitivity import sensitivities
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.search import place_in, searched_domains
+from flstudy.reporting.sections.sensitivity import importance_cells, sensitivities, sensitivity_cells
+from flstudy.study import load_study
 
 
 def study(tmp_path, write_study, trial, values, search, **config):
@@ -14,11 +14,11 @@ def study(tmp_path, write_study, trial, values, search, **config):
         trial(str(i), "A", value, overrides={"algorithm": "A", **given}) for i, (value, given) in enumerate(values)
     ]
     settings = {"objective": {"metric": "valid/accuracy", "mode": "max"}, "search": search} | config
-    return load_study(write_study(tmp_path / "s", trials, study=settings))
+    return Findings(results=load_study(write_study(tmp_path / "s", trials, study=settings)))
 
 
 def test_quantiles_of_the_trials_that_did_all_rounds(searched):
-    found = {one.algorithm: one for one in sensitivities(load_study(searched))}
+    found = {one.algorithm: one for one in sensitivities(Findings(results=load_study(searched)))}
     results = load_study(searched)
     for algorithm, one in found.items():
         own = [
@@ -29,8 +29,8 @@ def test_quantiles_of_the_trials_that_did_all_rounds(searched):
     assert found["Flash"].trials == 14
     assert found["Flash"].diverged == pytest.approx(1 / 14)
     cells = sensitivity_cells(tuple(found.values()), "valid/accuracy")
-    assert cells.rows[0][:4] == ("FedAvg", "13", "11", "8")
-    assert cells.rows[2][7].startswith("lr ")
+    assert cells.rows[2][:4] == ("FedAvg", "13", "11", "8")
+    assert cells.rows[0][7].startswith("lr ")
 
 
 def test_the_worst_quarter_of_a_loss_is_the_high_one(tmp_path, write_study, trial):
@@ -41,13 +41,13 @@ def test_the_worst_quarter_of_a_loss_is_the_high_one(tmp_path, write_study, tria
 
 
 def test_the_hyper_parameter_that_decides_is_the_important_one(searched):
-    found = sensitivities(load_study(searched))
+    found = sensitivities(Findings(results=load_study(searched)))
     for one in found:
         assert next(iter(one.importances)) == "algorithm.lr"
         assert sum(one.importances.values()) == pytest.approx(1)
         assert one.note is None
-    assert set(found[0].importances) == {"algorithm.lr", "algorithm.momentum"}
-    assert set(found[2].importances) == {"algorithm.lr", "algorithm.tau"}
+    assert set(found[2].importances) == {"algorithm.lr", "algorithm.momentum"}
+    assert set(found[0].importances) == {"algorithm.lr", "algorithm.tau"}
     cells = importance_cells(found)
     assert "PED-ANOVA" in cells.title
     assert sum(float(row[2]) for row in cells.rows if row[0] == "Flash") == pytest.approx(100, abs=1)
@@ -86,22 +86,34 @@ def test_few_trials_or_keys_have_no_importances_and_a_reason(tmp_path, write_stu
     assert importance_cells((one,)) is None
 
 
-def test_domains_are_read_as_the_search_means_them(tmp_path, write_study):
+def test_values_have_a_place_in_their_domain(tmp_path, write_study):
     search = {
         "algorithm": {"choice": ["A", "B"]},
         "a": {"loguniform": ["1e-4", "1"]},
         "b": {"quniform": [0, 1, 0.3]},
         "c": {"randint": [2, 5]},
         "d": {"choice": [[1, 2], "x", None]},
-        "e": "not a domain",
     }
-    found = domains(load_study(write_study(tmp_path / "s", [], study={"search": search})))
+    found = searched_domains(load_study(write_study(tmp_path / "s", [], study={"search": search})))
     assert list(found) == ["a", "b", "c", "d"]
-    assert found["a"].place(0.01) == pytest.approx(0.5)
-    assert (found["b"].low, found["b"].high) == (0, 0.9)  # ends on the grid
-    assert [found["c"].place(value) for value in (2, 3, 4)] == [0, 0.5, 1]  # 5 is excluded
-    assert np.isnan(found["c"].place(5))
-    assert found["d"].place([1, 2]) == 0
-    assert found["d"].place(None) == 1
-    assert np.isnan(found["a"].place(2.0))
-    assert found["b"].distribution().step == 0.3
+    assert place_in(found["a"], 0.01) == pytest.approx(0.5)
+    assert place_in(found["b"], 0.9) == 1  # its grid ends there
+    assert [place_in(found["c"], value) for value in (2, 3, 4)] == [0, 0.5, 1]  # 5 is excluded
+    assert np.isnan(place_in(found["c"], 5))
+    assert place_in(found["d"], [1, 2]) == 0
+    assert place_in(found["d"], None) == 1
+    assert np.isnan(place_in(found["a"], 2.0))
+
+
+@pytest.mark.parametrize("whole", [3, 4])
+def test_an_algorithm_with_few_full_trials_is_said_to_have_too_few(tmp_path, write_study, trial, whole):
+    """A median and a quarter of three trials are no finding."""
+    trials = [trial(str(place), "A", 0.5 + place / 10) for place in range(whole)]
+    trials += [trial(str(whole + place), "A", 0.9, status="pruned", rounds=3) for place in range(5)]
+    (one,) = sensitivities(Findings(results=load_study(write_study(tmp_path / "s", trials))))
+    (row,) = sensitivity_cells([one], "valid/accuracy").rows
+    enough = whole >= 4
+    assert row[1:3] == (str(whole + 5), str(whole))
+    assert (row[5:7] == ("–", "–")) is not enough
+    assert (row[7] == "not enough full trials") is not enough
+    assert np.isnan([one.median, one.worst]).any() != enough

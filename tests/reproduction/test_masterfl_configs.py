@@ -7,12 +7,11 @@ import pytest
 
 from flstudy.config.config import load
 from flstudy.controllers import MasterFL
-from flstudy.reproduction.plan import read_plan
-from flstudy.reproduction.stages import configure, stages
+from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from tests.population.datasets.on_disk import write_libsvm
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
-PLAN = read_plan("masterfl", CONFIGS)
+PLAN = read_paper("masterfl", CONFIGS)
 ALL = sorted(path for path in PLAN.folder.glob("*.yaml") if path.name != "reproduction.yaml")
 DRIFTS = {"covtype": [65, 187, 233, 367, 411, 489], "mnist": [31, 129, 279, 310, 369, 462]}  # sec. VI
 SMALL = {"population.clients": 4, "population.participants": 4, "population.batch_size": 300, "rounds": 2, "seeds": [0]}
@@ -47,11 +46,11 @@ def test_a_config_loads_and_runs_on_small_files(path, tmp_path):
     assert made.drift_rounds() == [2]
 
 
-@pytest.mark.parametrize("stage", [s for s in stages(PLAN) if s.world.name == "digits-swap"], ids=lambda s: s.name)
+@pytest.mark.parametrize("stage", [s for s in stages_of(PLAN) if s.world.name == "digits-swap"], ids=lambda s: s.name)
 @pytest.mark.filterwarnings("ignore:MasterFL")
 def test_a_row_runs(stage, tmp_path):
     records = []
-    small(configure(PLAN, stage), tmp_path).run(records.append)
+    small(stage_config(PLAN, stage), tmp_path).run(records.append)
     assert ("controller/best" in records[-1].metrics) == stage.name.startswith("Master-FL")
     steps = 5 if stage.name in ("FedNova", "FedProx") else 1
     assert records[-1].metrics["fit/steps"] == [steps]
@@ -77,7 +76,7 @@ def test_the_paper_s_numbers(path):
 
 def test_rows_are_tuned_equally_and_are_what_they_are_called():
     for world in ("digits-swap", "digits-introduction"):
-        made = {stage.name: configure(PLAN, stage) for stage in stages(PLAN) if stage.world.name == world}
+        made = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN) if stage.world.name == world}
         assert len({config.study.trials for config in made.values()}) == 1
         for name, config in made.items():
             coordinator = config.build()[0]

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from flstudy.cli import main
 from flstudy.config.sections import ConfigError
-from flstudy.reporting.load import load_study
-from flstudy.reproduction import stages as stages_module
-from flstudy.reproduction.plan import MEASURES, read_plan
-from flstudy.reproduction.stages import configure, run_stage, stages
+from flstudy.reproduction import command
+from flstudy.reproduction.command import run_stage
+from flstudy.reproduction.plan import MEASURES, read_paper, stage_config, stages_of
+from flstudy.study import load_study
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 STUDY = {
@@ -86,7 +86,7 @@ def paper(tmp_path):
 
 
 @pytest.mark.end_to_end
-def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
+def test_sessions_beside_each_other(tmp_path, monkeypatch):
     folder = tmp_path / "configs" / "dynamic"
     folder.mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(SESSIONS))
@@ -127,7 +127,7 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
 
 
 @pytest.mark.end_to_end
-def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
+def test_a_small_paper(paper, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "small", "--configs", "configs"]
     assert main(arguments) == 0
@@ -166,8 +166,8 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
 
 
 def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
-    plan = read_plan("small", paper.parent)
-    preset, tuned, ablation = (configure(plan, stage) for stage in (*stages(plan, ["drift"]), stages(plan)[1]))
+    plan = read_paper("small", paper.parent)
+    preset, tuned, ablation = (stage_config(plan, stage) for stage in (*stages_of(plan, ["drift"]), stages_of(plan)[1]))
     assert (preset.study.trials, preset.study.name) == (3, "small-drift-preset")
     assert (tuned.study.trials, tuned.study.name) == (6, "small-drift-tuned")
     assert ablation.study.name == "small-epochs"
@@ -194,13 +194,13 @@ def test_the_preset_stage_tries_each_algorithm_s_published_values_once(paper):
 def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
     paper, tmp_path, monkeypatch, world, state, had, asked, gets
 ):
-    plan = read_plan("small", paper.parent)
-    stage = stages(plan, [world])[-1]
+    plan = read_paper("small", paper.parent)
+    stage = stages_of(plan, [world])[-1]
     options = [f"--study.folder={tmp_path}"]
     folder = tmp_path / stage.study(plan)
     folder.mkdir()
     (folder / "study.yaml").write_text(
-        yaml.safe_dump(configure(plan, stage, [*options, f"--study.trials={had}"]).plain())
+        yaml.safe_dump(stage_config(plan, stage, [*options, f"--study.trials={had}"]).plain())
     )
     (folder / "state.json").write_text(json.dumps({"state": state}))
     asked_for = []
@@ -208,22 +208,22 @@ def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
     def run_study(config, console, going_on):
         asked_for.append(config.study.trials)
         assert going_on == folder
-        (folder / "state.json").write_text(json.dumps({"state": "finished"}))
+        (folder / "state.json").write_text(json.dumps({"state": "finished", "format": 2}))
         return 0
 
-    monkeypatch.setattr(stages_module, "run_study", run_study)
+    monkeypatch.setattr(command, "run_study", run_study)
     assert run_stage(plan, stage, Console(file=io.StringIO()), [*options, f"--study.trials={asked}"]) == folder
     assert asked_for == ([] if gets is None else [gets])
 
 
 def test_a_search_of_something_else_is_not_extended(paper, tmp_path):
-    plan = read_plan("small", paper.parent)
-    stage = stages(plan, ["drift"])[-1]
+    plan = read_paper("small", paper.parent)
+    stage = stages_of(plan, ["drift"])[-1]
     options = [f"--study.folder={tmp_path}"]
     folder = tmp_path / stage.study(plan)
     folder.mkdir()
-    (folder / "study.yaml").write_text(yaml.safe_dump(configure(plan, stage, options).plain()))
-    (folder / "state.json").write_text(json.dumps({"state": "finished"}))
+    (folder / "study.yaml").write_text(yaml.safe_dump(stage_config(plan, stage, options).plain()))
+    (folder / "state.json").write_text(json.dumps({"state": "finished", "format": 2}))
     wider = {**STUDY["study"], "search": {**STUDY["study"]["search"], "algorithm.lr": {"loguniform": [0.001, 1.0]}}}
     (paper / "study.yaml").write_text(yaml.safe_dump({**STUDY, "study": wider}))
     console = Console(file=io.StringIO())
@@ -248,7 +248,7 @@ def test_a_wrong_plan_is_refused(paper, change, sentence):
     plan["worlds"]["drift"] |= change
     path.write_text(yaml.safe_dump(plan))
     with pytest.raises(ConfigError, match=sentence):
-        read_plan("small", paper.parent)
+        read_paper("small", paper.parent)
 
 
 def test_unknown_papers_worlds_and_stages_are_named(paper, capsys):
@@ -265,13 +265,13 @@ def test_unknown_papers_worlds_and_stages_are_named(paper, capsys):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*/reproduction.yaml")), ids=lambda path: path.parent.name)
 def test_the_papers_plans_are_right(path):
-    plan = read_plan(path.parent.name, CONFIGS)
+    plan = read_paper(path.parent.name, CONFIGS)
     assert {world for world, _, _ in plan.published} <= {world.name for world in plan.worlds}
     variants = {f"{name} {number}" for world in plan.worlds for name in world.variants for number in world.sessions}
     with (path.parent / "published.csv").open() as file:
         assert {row["measure"] for row in csv.DictReader(file)} <= set(MEASURES) | variants
-    for stage in stages(plan):
-        config = configure(plan, stage)
+    for stage in stages_of(plan):
+        config = stage_config(plan, stage)
         if stage.world.kind == "sessions":
             assert set(stage.world.sessions) <= set(range(2, len(config.session_rounds()) + 2))
             assert config.study.allocation == "equal"

@@ -1,10 +1,12 @@
 """A world whose rows are variants, each with a study of its own: its table beside the paper's figures."""
 
+from pathlib import Path
+
 import numpy as np
 
-from flstudy.reporting import load_study
-from flstudy.reproduction.plan import Plan, Published, World
-from flstudy.reproduction.variants import variants
+from flstudy.reproduction.pages import variant_parts
+from flstudy.reproduction.plan import Paper, PublishedValue, World
+from flstudy.study import load_study
 
 from ..reporting.conftest import make_study, make_trial
 
@@ -22,19 +24,19 @@ def study(folder, values, mean):
 
 def test_a_row_for_each_variant_the_best_first(tmp_path):
     names = {"Alone": (), "Under a master": (), "Nobody": ()}
-    world = World(name="w", title="A world", config=tmp_path, kind="variants", measures=("mean", "delay"),
-                  variants=names)  # fmt: skip
-    paper = {("w", "Alone", "mean"): Published(0.5, None, None)}
-    plan = Plan(name="p", folder=tmp_path, title="P", worlds=(world,), published=paper)
+    world = World(name="w", title="A world", config=Path(__file__), kind="variants", measures=("mean", "delay"),
+                  variants=names, compared="Alone")  # fmt: skip
+    paper = {("w", "Alone", "mean"): PublishedValue(0.5, None, None)}
+    plan = Paper(name="p", folder=tmp_path, title="P", worlds=(world,), published=paper)
     done = {
         "Alone": study(tmp_path / "a", [0.6, 0.7], [0.9, 0.65]),  # chosen on validation data, not on test data
         "Under a master": study(tmp_path / "b", [0.6, 0.1], [0.8, 0.1]),
         "Nobody": load_study(make_study(tmp_path / "c", [make_trial("0", "FedOmd", 0.1, status="diverged")])),
     }
-    table, chosen, lost, *pictures = variants(plan, world, done, tmp_path)
+    table, chosen, lost, *pictures = variant_parts(plan, world, done, tmp_path)
     head, *rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert head.strip("| ").split(" | ") == [
-        "Method", "Mean accuracy over all rounds %, paper", "Mean accuracy over all rounds %", "Rounds to detection"
+        "Method", "Mean accuracy %, paper", "Mean accuracy %", "Rounds to detection"
     ]  # fmt: skip
     assert [row.strip("| ").split(" | ")[:3] for row in rows] == [
         ["Under a master", "–", "80.00 ± 0.00"], ["Alone", "50.00", "65.00 ± 0.00"]

@@ -13,7 +13,7 @@ from flstudy import cli
 from flstudy.config import Asha, MedianStopping, Pbt
 from flstudy.config.config import load
 from flstudy.federation import Record
-from flstudy.reporting.load import load_study
+from flstudy.study import load_study
 from flstudy.study.records import RecordWriter
 from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.past import Past, told_before

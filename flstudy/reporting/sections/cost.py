@@ -1,0 +1,176 @@
+"""What a study cost: trials, rounds, hours, traffic and energy by algorithm."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flstudy.reporting.findings import TUNING_SPENDS, Findings
+from flstudy.reporting.section import Content, Section
+from flstudy.reporting.tables import NOTHING, Cells
+from flstudy.study import StudyResults, Trial
+from flstudy.study.records import curve, read_records
+
+TIMES, TRAFFIC = ("time/round_s", "time/evaluation_s"), ("traffic/down_bytes", "traffic/up_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmCost:
+    """Of one algorithm; NaN where nothing tells."""
+
+    algorithm: str
+    trials: int  # of the search
+    confirmations: int
+    rounds: int  # federated rounds of all trials
+    hours: float  # of all trials, added up: of workers, not of the clock on the wall
+    bits: float  # down and up, all trials and seeds
+    joules: float  # all trials and seeds
+    run_bits: float  # of one seed of its best trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCost:
+    """Of one trial; NaN where nothing tells."""
+
+    hours: float
+    bits: float  # mean over seeds
+    joules: float  # mean over seeds
+
+
+class CostSection(Section):
+    """What each algorithm was given."""
+
+    order = 90
+
+    def of_study(self, found: Findings) -> Content:
+        costs = found.once(algorithm_costs)
+        return Content(
+            name="Cost",
+            title="What did it cost?" if costs else "",
+            tables=[cost_cells(costs)] if costs else [],
+            notes=[
+                "Hours of all trials added up, pruned and failed ones and confirmations included; several run at once."
+            ],
+            remarks=budget_notes(found),
+            values={"cost": [dataclasses.asdict(one) for one in costs]},
+        )
+
+
+def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
+    """By algorithm, in the order of the ranking."""
+    results = found.results
+    spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
+    speakers = {row.algorithm: row.speaker for row in found.ranking.rows}
+    costs = []
+    for algorithm in dict.fromkeys(trial.algorithm for trial in results.trials):
+        trials = [trial for trial in results.trials if trial.algorithm == algorithm]
+        each = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
+        costs.append(
+            AlgorithmCost(
+                algorithm=algorithm,
+                trials=sum(not trial.is_confirmation for trial in trials),
+                confirmations=sum(trial.is_confirmation for trial in trials),
+                rounds=sum(trial.rounds for trial in trials),
+                hours=_known_total([one.hours for one, _ in each]),
+                bits=_known_total([one.bits * seeds for one, seeds in each]),
+                joules=_known_total([one.joules * seeds for one, seeds in each]),
+                run_bits=spent[speakers[algorithm].number].bits if algorithm in speakers else math.nan,
+            )
+        )
+    return found.by_place(costs)
+
+
+def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:
+    """A finished trial says its totals itself; of another one the rounds in its records are added up."""
+    hours = trial.metrics.get("time/total_s", math.nan) / 3600
+    bits = trial.metrics.get("traffic/bits", math.nan)
+    if math.isnan(hours) or math.isnan(bits):
+        sums = _sums_over_rounds(results, trial)
+        if math.isnan(bits):
+            bits = 8 * sum(sums[metric] for metric in TRAFFIC)
+        if math.isnan(hours) and trial.started is not None and trial.ended is not None and trial.attempts <= 1:
+            hours = (trial.ended - trial.started) / 3600  # with what its start and its writing took
+        if math.isnan(hours):
+            training, evaluation = (sums[metric] for metric in TIMES)
+            hours = (training + (0.0 if math.isnan(evaluation) else evaluation)) / 3600
+    return TrialCost(hours=hours, bits=bits, joules=trial.metrics.get("energy/joules", math.nan))
+
+
+def _sums_over_rounds(results: StudyResults, trial: Trial) -> dict[str, float]:
+    """Times and traffic added up, mean over seeds; NaN for one that was not recorded. The records are not kept: those
+    of all trials of a large study are large."""
+    found = dict.fromkeys((*TIMES, *TRAFFIC), math.nan)
+    try:
+        table = read_records(results.folder.records(trial.number))
+    except (ValueError, OSError):
+        return found
+    for metric in found:
+        try:
+            found[metric] = float(curve(table, metric)[1].sum(1).mean())
+        except ValueError:
+            continue
+    return found
+
+
+def _known_total(values: Sequence[float]) -> float:
+    """The sum of what is known; NaN where nothing is."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) if known else math.nan
+
+
+def budget_notes(found: Findings) -> list[str]:
+    """A sentence where the algorithms had searches of different size, and one where they spent privacy."""
+    notes = []
+    trials = {cost.algorithm: cost.trials for cost in found.once(algorithm_costs)}
+    if trials and max(trials.values()) > min(trials.values()) + 1:  # an equal share may leave one over
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(trials.items(), key=lambda item: -item[1]))
+        notes.append(
+            f"The algorithms had different numbers of trials ({counts}): more trials find better ones by luck alone."
+        )
+    if any("privacy/epsilon" in trial.metrics for trial in found.results.trials):
+        notes.append(TUNING_SPENDS)
+    return notes
+
+
+def cost_cells(costs: Sequence[AlgorithmCost]) -> Cells:
+    """What was spent on each algorithm; energy only where it was measured."""
+    columns = {
+        "Algorithm": [cost.algorithm for cost in costs],
+        "Trials": [str(cost.trials) for cost in costs],
+        "Confirmed": [str(cost.confirmations) for cost in costs],
+        "Rounds": [str(cost.rounds) for cost in costs],
+        "Hours": [format_hours(cost.hours) for cost in costs],
+        "Sent by\nall its runs": [format_amount(cost.bits, "bit") for cost in costs],
+        "Sent by one\nseed of its best": [format_amount(cost.run_bits, "bit") for cost in costs],
+    }
+    if any(np.isfinite(cost.joules) for cost in costs):
+        columns["Energy"] = [format_amount(cost.joules, "J") for cost in costs]
+    return Cells.from_columns("What was spent on each algorithm", columns, label="cost")
+
+
+def budget_cells(costs: Sequence[AlgorithmCost]) -> Cells:
+    """Whether the algorithms were treated alike: trials, rounds and hours of each."""
+    columns = {
+        "Algorithm": [cost.algorithm for cost in costs],
+        "Trials": [str(cost.trials) for cost in costs],
+        "Rounds": [str(cost.rounds) for cost in costs],
+        "Hours": [format_hours(cost.hours) for cost in costs],
+    }
+    return Cells.from_columns("What each algorithm was given", columns)
+
+
+def format_hours(value: float) -> str:
+    """Hours with two digits that say something."""
+    return NOTHING if np.isnan(value) else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def format_amount(value: float, unit: str) -> str:
+    """A number with its unit and a prefix of a thousand."""
+    if not np.isfinite(value):
+        return NOTHING
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,104 @@
+"""Accuracy round by round: a line per algorithm's best trial, drifts and sessions marked."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Ranking
+from flstudy.reporting.section import Content, Picture, Section
+from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_figure
+from flstudy.reporting.tables import mean_and_spread
+from flstudy.study.results import WorldEvent
+
+CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
+LINE = 14  # points from one row of labels to the next
+ROOMY = 9  # legend entries that still fit with two lines each
+
+
+class CurvesSection(Section):
+    """The curves on the page, and as curves.png beside the summary."""
+
+    order = 40
+
+    def of_study(self, found: Findings) -> Content | None:
+        results, ranking = found.results, found.ranking
+        events = [event for event in results.events if event.round <= results.rounds]
+        figure = accuracy_figure(ranking, events)
+        titled = accuracy_figure(ranking, events, title=f"Study {results.name}: best trial of each algorithm")
+        if figure is None or titled is None:
+            return None
+        caption = "Best trial of each algorithm: mean over seeds with a band of one standard deviation."
+        if events:
+            caption += " Dashed lines: what happened to the world, at the first round that felt it."
+        return Content(
+            name="Curves",
+            title="How did accuracy go, round by round?",
+            pictures=[Picture(figure=figure, caption=caption)],
+            exports={"curves.png": Picture(figure=titled, caption="Accuracy by round, best trial of each algorithm")},
+        )
+
+
+def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str = "") -> Figure | None:
+    """Accuracy by round in percent, mean over seeds with a band of one standard deviation."""
+    if not any(row.rounds.size for row in ranking.rows):
+        return None
+    figure = new_figure(max(4.8, 0.27 * len(ranking.rows) + 0.9))  # so that the whole legend is on it
+    axes = figure.add_subplot()
+    between = "\n" if len(ranking.rows) <= ROOMY else "  "
+    for place, row in enumerate(ranking.rows):
+        if row.rounds.size:
+            label = f"{row.algorithm}{between}{mean_and_spread(row.final, 100)} %"
+            draw_mean(axes, row.rounds, 100 * row.accuracy, place, label, band=True, linewidth=1.9, zorder=3)
+    replicas = max(row.accuracy.shape[0] for row in ranking.rows)
+    legend_beside(
+        axes,
+        **as_lines_end(axes),
+        title="Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed"),
+        fontsize=11 if between == "\n" else 9,
+        title_fontsize=10,
+        alignment="left",
+        handlelength=2.8,
+        labelspacing=0.9,
+        borderaxespad=0.0,
+    )
+    axes.margins(x=0.01)
+    mark_events(axes, events)
+    label_rows = _label_events(axes, events)
+    axes.set_xlabel("Round", fontsize=12)
+    axes.set_ylabel(f"{ranking.kind.capitalize()} accuracy, mean over devices (%)", fontsize=12)
+    axes.set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
+    finish(axes, 11)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -2.0), min(high, 102.0))
+    return figure
+
+
+def _label_events(axes: Axes, events: Sequence[WorldEvent]) -> int:
+    """Labels of events above the axes, in as many rows as they need; returns the number of rows.
+
+    A label is written once where it repeats, as in an incremental drift.
+    """
+    left, right = axes.get_xlim()
+    ends: list[float] = []  # per row of labels, where the last one ends, in fractions of the axes
+    for label, alike in groupby(events, key=lambda event: event.label):
+        first = next(alike).round
+        text = f"{label}, round {first}"
+        at, half = (first - left) / (right - left), CHARACTER * len(text) / 2
+        middle = min(max(at, half), max(1 - half, half))  # not over the edge of the axes
+        row = next((i for i, end in enumerate(ends) if end < middle - half), len(ends))
+        ends[row : row + 1] = [middle + half]
+        axes.annotate(
+            text,
+            (middle, 1.0),
+            xycoords="axes fraction",
+            xytext=(0, 4 + LINE * row),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color=GREY,
+        )
+    return len(ends)

@@ -1,0 +1,52 @@
+"""How a report was made, and the commands that go on from here."""
+
+import shlex
+from collections.abc import Sequence
+from importlib import metadata
+
+import yaml
+
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.section import Content, Listing, Section, from_here
+
+TOOLS = ("flstudy", "torch", "lightning", "ray", "optuna", "mlflow", "scipy", "numpy")
+NAME, TITLE = "How it was made", "How can this be made again?"
+
+
+class OriginSection(Section):
+    """Versions, commands and the config."""
+
+    order = 110
+
+    def of_study(self, found: Findings) -> Content:
+        results, commands = found.results, [("Browse every run", "flstudy ui")]
+        if found.ranking.rows:
+            trial = found.ranking.rows[0].trial
+            config = results.folder.best / f"{trial.algorithm}.yaml"
+            command = f"flstudy run {shlex.quote(from_here(config))}"
+            commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.number})", command))
+        resume = ("Go on with the study, or extend it", f"flstudy tune --resume {shlex.quote(results.name)}")
+        versions = [f"{name} {version}" for name in TOOLS if (version := _version(name))]
+        config_text = yaml.safe_dump(dict(results.config), sort_keys=False, allow_unicode=True)
+        return Content(
+            name=NAME,
+            title=TITLE,
+            points=[f"This page was written with {', '.join(versions)}."] if versions else [],
+            listings=[
+                *(Listing(title=purpose, text=command) for purpose, command in [*commands, resume]),
+                Listing(title="The study's config", text=config_text, folded=True),
+            ],
+            commands=commands,
+        )
+
+    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
+        folders = (shlex.quote(from_here(one.results.folder.path)) for one in found)
+        again = ("Make this report again", f"flstudy report {' '.join(folders)}")
+        return [Content(name=NAME, title=TITLE, listings=[Listing(title=again[0], text=again[1])], commands=[again])]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,135 @@
+"""The Pareto front of a study with several objectives: trials that none beats in everything."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flstudy.config import Objective
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.section import Content, Section, pictures
+from flstudy.reporting.style import GREY, colour, finish, marker, new_figure, scale_of
+from flstudy.reporting.tables import Cells, chosen_values, format_value, metric_label
+from flstudy.study import StudyResults, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """Trials of the search that did all rounds within the constraints."""
+
+    objectives: tuple[Objective, ...]
+    trials: tuple[Trial, ...]
+    on_front: tuple[bool, ...]
+
+    @property
+    def best(self) -> tuple[Trial, ...]:
+        """The trials of the front, the best one in the first objective first."""
+        found = [trial for trial, on in zip(self.trials, self.on_front, strict=True) if on]
+        sign = -1 if self.objectives[0].higher else 1
+        return tuple(sorted(found, key=lambda trial: sign * trial.values[0]))
+
+
+class ParetoSection(Section):
+    """What is gained in one objective for what is paid in another."""
+
+    order = 80
+
+    def of_study(self, found: Findings) -> Content:
+        front = pareto_front(found.results)
+        if front is None:
+            return Content(values={"pareto": None})
+        return Content(
+            name="Pareto front",
+            title="What is gained, and what is paid for it?",
+            lead="The study had several objectives. A trial is on the front where no other is at least as good in all "
+            "of them and better in one.",
+            tables=[front_cells(front)],
+            pictures=pictures(
+                (
+                    front_figure(front, found.places),
+                    "Large marks: the front. Small ones: trials that are beaten. Values are means over the search's "
+                    "seeds.",
+                )
+            ),
+            values={
+                "pareto": {
+                    "objectives": [objective.metric for objective in front.objectives],
+                    "front": [{"trial": trial.number, "values": trial.values} for trial in front.best],
+                }
+            },
+        )
+
+
+def pareto_front(results: StudyResults) -> Front | None:
+    """None where the study has one objective, or no trial to show."""
+    objectives = results.objectives
+    trials = tuple(
+        trial
+        for trial in results.searched
+        if results.eligible(trial) and len(trial.values) == len(objectives) and np.isfinite(trial.values).all()
+    )
+    if len(objectives) < 2 or not trials:
+        return None
+    signs = np.array([1.0 if objective.higher else -1.0 for objective in objectives])
+    on = undominated(signs * np.array([trial.values for trial in trials]))
+    return Front(objectives=tuple(objectives), trials=trials, on_front=tuple(on.tolist()))
+
+
+def undominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[T, M] -> [T]: no other row is at least as high everywhere and higher somewhere. Equal rows do not beat
+    each other."""
+    found = np.empty(len(values), bool)
+    for row, own in enumerate(values):
+        found[row] = not ((values >= own).all(1) & (values > own).any(1)).any()
+    return found
+
+
+def front_cells(front: Front) -> Cells:
+    """The trials of the front."""
+    trials = front.best
+    columns = {"Trial": [str(trial.number) for trial in trials], "Algorithm": [trial.algorithm for trial in trials]}
+    for place, one in enumerate(front.objectives):
+        heading = f"{metric_label(one.metric)}\n({'more' if one.higher else 'less'} is better)"
+        columns[heading] = [format_value(trial.values[place], one.metric) for trial in trials]
+    columns["Hyper-parameters"] = [chosen_values(trial.overrides) for trial in trials]
+    return Cells.from_columns("Trials on the Pareto front", columns, (0, 1, len(columns) - 1))
+
+
+def front_figure(front: Front, places: dict[str, int]) -> Figure:
+    """A panel for each pair of objectives: all trials, those of the front large and, of two objectives, connected."""
+    pairs = list(itertools.combinations(range(len(front.objectives)), 2))
+    figure = new_figure(4.4, width=9.0 if len(pairs) < 3 else 12.0)
+    panels = figure.subplots(1, len(pairs), squeeze=False)[0]
+    for axes, (one, other) in zip(panels, pairs, strict=True):
+        _front_panel(axes, front, one, other, places)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=8, frameon=False, fontsize=10)
+    return figure
+
+
+def _front_panel(axes: Axes, front: Front, one: int, other: int, places: dict[str, int]) -> None:
+    units = [scale_of(objective.metric) for objective in front.objectives]
+    values = np.array([trial.values for trial in front.trials]) * [scale for scale, _ in units]
+    on = np.array(front.on_front)
+    for algorithm in sorted({trial.algorithm for trial in front.trials}, key=lambda name: places.get(name, 0)):
+        place = places.get(algorithm, 0)
+        own = np.array([trial.algorithm == algorithm for trial in front.trials])
+        look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "linewidths": 0}
+        beaten, best = values[own & ~on], values[own & on]
+        axes.scatter(beaten[:, other], beaten[:, one], s=16, alpha=0.4, **look)
+        axes.scatter(best[:, other], best[:, one], s=58, label=algorithm, zorder=3, **look)
+    if len(front.objectives) == 2:  # with more, a pair's panel shows the shadow of a surface
+        line = values[on][np.argsort(values[on][:, other])]
+        # Whoever asks for so much of the one gets so much of the other.
+        where: Literal["pre", "post"] = "pre" if front.objectives[other].higher else "post"
+        axes.step(line[:, other], line[:, one], where=where, color=GREY, linewidth=1.0, zorder=2)
+    for axis, index in ((axes.xaxis, other), (axes.yaxis, one)):
+        better = "more" if front.objectives[index].higher else "less"
+        axis.set_label_text(f"{units[index][1]}, {better} is better", fontsize=11)
+    if (values[:, other] > 0).all() and values[:, other].max() > 30 * values[:, other].min():
+        axes.set_xscale("log")
+    finish(axes)

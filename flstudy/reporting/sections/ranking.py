@@ -1,0 +1,173 @@
+"""The algorithms by their best trials, and what drifts and sessions did to them."""
+
+import dataclasses
+
+import numpy as np
+
+from flstudy.metrics.sessions import initial_accuracy
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Floats, RankedTrial, Ranking
+from flstudy.reporting.section import Content, Section, present
+from flstudy.reporting.sections.cost import algorithm_costs, budget_cells, budget_notes
+from flstudy.reporting.tables import (
+    NOTHING,
+    Cells,
+    chosen_values,
+    finite_mean,
+    format_difference,
+    format_value,
+    mean_and_spread,
+    percent_sign,
+)
+
+FIRST = 10  # rounds of a session whose accuracy is averaged (device sessions, Tables II and III)
+SESSIONS = 8  # columns
+
+
+class RankingSection(Section):
+    """The main table of a study."""
+
+    order = 20
+
+    def of_study(self, found: Findings) -> Content:
+        results, ranking = found.results, found.ranking
+        notes = footnotes(ranking, len(results.seeds))
+        values = {"ranking": [row_values(row) for row in ranking.rows], "notes": list(ranking.notes)}
+        if not ranking.rows:
+            none = f"No trial of study {results.name} has done all its {results.rounds} rounds: no table yet."
+            title = "There is nothing to rank yet."
+            return Content(name="Ranking", title=title, notes=notes, remarks=[none, *notes], values=values)
+        around = (drift_cells(ranking), session_cells(ranking), hyperparameter_cells(ranking))
+        tables = present(result_cells(ranking, results.name), *around)
+        return Content(
+            name="Ranking",
+            title="How do the algorithms rank, each with the best hyper-parameters found for it?",
+            lead="Every algorithm was tuned, and its best trial on validation data speaks for it. Test data chose "
+            "nothing.",
+            tables=[*tables, budget_cells(found.once(algorithm_costs))],
+            notes=[*notes, *budget_notes(found)],
+            brief=tables,
+            remarks=notes,
+            values=values,
+        )
+
+
+def row_values(row: RankedTrial) -> dict[str, object]:
+    return {
+        "algorithm": row.algorithm,
+        "trial": row.trial.number,
+        "overrides": row.trial.overrides,
+        "selected_on": row.best.value,
+        "confirmation": None if row.confirmation is None else row.confirmation.number,
+        "new_seeds": row.best.fresh,
+        "gap": row.gap,
+        "final": row.final,
+        "epsilon": row.epsilon,
+        "drifts": [drift._asdict() for drift in row.drifts],
+    }
+
+
+def result_cells(ranking: Ranking, study: str) -> Cells:
+    """Best trial per algorithm, best first; drift columns only where something drifted, those of new seeds only where
+    best trials were trained again, ε only where a run was private."""
+    rows, metric = ranking.rows, ranking.selection_metric
+    unit = percent_sign(metric)
+    columns = {
+        "#": [str(place) for place in range(1, len(rows) + 1)],
+        "Algorithm": [row.algorithm for row in rows],
+        "Trial": [str(row.trial.number) for row in rows],
+        f"Chosen\non{unit}": [format_value(row.best.value, metric) for row in rows],  # the footnote names the metric
+    }
+    if ranking.confirmed:
+        columns[f"New\nseeds{unit}"] = [format_value(row.best.fresh, metric) for row in rows]
+        columns["Gap"] = [format_difference(row.gap, metric) for row in rows]
+    if any(row.drifts for row in rows):
+        columns["Before\ndrift %"] = [mean_and_spread(row.before, 100) for row in rows]
+        columns["Dip %"] = [mean_and_spread(row.dip, 100) for row in rows]
+        columns["Rounds to\nrecovery"] = [recovery_rounds_text(row.recovery) for row in rows]
+    if any(np.isfinite(row.epsilon) for row in rows):
+        columns["ε"] = [format_value(row.epsilon, "privacy/epsilon") for row in rows]
+    columns[f"Final\n{ranking.kind} %"] = [mean_and_spread(row.final, 100) for row in rows]
+    title = f"Study {study}: best trial per algorithm, {ranking.kind} accuracy"
+    cells = Cells.from_columns(title, columns, (1, 2), "ranking")
+    means = [finite_mean(row.final) for row in rows]
+    if not np.isfinite(means).any():
+        return cells
+    return dataclasses.replace(cells, best=frozenset({(int(np.nanargmax(means)), len(columns) - 1)}))
+
+
+def drift_cells(ranking: Ranking) -> Cells | None:
+    """Drift by drift, where there were several."""
+    if all(len(row.drifts) < 2 for row in ranking.rows):
+        return None
+    # The drifts are the study's: every row has the same.
+    lived = [(row.algorithm, row.drifts[n]) for n in range(len(ranking.rows[0].drifts)) for row in ranking.rows]
+    columns = {
+        "Round": [str(drift.round) for _, drift in lived],
+        "Drift": [drift.label for _, drift in lived],
+        "Algorithm": [name for name, _ in lived],
+        "Before %": [mean_and_spread(drift.before, 100) for _, drift in lived],
+        "Dip %": [mean_and_spread(drift.dip, 100) for _, drift in lived],
+        "Rounds to\nrecovery": [recovery_rounds_text(drift.recovery) for _, drift in lived],
+    }
+    return Cells.from_columns("Drift by drift", columns, (1, 2), "drifts")
+
+
+def session_cells(ranking: Ranking) -> Cells | None:
+    """Accuracy of the rounds with which sessions begin, where devices come and go; of many sessions the last ones."""
+    if not ranking.sessions:
+        return None
+    numbered = list(enumerate(ranking.sessions, start=2))
+    columns: dict[str, list[str]] = {"Algorithm": [row.algorithm for row in ranking.rows], "Mean": []}
+    columns |= {f"S{number}": [] for number, _ in numbered[-SESSIONS:]}
+    for row in ranking.rows:
+        found = {}
+        for number, (first, last) in numbered:
+            if ((row.rounds >= first) & (row.rounds <= last)).any():
+                accuracy = initial_accuracy(row.rounds, row.accuracy, first, last + 1, first=FIRST)
+                found[f"S{number}"] = float(accuracy.mean())
+        found["Mean"] = float(np.mean(list(found.values()))) if len(found) == len(numbered) else float("nan")
+        for name in list(columns)[1:]:
+            columns[name].append(format_value(found.get(name, float("nan")), ranking.accuracy_metric))
+    return Cells.from_columns(f"Sessions: accuracy % of their first {FIRST} rounds", columns, label="sessions")
+
+
+def hyperparameter_cells(ranking: Ranking) -> Cells:
+    """What the search chose for each of the best trials."""
+    columns = {
+        "Algorithm": [row.algorithm for row in ranking.rows],
+        "Trial": [str(row.trial.number) for row in ranking.rows],
+        "Chosen by the search": [chosen_values(row.trial.overrides) for row in ranking.rows],
+    }
+    return Cells.from_columns("Their hyper-parameters", columns, (0, 1, 2), "hyper-parameters")
+
+
+def recovery_rounds_text(values: Floats) -> str:
+    """Rounds to recovery, [S]; never where no seed recovers."""
+    text = mean_and_spread(values)
+    return "never" if text == NOTHING else text
+
+
+def footnotes(ranking: Ranking, seeds: int) -> list[str]:
+    """How to read the numbers, then what became of the other trials."""
+    notes = []
+    if ranking.rows:
+        fresh = max((row.accuracy.shape[0] for row in ranking.rows if row.confirmation), default=0)
+        count = f"{fresh} new" if fresh else str(seeds)
+        over = f"Mean ± standard deviation over {count} seeds" if max(fresh, seeds) > 1 else "One seed: no spread"
+        notes.append(f"{over}. Chosen and ranked by {ranking.selection_metric} of trials that did all rounds.")
+        if fresh:
+            notes.append(
+                "Gap (winner's curse): what the seeds of the search promised beyond what the new seeds, which chose no "
+                "trial of the search, have shown. All figures to its right are of the new seeds."
+            )
+    most = max((len(row.drifts) for row in ranking.rows), default=0)
+    if most:
+        (first, last), rule = ("first ", "last ") if most > 1 else ("", ""), ranking.rule
+        notes.append(
+            f"Before: last {rule.steady} evaluations before the {first}drift. Dip: lowest accuracy after it. "
+            f"Recovery, after the {last}drift: the mean of {rule.window} evaluations stays within "
+            f"{100 * rule.tolerance:g} points of that of the last {rule.steady}; "
+            "(2/3) where only two seeds of three recover."
+        )
+    return [*notes, *ranking.notes]

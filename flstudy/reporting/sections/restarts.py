@@ -1,0 +1,213 @@
+"""Controllers that detect drifts and begin anew (Master-FL, Ganguly & Aggarwal 2024, Fig. 2 and 3): what their
+instances say can be reached beside what is suffered, and losses with the drifts and the restarts marked."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flstudy.metrics.registry import METRICS
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Floats
+from flstudy.reporting.section import Content, Picture, Section, pictures
+from flstudy.reporting.style import COLOURS, GREY, colour, draw_mean, finish, legend_beside, mark_events, new_figure
+from flstudy.reporting.tables import NOTHING, Cells
+from flstudy.study import StudyResults, Trial
+from flstudy.study.results import WorldEvent
+
+COUNTED = [
+    f"detector/{name}" for name in ("detections", "false_alarms", "delay", "restarts_detection", "restarts_block")
+]
+BLOCK, DETECTION = 1, 2  # why rounds begin a block, as in ``detector/restarted``
+MARKS = {BLOCK: ("after a whole block", GREY, 0.8), DETECTION: ("after a detection", COLOURS[1], 1.6)}
+
+
+class Span(NamedTuple):
+    """An instance of a run."""
+
+    order: int
+    first: int  # round, from 1
+    last: int  # that it has reached
+
+
+class ControllerLog(NamedTuple):
+    """What one replica's controller logged, each [T]."""
+
+    rounds: NDArray[np.int64]
+    loss: Floats  # F
+    best: Floats  # U
+    order: Floats  # of the instance that ran
+    block: Floats  # order of the block
+    restarted: Floats
+
+
+class NamedRun(NamedTuple):
+    """A trial with the name of its line."""
+
+    name: str
+    results: StudyResults
+    trial: Trial
+
+
+class RestartSection(Section):
+    """Only where a best trial has such a controller."""
+
+    order = 50
+
+    def of_study(self, found: Findings) -> Content | None:
+        rows = [NamedRun(row.algorithm, found.results, row.speaker) for row in found.ranking.rows]
+        rows = [row for row in rows if "detector/detections" in row.trial.metrics]
+        if not rows:
+            return None
+        columns = {"Algorithm": [row.name for row in rows]}
+        for name in COUNTED:
+            columns[METRICS[name].title] = [_count(row.trial.metrics.get(name)) for row in rows]
+        drawn: list[Picture] = pictures(
+            (loss_figure(rows), "Loss by round with the drifts; below, of the first seed, with its restarts by cause."),
+            *(
+                (
+                    reachable_figure(row.results, row.trial, title=row.name),
+                    f"{row.name}: U restarts with every block; the lines below are the block's instances, thick where "
+                    "they run.",
+                )
+                for row in rows
+            ),
+        )
+        return Content(
+            name="Restarts",
+            title="When did the controller begin anew, and why?",
+            lead="Means over seeds. A detection is a drift's if it is the first from that drift on and before the next "
+            "one; all others are false alarms.",
+            tables=[Cells.from_columns("Detections and restarts", columns)],
+            pictures=drawn,
+        )
+
+
+def _count(value: float | None) -> str:
+    """A mean count; nothing where it is not known."""
+    return f"{value:.1f}" if value is not None and math.isfinite(value) else NOTHING
+
+
+def controller_log(results: StudyResults, trial: Trial, replica: int = 0) -> ControllerLog | None:
+    """None for a trial without such a controller, or without records."""
+    names = ["controller/loss", "controller/best", "controller/instance_order", "controller/block_order"]
+    try:
+        curves = [results.curve(trial, name) for name in [*names, "detector/restarted"]]
+    except (ValueError, OSError):
+        return None
+    return ControllerLog(curves[0][0], *(values[replica] for _, values in curves))
+
+
+def spans(seed: int, rate: Mapping[str, Any], run: ControllerLog) -> list[Span]:
+    """The instances that were scheduled and that began before their block ended. Schedules are functions of the seed
+    and the block's number, so that they need not be recorded.
+
+    Args:
+        seed: of the replica.
+        rate: c1 and c2 of its ρ.
+        run: its records.
+    """
+    from flstudy.controllers import BlockSchedule, Rate  # torch, which a report of another study need not wait for
+
+    rho = Rate(**{key: float(rate[key]) for key in ("c1", "c2") if key in rate})
+    begins = [0, *np.flatnonzero(run.restarted > 0).tolist()]
+    ends = [*begins[1:], len(run.rounds)]
+    found = []
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        first = int(run.rounds[begin])
+        found += [
+            Span(instance.order, first + instance.first, min(first + instance.last, int(run.rounds[end - 1])))
+            for instance in BlockSchedule(seed, number, int(run.block[begin]), rho).instances()
+            if instance.first < end - begin
+        ]
+    return found
+
+
+def draw_spans(axes: Axes, found: Sequence[Span], rounds: Sequence[int], active: Sequence[float]) -> None:
+    """Thin lines by order, thick where they run; an instance of one round is as wide as a round."""
+    runs = dict(zip(rounds, active, strict=True))
+    for span in found:
+        hue = colour(span.order)
+        axes.hlines(span.order, span.first - 0.5, span.last + 0.5, color=hue, linewidth=1.0, alpha=0.7)
+        own = [number for number in range(span.first, span.last + 1) if runs.get(number) == span.order]
+        if own:
+            axes.hlines([span.order] * len(own), np.array(own) - 0.5, np.array(own) + 0.5, color=hue, linewidth=4.0)
+        axes.plot([span.first - 0.5] * 2, [span.order - 0.22, span.order + 0.22], color=hue, linewidth=0.8)
+    orders = sorted({span.order for span in found})
+    axes.set_yticks(orders, [str(order) for order in orders])
+    axes.set_ylabel("Order")
+    finish(axes)
+
+
+def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Figure | None:
+    """Fig. 2: the loss F_t and U_t, the largest loss that instances of the block have said can be reached, above the
+    instances; of the first seed. None for a trial without instances."""
+    run = controller_log(results, trial)
+    if run is None:
+        return None
+    controller = (results.config.get("controller") or {}).get("init_args") or {}
+    own = {key.rpartition(".")[2]: value for key, value in trial.overrides.items() if key.startswith("controller.")}
+    figure = new_figure(5.0)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    above.plot(run.rounds, run.loss, color=COLOURS[0], linewidth=1.0, label="F, loss of the round")
+    above.plot(run.rounds, run.best, color=COLOURS[4], linewidth=1.6, label="U, said to be reachable")
+    _mark_restarts(above, results.events, run)
+    above.set_ylabel("Loss, in [0, 1]")
+    above.set_title(title, fontsize=11, loc="left")
+    legend_beside(above, fontsize=8)
+    finish(above)
+    seed = results.seeds_of(trial)[0]
+    draw_spans(below, spans(seed, {**controller, **own}, run), run.rounds.tolist(), run.order.tolist())
+    below.set_xlabel(f"Round (seed {seed})")
+    return figure
+
+
+def _mark_restarts(axes: Axes, events: Sequence[WorldEvent], run: ControllerLog) -> None:
+    """Drifts as dashed lines, and restarts as ticks at the bottom, by cause."""
+    mark_events(axes, [event for event in events if not event.session], label="drift")
+    for cause, (label, hue, width) in MARKS.items():
+        at = run.rounds[run.restarted == cause]
+        if at.size:
+            top = 0.05 if cause == BLOCK else 0.1
+            transform = axes.get_xaxis_transform()
+            axes.vlines(at, 0.0, top, color=hue, linewidth=width, transform=transform, label=f"restart {label}")
+
+
+def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure | None:
+    """Fig. 3: the loss of every trial by round, mean over seeds; below it, for each whose controller restarts, the loss
+    of the first seed with its restarts. None where no trial has the metric.
+
+    Args:
+        rows: a line each.
+        metric: that is drawn above.
+    """
+    curves = {}
+    for name, results, trial in rows:
+        try:
+            curves[name] = results.curve(trial, metric)
+        except (ValueError, OSError):
+            continue
+    if not curves:
+        return None
+    logs = [(row, log) for row in rows if (log := controller_log(row.results, row.trial)) is not None]
+    figure = new_figure(3.6 + 1.9 * len(logs))
+    panels = figure.subplots(1 + len(logs), 1, sharex=True, squeeze=False, height_ratios=(2, *[1] * len(logs)))[:, 0]
+    for place, (name, (rounds, values)) in enumerate(curves.items()):
+        draw_mean(panels[0], rounds, values, place, name)
+    mark_events(panels[0], [event for event in rows[0].results.events if not event.session], label="drift")
+    panels[0].set_ylabel("Test loss" if metric == "test/loss" else metric)
+    for axes, (row, log) in zip(panels[1:], logs, strict=True):
+        axes.plot(log.rounds, log.loss, color=COLOURS[0], linewidth=0.9, label="F, loss of the round")
+        _mark_restarts(axes, row.results.events, log)
+        axes.set_title(f"{row.name}, first seed", fontsize=10, loc="left")
+        axes.set_ylabel("Loss, in [0, 1]")
+    for axes in panels[:2]:
+        legend_beside(axes, fontsize=8)
+    for axes in panels:
+        finish(axes)
+    panels[-1].set_xlabel("Round")
+    return figure

@@ -1,0 +1,232 @@
+"""Algorithms over several studies, as Demšar (2006) recommends: mean ranks, and Friedman's test for whether any of them
+differ."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.section import Content, Section, from_here, pictures, present
+from flstudy.reporting.sections.comparison import (
+    LEVEL,
+    StudyComparison,
+    compare_study,
+    comparison_cells,
+    comparison_metric,
+    format_p,
+    verdicts,
+)
+from flstudy.reporting.sections.ranking import result_cells
+from flstudy.reporting.style import colour, finish, legend_beside, marker, new_figure, scale_of
+from flstudy.reporting.tables import Cells, format_value, percent_sign
+
+LEAST_STUDIES = 3
+LEAST_ALGORITHMS = 3  # for Friedman's test
+CAPTION = "Mean and standard deviation over seeds, in each study."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """An algorithm over several studies."""
+
+    algorithm: str
+    mean_rank: float  # 1 is best; equal ones share the mean of their ranks
+    wins: int  # studies with nobody better
+    worlds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standings:
+    """Several studies beside each other."""
+
+    names: tuple[str, ...]
+    metric: str
+    higher: bool
+    comparisons: tuple[StudyComparison, ...]  # by study
+    standings: tuple[Standing, ...]  # best first; of the algorithms that every study has
+    friedman: tuple[float, float] | None  # (statistic, p)
+    notes: tuple[str, ...]
+
+
+class StandingsSection(Section):
+    """What came out over all studies, and in each."""
+
+    order = 15
+
+    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
+        over = compare_studies(found)
+        cells, drawn = standing_cells(over), pictures((standings_figure(over), CAPTION))
+        headline, notes = standings_headline(over), standings_notes(over)
+        whole = Content(
+            name="Summary",
+            title=f"Over all studies, {headline}.",
+            tables=present(cells),
+            pictures=drawn,
+            notes=notes,
+            heading=f"{len(found)} studies beside each other: {headline}",
+            facts={"Studies": ", ".join(over.names), "Compared on": over.metric},
+            brief=present(cells),
+            remarks=notes,
+            exports=dict(zip(["results.png"], drawn, strict=False)),
+            values={
+                "studies": over.names,
+                "metric": over.metric,
+                "higher_is_better": over.higher,
+                "standings": [dataclasses.asdict(standing) for standing in over.standings],
+                "friedman": over.friedman and {"statistic": over.friedman[0], "p": over.friedman[1]},
+                "comparisons": {name: one.to_json() for name, one in zip(over.names, over.comparisons, strict=True)},
+                "notes": over.notes,
+            },
+        )
+        return [whole, *(_of_one(one, comparison) for one, comparison in zip(found, over.comparisons, strict=True))]
+
+
+def _of_one(found: Findings, comparison: StudyComparison) -> Content:
+    name = found.results.name
+    ranked = [result_cells(found.ranking, name)] if found.ranking.rows else []
+    ranked = [dataclasses.replace(cells, label=f"{name}-{cells.label}") for cells in ranked]
+    page = found.results.folder.report / "report.html"
+    return Content(
+        name=name,
+        title=f"What came out in study {name}?",
+        points=verdicts(comparison),
+        tables=[*ranked, *(dataclasses.replace(cells, label="") for cells in present(comparison_cells(comparison)))],
+        notes=[f"Its own report: {from_here(page)}"] if page.is_file() else [],
+        brief=ranked,
+    )
+
+
+def compare_studies(studies: Sequence[Findings]) -> Standings:
+    """Ranks over studies.
+
+    Raises:
+        ValueError: where the studies have not searched for the same thing.
+    """
+    from scipy import stats
+
+    first = studies[0].results
+    for found in studies:
+        if found.results.objective != first.objective:
+            mine, other = (f"{one.metric} ({one.mode})" for one in (first.objective, found.results.objective))
+            raise ValueError(
+                f"studies in one report must have the same objective, got {mine} in {first.name} and {other} in "
+                f"{found.results.name}: report them one by one"
+            )
+    metric, higher = comparison_metric(studies), first.objective.higher
+    comparisons = tuple(compare_study(found, metric) for found in studies)
+    everywhere = [
+        name for name in comparisons[0].values if all(np.isfinite(comparison.mean(name)) for comparison in comparisons)
+    ]
+    every = dict.fromkeys(name for comparison in comparisons for name in comparison.values)
+    notes = []
+    missing = [name for name in every if name not in everywhere]
+    if missing:
+        notes.append(f"Without a result in every study, and so without a rank: {', '.join(missing)}.")
+    means = np.array([[comparison.mean(name) for name in everywhere] for comparison in comparisons])  # [studies, names]
+    ranks = stats.rankdata(-means if higher else means, axis=1) if everywhere else means
+    winners = stats.rankdata(-means if higher else means, axis=1, method="min") == 1 if everywhere else means
+    standings = [
+        Standing(
+            algorithm=name,
+            mean_rank=float(ranks[:, place].mean()),
+            wins=int(winners[:, place].sum()),
+            worlds=len(studies),
+        )
+        for place, name in enumerate(everywhere)
+    ]
+    friedman = None
+    if len(studies) >= LEAST_STUDIES and len(everywhere) >= LEAST_ALGORITHMS:
+        test = stats.friedmanchisquare(*means.T)
+        friedman = (float(test.statistic), float(test.pvalue)) if np.isfinite(test.pvalue) else None
+    else:
+        notes.append(
+            f"Friedman's test needs at least {LEAST_STUDIES} studies and {LEAST_ALGORITHMS} algorithms that all of "
+            f"them have; here are {len(studies)} and {len(everywhere)}."
+        )
+    return Standings(
+        names=tuple(found.results.name for found in studies),
+        metric=metric,
+        higher=higher,
+        comparisons=comparisons,
+        standings=tuple(sorted(standings, key=lambda standing: standing.mean_rank)),
+        friedman=friedman,
+        notes=tuple(notes),
+    )
+
+
+def standings_headline(over: Standings) -> str:
+    """What came out, in a sentence that claims no more than the test shows."""
+    if not over.standings:
+        return "no algorithm has a result in all of them"
+    first = over.standings[0]
+    shown = over.friedman is not None and over.friedman[1] < LEVEL
+    reservation = "" if shown or len(over.standings) < 2 else "; no difference between the algorithms is shown"
+    return f"{first.algorithm} has the best mean rank, {first.mean_rank:.2f}{reservation}"
+
+
+def standings_notes(over: Standings) -> list[str]:
+    """The test over studies, then what is missing."""
+    notes = []
+    if over.friedman is not None:
+        statistic, p = over.friedman
+        verdict = "some algorithms differ" if p < LEVEL else "no difference between the algorithms is shown"
+        sign = format_p(p) if p < 0.001 else f"= {format_p(p)}"
+        notes.append(f"Friedman's test over the studies: χ² = {statistic:.2f}, p {sign}: {verdict}.")
+    notes.append("Rank 1 is best; a win is a study in which nobody was better; equal algorithms share their ranks.")
+    notes += over.notes
+    where: dict[str, list[str]] = {}  # note -> studies
+    for name, comparison in zip(over.names, over.comparisons, strict=True):
+        for note in comparison.notes:
+            where.setdefault(note, []).append(name)
+    return notes + [f"{', '.join(names)}: {note}" for note, names in where.items()]
+
+
+def standing_cells(over: Standings) -> Cells | None:
+    """Algorithms by their mean rank over studies, with their mean in each; None where none is in all of them."""
+    if not over.standings:
+        return None
+    sign = 1 if over.higher else -1
+    names = [standing.algorithm for standing in over.standings]
+    leaders = [max(names, key=lambda name: (sign * one.mean(name), name)) for one in over.comparisons]
+    columns = {
+        "Algorithm": names,
+        "Mean\nrank": [f"{standing.mean_rank:.2f}" for standing in over.standings],
+        "Wins": [f"{standing.wins} of {standing.worlds}" for standing in over.standings],
+    }
+    for study, one in zip(over.names, over.comparisons, strict=True):
+        columns[study] = [format_value(one.mean(name), over.metric) for name in names]
+    title = f"Mean rank over {len(over.names)} studies, and mean {over.metric}{percent_sign(over.metric)} in each"
+    best = frozenset((names.index(leader), 3 + study) for study, leader in enumerate(leaders))
+    return dataclasses.replace(Cells.from_columns(title, columns, label="ranks"), best=best)
+
+
+def standings_figure(over: Standings) -> Figure | None:
+    """Mean and standard deviation over seeds of each algorithm in each study, side by side."""
+    ranked = [standing.algorithm for standing in over.standings]
+    names = list(dict.fromkeys([*ranked, *(name for comparison in over.comparisons for name in comparison.values)]))
+    if not names:
+        return None
+    scale, label = scale_of(over.metric)
+    figure = new_figure(4.2)
+    axes = figure.add_subplot()
+    for place, name in enumerate(names):
+        shift = 0.6 * ((place + 0.5) / len(names) - 0.5)
+        at, means, spreads = [], [], []
+        for study, comparison in enumerate(over.comparisons):
+            values = scale * np.array(list(comparison.values.get(name, {}).values()))
+            values = values[np.isfinite(values)]
+            if values.size:
+                at.append(study + shift)
+                means.append(float(values.mean()))
+                spreads.append(float(values.std(ddof=1)) if values.size > 1 else 0.0)
+        axes.errorbar(at, means, spreads, fmt=marker(place), color=colour(place), capsize=3, markersize=7, label=name)
+    axes.set_xticks(range(len(over.names)), over.names)
+    axes.set_xlim(-0.5, len(over.names) - 0.5)
+    axes.set_ylabel(label, fontsize=12)
+    legend_beside(axes)
+    finish(axes, 11)
+    axes.grid(visible=False, axis="x")
+    return figure

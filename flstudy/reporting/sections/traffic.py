@@ -1,0 +1,145 @@
+"""What accuracy costs in traffic (FedAda², Lee et al. 2024, Fig. 2): the best trial of each algorithm by the bits that
+it has sent, in units of what one round of FedAvg sends, the model to every device of the round and back."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from flstudy.metrics.registry import is_fraction
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Floats
+from flstudy.reporting.section import Content, Section, pictures, present
+from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_figure, scale_of
+from flstudy.reporting.tables import Cells, mean_and_spread
+
+WAYS = ("traffic/down_bytes", "traffic/up_bytes")
+LOSSES = ("test/loss", "valid/loss")
+APART = 0.01  # traffic that differs by less is the same: a cohort more or less
+STEP = 0.05  # of the levels of accuracy in the table
+MEASURED = "One round of FedAvg: what its best trial sent per round, down and up."
+ASSUMED = "One round of FedAvg, which is not in the study: twice the smallest upload of a round, that of a model."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficCurve:
+    """The best trial of one algorithm."""
+
+    algorithm: str
+    sent: Floats  # [S, T] down and up since the first round, in rounds of FedAvg
+    values: Floats  # [S, T]
+
+    @property
+    def total(self) -> float:
+        """What the whole run has sent, mean over seeds."""
+        return float(self.sent[:, -1].mean())
+
+    def until(self, level: float) -> Floats:
+        """[S] sent until the values first reached a level; NaN where they never did."""
+        reached = self.values >= level - 1e-9
+        first = self.sent[np.arange(len(self.sent)), reached.argmax(1)]
+        return np.where(reached.any(1), first, np.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Of one study."""
+
+    metric: str
+    curves: tuple[TrafficCurve, ...]  # in the order of the ranking
+    unit: str  # what one round of FedAvg was taken for
+
+
+class TrafficSection(Section):
+    """Accuracy against what was sent for it, where the algorithms do not send the same."""
+
+    order = 95
+
+    def of_study(self, found: Findings) -> Content:
+        traffic = traffic_of(found)
+        if traffic is None:
+            return Content(values={"bits": None})
+        cells = traffic_cells(traffic)
+        caption = (
+            "Best trial of each algorithm by what all its devices have sent and received so far: mean over seeds with "
+            f"a band of one standard deviation. {traffic.unit}"
+        )
+        return Content(
+            name="Traffic",
+            title="What was reached for what was sent?",
+            tables=present(cells),
+            pictures=pictures((traffic_figure(traffic, found.places), caption)),
+            notes=[traffic.unit] if cells else [],
+            values={"bits": {curve.algorithm: {"rounds_of_fedavg": curve.total} for curve in traffic.curves}},
+        )
+
+
+def traffic_of(found: Findings) -> Traffic | None:
+    """None where nothing tells what was sent, or where all algorithms send the same, so that rounds say it."""
+    results, rows = found.results, found.ranking.rows
+    metric = found.ranking.accuracy_metric
+    if not any(row.rounds.size for row in rows):
+        metric = next((name for name in LOSSES if any(name in row.speaker.metrics for row in rows)), metric)
+    measured: dict[str, tuple[Floats, Floats, Floats]] = {}
+    for row in rows:
+        try:
+            rounds, values = results.curve(row.speaker, metric)
+            when, down = results.curve(row.speaker, WAYS[0])
+            _, up = results.curve(row.speaker, WAYS[1])
+        except (ValueError, OSError):  # not recorded
+            continue
+        if up.sum() > 0 and rounds.size:  # who sends nothing has no place on an axis of bits
+            places = np.searchsorted(when, rounds, side="right") - 1
+            measured[row.algorithm] = (np.cumsum(down + up, axis=1)[:, places], up, values)
+    rates = {name: float(sent[:, -1].mean()) / up.shape[1] for name, (sent, up, _) in measured.items()}
+    if len(measured) < 2 or max(rates.values()) <= (1 + APART) * min(rates.values()):
+        return None
+    unit = rates.get("FedAvg") or 2 * min(float(up.mean()) for _, up, _ in measured.values())
+    curves = (
+        TrafficCurve(algorithm=name, sent=sent / unit, values=values) for name, (sent, _, values) in measured.items()
+    )
+    return Traffic(metric=metric, curves=tuple(curves), unit=MEASURED if "FedAvg" in rates else ASSUMED)
+
+
+def accuracy_levels(traffic: Traffic) -> list[float]:
+    """Up to three accuracies in steps of 5 points: one that all algorithms reach in the mean over seeds, one that only
+    the best does, and one between."""
+    peaks = [float(np.nanmax(one.values.mean(0))) for one in traffic.curves if np.isfinite(one.values).any()]
+    low, high = (math.floor(peak / STEP + 1e-9) for peak in (min(peaks), max(peaks)))
+    return [STEP * step for step in sorted({low, (low + high) // 2, high}) if step > 0]
+
+
+def traffic_cells(traffic: Traffic) -> Cells | None:
+    """What each algorithm had sent when it first reached an accuracy, and at its end; None for losses."""
+    if not is_fraction(traffic.metric):
+        return None
+    levels = accuracy_levels(traffic)
+
+    def until(one: TrafficCurve, level: float) -> str:
+        sent = one.until(level)
+        return "never" if np.isnan(sent).all() else mean_and_spread(sent)
+
+    columns = {"Algorithm": [one.algorithm for one in traffic.curves]}
+    columns |= {f"{100 * level:.0f} %": [until(one, level) for one in traffic.curves] for level in levels}
+    columns["Whole run"] = [f"{one.total:.4g}" for one in traffic.curves]
+    kind = "test" if traffic.metric.startswith("test/") else "validation"
+    title = f"Traffic until an accuracy ({kind}) is first reached, in rounds of FedAvg"
+    return Cells.from_columns(title, columns, label="bits")
+
+
+def traffic_figure(traffic: Traffic, places: dict[str, int]) -> Figure:
+    """A line for the best trial of each algorithm, mean over seeds with a band of one standard deviation, by the bits
+    sent down and up so far, in rounds of FedAvg; each ends where its rounds do."""
+    figure = new_figure(4.4)
+    axes = figure.add_subplot()
+    scale, label = scale_of(traffic.metric)
+    for one in traffic.curves:
+        place = places.get(one.algorithm, 0)
+        draw_mean(axes, one.sent.mean(0), scale * one.values, place, one.algorithm, band=True, linewidth=1.9)
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("Bits sent, down and up, in rounds of FedAvg", fontsize=12)
+    axes.set_ylabel(label, fontsize=12)
+    axes.legend(**as_lines_end(axes), frameon=False, fontsize=10)
+    finish(axes)
+    return figure

@@ -1,0 +1,127 @@
+"""What all figures share: colours, dashes, lines with their bands, and the way to a file.
+
+Figures are matplotlib `Figure` objects without pyplot: nothing global, so they work in any thread and without a
+display. Optuna's own plots are pyplot's, and know no algorithms: neither their colours nor a line for each.
+"""
+
+import io
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flstudy.metrics.registry import is_fraction
+from flstudy.reporting.tables import metric_label
+from flstudy.study.results import WorldEvent
+
+# Okabe and Ito's palette, told apart with any colour vision; its yellow is too light on white. Dash patterns and
+# markers tell lines and points apart where a printer has no colours, and go on where the colours are used up.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WIDTH, DPI = 9.0, 180
+GREY, GRID = "#444444", "#d9d9d9"
+
+_svg_settings = threading.Lock()  # matplotlib reads them from a place that all threads share
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure of some inches that can be saved as PNG."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colour(place: int) -> str:
+    """Of the line or the points of so many before it."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def dashes(place: int) -> Any:
+    """Of the line of so many before it."""
+    return DASHES[place % len(DASHES)]
+
+
+def marker(place: int) -> str:
+    """Of the points of so many before them."""
+    return MARKERS[place % len(MARKERS)]
+
+
+def scale_of(metric: str) -> tuple[int, str]:
+    """(factor, label of the axis): a fraction is drawn in percent."""
+    return 100 if is_fraction(metric) else 1, metric_label(metric)
+
+
+def draw_mean(
+    axes: Axes,
+    x: NDArray[Any],
+    values: NDArray[np.float64],
+    place: int,
+    label: str,
+    *,
+    band: bool = False,
+    **look: Any,
+) -> None:
+    """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted."""
+    mean = values.mean(0)
+    axes.plot(x, mean, label=label, **{"color": colour(place), "linestyle": dashes(place), "linewidth": 1.2, **look})
+    if band and len(values) > 1:
+        deviation = values.std(0, ddof=1)
+        axes.fill_between(x, mean - deviation, mean + deviation, color=colour(place), alpha=0.16, linewidth=0)
+
+
+def mark_events(axes: Axes, events: Iterable[WorldEvent], label: str | None = None) -> None:
+    """A dashed line per event; the legend may name the first."""
+    for number, event in enumerate(events):
+        own = None if number else label
+        axes.axvline(event.round, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0, zorder=2, label=own)
+
+
+def legend_beside(axes: Axes, **settings: Any) -> None:
+    """The legend to the right of the axes."""
+    given = {"frameon": False, "fontsize": 10, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), **settings}
+    axes.legend(**given)
+
+
+def as_lines_end(axes: Axes) -> dict[str, Any]:
+    """Handles and labels of a legend in the order in which the lines end, top to bottom, so that the eye goes straight
+    across."""
+    handles, labels = axes.get_legend_handles_labels()
+    ends = [float(np.asarray(handle.get_ydata())[-1]) for handle in handles]  # type: ignore[attr-defined]
+    order = np.argsort(np.nan_to_num(ends, nan=-1.0))[::-1]
+    return {"handles": [handles[i] for i in order], "labels": [labels[i] for i in order]}
+
+
+def finish(axes: Axes, ticks: int = 10) -> None:
+    """A light grid, and no frame where nothing is to be read."""
+    axes.tick_params(labelsize=ticks)
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def to_png(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes a figure and returns its file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png")
+    return path
+
+
+def to_svg(figure: Figure) -> str:
+    """A figure as an ``<svg>`` element for a page: its text is text, its ground transparent; the same figure gives the
+    same element."""
+    out = io.StringIO()
+    nobody = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with _svg_settings, matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flstudy"}):
+        figure.savefig(out, format="svg", transparent=True, metadata=nobody)
+    text = out.getvalue()
+    return text[text.index("<svg") :].strip()  # without the prologue of a file of its own

@@ -1,0 +1,255 @@
+"""What came out, beside what was published: a Markdown page with its figures for each world."""
+
+import datetime
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from flstudy.benchmark.hardware import cpu
+from flstudy.reporting.findings import Findings
+from flstudy.reporting.sections.cost import trial_cost
+from flstudy.reporting.sections.restarts import NamedRun, loss_figure
+from flstudy.reporting.sections.sensitivity import sensitivities, sensitivity_cells, sweep_figure
+from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, traffic_of
+from flstudy.reporting.style import to_png
+from flstudy.reporting.tables import NOTHING, Cells, chosen_values
+from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
+from flstudy.reproduction.plan import MEASURES, Paper, World
+from flstudy.reproduction.sessions import session_parts
+from flstudy.reproduction.values import (
+    Speaker,
+    format_measured,
+    format_published,
+    means_of,
+    measure_heading,
+    places_by,
+    speakers,
+)
+from flstudy.study import StudyFolder, StudyResults, load_study
+
+
+class WorldStudies(NamedTuple):
+    """A world with the studies of it that are there, by stage."""
+
+    world: World
+    studies: Mapping[str, StudyResults]
+
+
+def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> Path:
+    """Writes a page for each world with a study, README.md with links to all pages that are there, and figures into
+    ``folder``, and returns README.md's path. Pages of other worlds stay as they are.
+
+    Args:
+        paper: what was run.
+        studies: by the names of world and stage.
+        folder: where to write.
+        command: that made it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
+    loaded = {key: load_study(study) for key, study in studies.items()}
+    for world, page in pages.items():
+        found = {stage: results for (name, stage), results in loaded.items() if name == world.name}
+        if found:
+            page.write_text(world_page(paper, WorldStudies(world, found), folder, command), encoding="utf-8")
+    links = "\n".join(f"- [{world.title}]({page.name})" for world, page in pages.items() if page.is_file())
+    readme = folder / "README.md"
+    parts = [f"# {paper.title}, reproduced", links, *([paper.differences] if paper.differences else [])]
+    readme.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return readme
+
+
+def world_page(paper: Paper, done: WorldStudies, folder: Path, command: str) -> str:
+    """The page of a world, whose figures go to ``folder``."""
+    world = done.world
+    parts = [f"# {world.title}", *made_by(done, command)]
+    if world.kind == "sessions":
+        parts += session_parts(paper, world, done.studies, folder)
+    elif world.kind == "variants":
+        parts += variant_parts(paper, world, done.studies, folder)
+    elif world.kind == "ablation":
+        parts.append(ablation_table(done))
+    else:
+        parts += [*comparison_parts(paper, done), *comparison_figures(done, folder)]
+    return "\n\n".join(parts) + "\n"
+
+
+def made_by(done: WorldStudies, command: str) -> list[str]:
+    """What made the page, on what, how long it took, and how to read it."""
+    here = {results.name for results in done.studies.values()}  # whose trials others of them may have taken over
+    trials = [
+        (results, trial)
+        for results in done.studies.values()
+        for trial in results.trials
+        if (trial.source or "").rpartition("/")[0] not in here
+    ]
+    hours = float(np.nansum([trial_cost(results, trial).hours for results, trial in trials]))
+    rounds = sum(trial.rounds for _, trial in trials)
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    made = (
+        f"`{command}` on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {spent} of "
+        "training, all trials added up."
+    )
+    accuracies = (
+        "Accuracies are means over devices on test data, after the last round where no heading says otherwise: "
+        "mean ± standard deviation over seeds, in brackets the standard deviation over devices."
+    )
+    if done.world.kind == "sessions":
+        return [
+            made,
+            "Accuracies of sessions are means over the devices that are there, on test data: mean ± standard deviation "
+            "over seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "
+            "Costs include the rounds that a start plays beforehand.",
+        ]
+    if done.world.kind == "comparison":
+        accuracies += (
+            f" *Preset*: {done.world.preset}; *tuned*: the trial that is best on validation data, of as many for every "
+            "algorithm, the preset among them. *Place*: by the first measure, among those that the paper has, if any."
+        )
+    own = (
+        "Where every method has a study of its own, its row is the trial that is best on validation data, of as "
+        "many for every method."
+    )
+    return [made, accuracies, *([own] if done.world.kind == "variants" else [])]
+
+
+def comparison_parts(paper: Paper, done: WorldStudies) -> list[str]:
+    """Tables of a world, one per measure, and what became of the paper's order."""
+    world, studies = done.world, done.studies
+    tuned = speakers(studies.values()) if "tuned" in studies else {}
+    preset = speakers([studies["preset"]] if "preset" in studies else [])
+    names = list(dict.fromkeys([*tuned, *preset]))
+    parts, orders = [], [dict[str, int]()] * 3
+    for place, measure in enumerate(world.measures):
+        metric = MEASURES[measure]
+        published = {name: paper.published.get((world.name, name, measure)) for name in names}
+        given = {name: figure.value for name, figure in published.items() if figure is not None}
+        if not place:
+            found = [means_of(speaking, names, metric) for speaking in (preset, tuned)]
+            first = places_by(found[1]) or places_by(found[0])
+            names.sort(key=lambda name: first.get(name, len(names)))
+            if given:
+                found = [{name: mean for name, mean in ours.items() if name in given} for ours in found]
+            orders = [places_by(given), *map(places_by, found)]
+        columns = {"Algorithm": names}
+        if given:
+            columns["Paper"] = [format_published(published[name], metric) for name in names]
+        columns["Preset"] = [format_measured(preset.get(name), metric) for name in names]
+        columns["Tuned"] = [format_measured(tuned.get(name), metric) for name in names]
+        if not place:
+            texts = [" / ".join(str(order.get(name, NOTHING)) for order in orders) for name in names]
+            columns["Place: paper / preset / tuned"] = texts
+        parts.append(Cells.from_columns(measure_heading(measure), columns).markdown())
+    parts.append(order_kept(*orders))
+    if tuned:
+        found_tuned = Findings(results=studies["tuned"])
+        each = found_tuned.once(sensitivities)
+        if any(one.complete for one in each):
+            parts.append(sensitivity_cells(each, found_tuned.ranking.selection_metric).markdown())
+        traffic = traffic_of(found_tuned)
+        if traffic is not None and (cells := traffic_cells(traffic)) is not None:
+            parts += [cells.markdown(), traffic.unit]
+        parts.append(chosen_table("Algorithm", {name: tuned[name] for name in names if name in tuned}))
+    return parts
+
+
+def chosen_table(heading: str, rows: Mapping[str, Speaker]) -> str:
+    """The hyper-parameters of each row's trial, folded."""
+    columns = {heading: rows, "Chosen": [chosen_values(speaker.trial.overrides) for speaker in rows.values()]}
+    chosen = Cells.from_columns("Tuned values", columns, (0, 1))
+    return f"<details><summary>Tuned values</summary>\n\n{chosen.markdown()}\n\n</details>"
+
+
+def order_kept(paper: Mapping[str, int], preset: Mapping[str, int], tuned: Mapping[str, int]) -> str:
+    """One sentence: how the orders agree."""
+    sentences = []
+    for title, one, other in (
+        ("the paper's order and that of the presets", paper, preset),
+        ("the paper's order and the tuned one", paper, tuned),
+        ("the presets' order and the tuned one", preset, tuned),
+    ):
+        both = [name for name in one if name in other]
+        if len(both) >= 3:
+            rho = spearmanr([one[name] for name in both], [other[name] for name in both]).statistic
+            sentences.append(f"{title}: {rho:+.2f} over {len(both)} algorithms")
+    return f"Spearman's rank correlation of {'; of '.join(sentences)}." if sentences else "Too few algorithms to order."
+
+
+def comparison_figures(done: WorldStudies, folder: Path) -> list[str]:
+    """Figures of a comparison as Markdown images."""
+    parts = []
+    for stage, results in sorted(done.studies.items()):
+        drawn = {"curves": grouped_curves(results, f"{done.world.title}: {stage}")}
+        if stage == "preset" and results.events:
+            drawn["alarm"] = alarm_figure(results)
+        if stage == "tuned":
+            found = Findings(results=results)
+            traffic = traffic_of(found)
+            drawn["sweep"] = sweep_figure(found)
+            drawn["bits"] = None if traffic is None else traffic_figure(traffic, found.places)
+        parts += images(drawn, f"{done.world.title}, {stage}", folder / f"{done.world.name}-{stage}")
+    return parts
+
+
+def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[str]:
+    """Figures, written as STEM-KIND.png, as Markdown images."""
+    parts = []
+    for kind, figure in drawn.items():
+        if figure is not None:
+            path = to_png(figure, stem.with_name(f"{stem.name}-{kind}.png"))
+            parts.append(f"![{title}: {kind}]({path.name})")
+    return parts
+
+
+def ablation_table(done: WorldStudies) -> str:
+    """A row per trial that did all rounds."""
+    results = next(iter(done.studies.values()))
+    keys = list(dict.fromkeys(key for trial in results.searched for key in trial.overrides))
+    trials = [trial for trial in results.searched if results.eligible(trial)]
+    trials.sort(key=lambda trial: [_numbers_first(trial.overrides.get(key)) for key in keys])
+    columns = {key.rpartition(".")[2]: [str(trial.overrides.get(key)) for trial in trials] for key in keys}
+    for measure in done.world.measures:
+        speaking = [Speaker(results, trial, np.nan) for trial in trials]
+        columns[measure_heading(measure)] = [format_measured(one, MEASURES[measure]) for one in speaking]
+    return Cells.from_columns("Every trial", columns, ()).markdown()
+
+
+def _numbers_first(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, before names."""
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, str(value)
+
+
+def variant_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
+    """A row per variant, the best first, beside what the paper has of that name, and figures in ``folder``: a world
+    whose rows are variants of one config, each tuned in a study of its own."""
+    best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
+    rows = {name: speaker for name, speaker in best.items() if speaker is not None}
+    first = MEASURES[world.measures[0]]
+    means = {name: float(values.mean()) for name, one in rows.items() if (values := one.last(first)).size}
+    places = places_by(means)
+    rows = dict(sorted(rows.items(), key=lambda item: places.get(item[0], len(rows))))
+    columns: dict[str, list[str]] = {"Method": list(rows)}
+    for measure in world.measures:
+        metric, heading = MEASURES[measure], measure_heading(measure)
+        published = [paper.published.get((world.name, name, measure)) for name in rows]
+        if any(figure is not None for figure in published):
+            columns[f"{heading}, paper"] = [format_published(figure, metric) for figure in published]
+        columns[heading] = [format_measured(speaker, metric) for speaker in rows.values()]
+    lost = [name for name in studies if name not in rows]
+    drawn = {
+        "curves": variant_curves(world.title, rows),
+        "losses": loss_figure([NamedRun(name, one.results, one.trial) for name, one in rows.items()]),
+    }
+    return [
+        Cells.from_columns("Every method, tuned", columns).markdown(),
+        chosen_table("Method", rows),
+        *([f"No trial did all its rounds: {', '.join(lost)}."] if lost else []),
+        *images(drawn, world.title, folder / world.name),
+    ]

@@ -1,0 +1,88 @@
+"""Who speaks for an algorithm in a reproduction, and its values beside the paper's."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flstudy.metrics.registry import METRICS, is_fraction
+from flstudy.reporting.ranking import Floats
+from flstudy.reporting.tables import NOTHING, percent_sign
+from flstudy.reproduction.plan import MEASURES, PublishedValue
+from flstudy.study import StudyResults, Trial
+
+
+class Speaker(NamedTuple):
+    """The best trial of an algorithm, and the study that has its records."""
+
+    results: StudyResults
+    trial: Trial
+    value: float  # by which it was chosen
+
+    def last(self, metric: str) -> Floats:
+        """[S]: the last value of a metric by seed; empty where it was not measured."""
+        try:
+            return np.asarray(list(self.results.last(self.trial, metric).values()), dtype=float)
+        except (ValueError, OSError):
+            return np.empty(0)
+
+    def curve(self, metric: str = "test/accuracy") -> tuple[np.ndarray, Floats]:
+        """(rounds [T], values [S, T])."""
+        return self.results.curve(self.trial, metric)
+
+
+def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
+    """The best trial of each algorithm, of one study or of several together; those of one study best first."""
+    found: dict[str, Speaker] = {}
+    for results in studies:
+        sign = 1 if results.objective.higher else -1
+        for best in results.best:
+            one, before = Speaker(results, best.speaker, best.judged), found.get(best.trial.algorithm)
+            if before is None or sign * one.value > sign * before.value:
+                found[best.trial.algorithm] = one
+    return found
+
+
+def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:
+    """Mean over seeds by algorithm, of those that have it."""
+    found = {name: speaking[name].last(metric) for name in names if name in speaking}
+    return {name: float(values.mean()) for name, values in found.items() if values.size and np.isfinite(values).all()}
+
+
+def places_by(measured: Mapping[str, float]) -> dict[str, int]:
+    """1 for the highest."""
+    return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
+
+
+def measure_heading(measure: str) -> str:
+    """Of a column."""
+    metric = MEASURES[measure]
+    return METRICS[metric].title + percent_sign(metric)
+
+
+def format_published(figure: PublishedValue | None, metric: str) -> str:
+    """A figure of the paper."""
+    if figure is None:
+        return NOTHING
+    scale, digits = (100, 2) if is_fraction(metric) else (1, 0)
+    seeds = "" if figure.over_seeds is None else f" ± {scale * figure.over_seeds:.2f}"
+    devices = "" if figure.over_devices is None else f" ({scale * figure.over_devices:.1f})"
+    return f"{scale * figure.value:.{digits}f}{seeds}{devices}"
+
+
+def format_measured(speaker: Speaker | None, metric: str) -> str:
+    """A figure of ours."""
+    values = np.empty(0) if speaker is None else speaker.last(metric)
+    known = values[np.isfinite(values)]
+    if speaker is None or not values.size:
+        return NOTHING
+    if not known.size:
+        return "never" if METRICS[metric].unit == "rounds" else NOTHING
+    scale, digits = (100, 2) if is_fraction(metric) else (1, 0)
+    text = f"{scale * known.mean():.{digits}f}"
+    if known.size > 1:
+        text += f" ± {scale * known.std(ddof=1):.{digits}f}"
+    if known.size < values.size:
+        text += f" [{known.size} of {values.size} seeds]"
+    devices = speaker.last(f"{metric}_spread")
+    return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")
