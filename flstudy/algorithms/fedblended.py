@@ -37,6 +37,7 @@ class Strategy:
     """
 
     optimizer: Literal["sgd", "adagrad", "adam", "sm3_adagrad", "sm3_adam"]
+    """The devices' rule."""
     steps: int | None = hyper(None, "[1, inf)")
     """Most local steps; null: as many as the world plans."""
     epochs: int | None = hyper(None, "[1, inf)")

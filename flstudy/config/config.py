@@ -155,7 +155,20 @@ class Config:
     def _build(self) -> Parts:
         with self._refusing():
             population = _part("population", self._values, None)
-            return Parts(population, *(_part(key, self._values, population) for key in Parts._fields[1:]))
+            built = {key: _part(key, self._values, population) for key in Parts._fields[1:-1]}
+            controller, settings = built["controller"], self.settings
+            coordinator = Coordinator(
+                built["task"],
+                built["algorithm"],
+                seeds=self.seeds,
+                initial=settings.initial,
+                executor=settings.executor,
+                compile=settings.compile,
+                max_lanes=settings.max_lanes,
+                controllers=() if controller is None else (controller,),
+                **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule")},
+            )
+            return Parts(population, **built, coordinator=coordinator)
 
     @property
     def parts(self) -> Parts:
@@ -200,21 +213,7 @@ class Config:
         """A coordinator and its population, which no other run has."""
         parts = self._build() if self._used else self.parts
         self._used = True
-        coordinator = Coordinator(
-            parts.task,
-            parts.algorithm,
-            seeds=self.seeds,
-            initial=self.settings.initial,
-            executor=self.settings.executor,
-            compile=self.settings.compile,
-            max_lanes=self.settings.max_lanes,
-            wireless=parts.wireless,
-            regret=parts.regret,
-            privacy=parts.privacy,
-            schedule=parts.schedule,
-            controllers=parts.controllers,
-        )
-        return coordinator, parts.population
+        return parts.coordinator, parts.population
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

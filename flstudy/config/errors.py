@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Sequence
 
+LISTED = 160  # characters; longer lists are left to --help
+
 
 class ConfigError(ValueError):
     """A config, an option or a file of the user's that cannot be used; the message is one sentence."""
@@ -14,4 +16,5 @@ def nearest(name: str, known: Sequence[str], otherwise: str = ": see --help") ->
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     if close:
         return f": did you mean {lowered[close[0]]!r}?"
-    return f": choose one of {', '.join(sorted(known))}" if 0 < len(known) <= 30 and otherwise else otherwise
+    choices = ", ".join(sorted(known))
+    return f": choose one of {choices}" if 0 < len(choices) <= LISTED and otherwise else otherwise

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
 from flstudy.controllers import Controller, Schedule
+from flstudy.federation import Coordinator
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 from flstudy.privacy import Privacy
@@ -27,11 +29,7 @@ class Parts(NamedTuple):
     wireless: Wireless | None
     regret: Regret | None
     privacy: Privacy | None
-
-    @property
-    def controllers(self) -> tuple[Controller, ...]:
-        """As a coordinator takes them."""
-        return () if self.controller is None else (self.controller,)
+    coordinator: Coordinator
 
 
 def check_parts(config: "Config", parts: Parts) -> None:
@@ -53,12 +51,19 @@ def check_parts(config: "Config", parts: Parts) -> None:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(config, parts)
     TaskFunction(parts.task).serves(parts.algorithm)
+    if config.command == "tune":
+        measured = parts.coordinator.measures(population, rounds)
+        for place, objective in enumerate([config.study.objective, *config.study.objectives]):
+            where = f"study.objectives[{place - 1}].metric" if place else "study.objective.metric"
+            refuse_unmeasured(objective.metric, measured, where)
+        for name in config.study.constraints:
+            refuse_unmeasured(name, measured, "study.constraints")
 
 
 def check_privacy(config: "Config", parts: Parts) -> None:
     """Raise ValueError if a private run cannot be, or if a study's trials would end early."""
     privacy, rounds = parts.privacy, config.rounds
-    aggregator = PrivateAggregator(privacy, parts.algorithm, parts.controllers, config.seeds)
+    aggregator = PrivateAggregator(privacy, parts.algorithm, parts.coordinator.controllers, config.seeds)
     aggregator.foresee(parts.population, rounds)
     if config.command != "tune" or privacy is None or privacy.target_epsilon is None or privacy.solve:
         return

@@ -22,12 +22,13 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, Root, locate
 from flstudy.hyper import NOTATION
+from flstudy.metrics.registry import METRICS
 from flstudy.registry import named
 
 PATH = Path(__file__).with_name("schema.json")
@@ -248,7 +249,7 @@ def generated() -> dict[str, Any]:
         classes = nameable(root)
         for name, cls in classes.items():
             defs[name] = described(cls, key, defs)
-        defs[key] = _choice(key, {name: defs[name]["description"] for name in classes})
+        defs[key] = _choice(key, {name: defs[name] for name in classes})
     study = defs["Study"]["properties"]
     keys = dict(reversed(list(_keys(properties, defs))))  # of a key of several classes the first one's sentence
     searched = {key: {"$ref": "#/$defs/distribution", **keys[key]} for key in sorted(keys)}
@@ -257,9 +258,15 @@ def generated() -> dict[str, Any]:
         name: {"type": "object", "patternProperties": {"[.]": {}}, "additionalProperties": False, "properties": {
             one: {"$ref": f"#/$defs/{name}/properties/{one}"} for one in defs[name]["properties"]}}
         for name in nameable(ROOTS["algorithm"])}}  # fmt: skip
-    study["constraints"]["additionalProperties"] = {"$ref": "#/$defs/bounds"}
-    bounds = {"min": NUMBER, "max": NUMBER}
-    defs["bounds"] = {"type": "object", "minProperties": 1, "properties": bounds, "additionalProperties": False}
+    bounds = {"$ref": "#/$defs/bounds"}
+    described_bounds = {name: {**bounds, "description": metric.sentence} for name, metric in METRICS.items()}
+    study["constraints"] |= {"properties": described_bounds, "additionalProperties": bounds}
+    names = [{"const": name, "description": metric.sentence} for name, metric in METRICS.items()]
+    defs["metric"] = {"anyOf": [*names, {"type": "string", "description": "One of your own classes'."}]}
+    defs["Objective"]["properties"]["metric"] |= {"$ref": "#/$defs/metric"}
+    del defs["Objective"]["properties"]["metric"]["type"]
+    ends = {"min": NUMBER, "max": NUMBER}
+    defs["bounds"] = {"type": "object", "minProperties": 1, "properties": ends, "additionalProperties": False}
     defs["distribution"] = {
         "type": "object",
         "minProperties": 1,
@@ -295,28 +302,34 @@ def nameable(root: Root) -> dict[str, type[Any]]:
     return found
 
 
-def _choice(key: str, classes: Mapping[str, str]) -> dict[str, Any]:
-    """One of several classes: by its name, or by its name with arguments; a dotted path is the user's own."""
-    names = {"anyOf": [
-        *({"const": name, "description": text} for name, text in classes.items()),
-        {"pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(classes)})$", "type": "string"},
-        {"pattern": r"^(?!flstudy\.)\w+(\.\w+)+$", "type": "string", "description": "The dotted path of your class."},
-    ]}  # fmt: skip
+def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One of several classes: by its name where that is enough, or with arguments; a dotted path is the user's own."""
+
+    def names(known: Iterable[str]) -> dict[str, Any]:
+        shipped = [{"const": name, "description": classes[name]["description"]} for name in known]
+        full = {"type": "string", "pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(known)})$"}
+        own = {"type": "string", "pattern": r"^(?!flstudy\.)\w+(\.\w+)+$", "description": "The path of your own class."}
+        return {"anyOf": [*shipped, full, own]}
+
     arguments = [
         {
             "if": {"properties": {"class_path": {"pattern": rf"^(flstudy\.([a-z_0-9]+\.)*)?{name}$"}}},
-            "then": {"properties": {"init_args": {"$ref": f"#/$defs/{name}"}}},
+            "then": {
+                "properties": {"init_args": {"$ref": f"#/$defs/{name}"}},
+                **({"required": ["init_args"]} if "required" in node else {}),
+            },
         }
-        for name in classes
+        for name, node in classes.items()
     ]
     mapping = {
         "type": "object",
-        "properties": {"class_path": names, "init_args": {"type": ["object", "null"]}},
+        "properties": {"class_path": names(list(classes)), "init_args": {"type": ["object", "null"]}},
         "required": ["class_path"],
         "additionalProperties": False,
         "allOf": arguments,
     }
-    return {"x-root": key, "x-classes": list(classes), "anyOf": [names, mapping]}
+    alone = names([name for name, node in classes.items() if "required" not in node])
+    return {"x-root": key, "x-classes": list(classes), "anyOf": [alone, mapping]}
 
 
 def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, str]]]:

@@ -17,6 +17,7 @@ from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS, locate
 from flstudy.config.schema import described, schema
 from flstudy.hyper import within
+from flstudy.metrics.registry import METRICS
 
 KINDS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a text", "null": "null"}
 KINDS |= {"array": "a list", "object": "keys and values"}
@@ -346,6 +347,9 @@ def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose
         if name not in known and rest is False and not any(re.search(pattern, str(name)) for pattern in patterns):
             own = f"{key}.{name}" if key else str(name)
             raise ConfigError(f"unknown key {own!r}{whose}{nearest(own, full)}")
+    if not node.get("minProperties", 0) <= len(value) <= node.get("maxProperties", math.inf):
+        exactly = "exactly one" if "maxProperties" in node else "at least one"
+        raise ConfigError(f"{key} must have {exactly} of {', '.join(known)}, got {dict(value)!r}")
     for (name, child), own in zip(known.items(), full, strict=True):
         if name in value:
             found[name] = check_value(own, value[name], child, imports=imports)
@@ -473,6 +477,9 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
         for node in found if key not in ROOTS else ():
             _check_domain(key, domain, node)
     _check_presets(study["presets"], chosen)
+    users = any("." in path for paths in chosen.values() for path in paths)
+    if not users:  # classes of a user's may measure something of their own
+        _check_metrics(study)
 
 
 def _path(values: Mapping[str, Any], key: str) -> str:
@@ -535,3 +542,14 @@ def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str
                 raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(str(key), known)}")
             for node in found:
                 check_value(f"{where}.{key}", value, node)
+
+
+def _check_metrics(study: Mapping[str, Any]) -> None:
+    """Refuse metrics that there are not."""
+    places = {"study.objective.metric": study["objective"]["metric"]}
+    places |= {f"study.objectives[{i}].metric": one["metric"] for i, one in enumerate(study["objectives"])}
+    places |= {f"study.constraints.{name}": name for name in study["constraints"]}
+    for where, name in places.items():
+        if name not in METRICS:
+            near = nearest(name, list(METRICS), ": the schema has all of them (flstudy schema)")
+            raise ConfigError(f"{where}: unknown metric {name!r}{near}")
