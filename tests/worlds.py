@@ -60,7 +60,7 @@ class Choices(L.Callback):
         self.rounds = []
 
     def on_train_epoch_end(self, trainer, pl_module):
-        jobs = pl_module._last[0].jobs
+        jobs = pl_module.last.cohort.jobs
         self.rounds.append(dict(zip(jobs.client[0].tolist(), jobs.model[0].tolist(), strict=True)))
 
 

@@ -58,7 +58,8 @@ def cost(config: Config, name: str) -> Cost:
     made = config.with_overrides({"algorithm": name, "seeds": config.seeds[:1], "compile": False})
     coordinator = made.run(once)
     algorithm, layout = coordinator.algorithm, coordinator.task_function.layout
-    jobs = coordinator._last[0].jobs
+    assert coordinator.last is not None
+    jobs = coordinator.last.cohort.jobs
     devices = len(set(jobs.client[0].tolist()))
     metrics, size = records[0].metrics, devices * layout.n * coordinator.server.x.element_size()
     gradients = metrics["fit/steps"][0] * algorithm.jobs_per_device

@@ -1,7 +1,6 @@
 """The coordinator of federated rounds."""
 
-from flstudy.federation.clock import RoundClock
-from flstudy.federation.coordinator import Coordinator
-from flstudy.federation.record import Record
+from flstudy.federation.coordinator import Coordinator, RoundClock
+from flstudy.federation.round_metrics import Record
 
 __all__ = ["Coordinator", "Record", "RoundClock"]

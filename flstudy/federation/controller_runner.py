@@ -49,18 +49,15 @@ class ControllerRunner:
         """The algorithm as it is in a round."""
         return self.algorithm if self.schedule is None else self.schedule.at(self.algorithm, self.population.age(round))
 
-    def probe_rounds(self, server: Any, round: int) -> list[ProbeRounds | None]:
-        """What each controller wants played before a round, x as [S, ...]."""
-        wanted: list[ProbeRounds | None] = []
+    def before(self, server: Any, round: int, play: Callable[[ProbeRounds], Tensor]) -> tuple[Any, list[Event]]:
+        """The server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S, ...],
+        and returns the model that they come to."""
+        probed: list[Tensor | None] = []
         for controller, state in zip(self.controllers, self.states, strict=True):
             moment = self._moment(round, 0)
-            asked = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
-            first = asked[0]
-            wanted.append(None if first is None else first._replace(x=stack([one.x for one in asked if one])))
-        return wanted
-
-    def before(self, server: Any, round: int, probed: Sequence[Tensor | None]) -> tuple[Any, list[Event]]:
-        """The server's state with which the round starts, and what happened."""
+            each = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
+            wanted = [one for one in each if one is not None]
+            probed.append(play(wanted[0]._replace(x=stack([one.x for one in wanted]))) if wanted else None)
         return self._hook("before_round", server, round, probed, None)
 
     def after(self, server: Any, losses: Tensor, weights: Tensor, round: int) -> tuple[Any, list[Event]]:

@@ -2,25 +2,24 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import lightning as L
 import torch
+from torch import Tensor
 
 from flstudy.algorithms import Algorithm
-from flstudy.controllers import Controller, Detector, Schedule
-from flstudy.execution import ClientBank, Compile, ExecutorName, Survey, make_executor, training_context
+from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
+from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, make_executor, training_context
 from flstudy.execution.trees import leaves, refill
-from flstudy.federation.clock import RoundClock
 from flstudy.federation.controller_runner import ControllerRunner
-from flstudy.federation.evaluation import Evaluation, LocalWork, stacked
+from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import drawn_model, initial_models
+from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
-from flstudy.federation.record import Record, fit_metrics
-from flstudy.federation.round_metrics import RoundMetrics
-from flstudy.federation.steps import Exchange, play_probe_rounds, prepare, received, step, travelled
+from flstudy.federation.round_metrics import Record, RoundMetrics
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
@@ -28,6 +27,17 @@ from flstudy.population import Cohort, Event, Population
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
 from flstudy.tasks import TaskFunction
+
+
+class RoundClock(torch.optim.Optimizer):
+    """Stepped once per round. Lightning's ``global_step`` counts optimizer steps, and ModelCheckpoint silently writes
+    nothing while it stands at 0; the coordinator's own mathematics needs no torch optimizer."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        super().__init__([parameter], {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Count a round; nothing is updated."""
 
 
 class Coordinator(L.LightningModule):
@@ -94,7 +104,7 @@ class Coordinator(L.LightningModule):
         self.task_function.serves(algorithm)
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
-        self._last: Any = None  # jobs, fit and concepts of this round; None in the round that a resume begins in
+        self.last: RoundResult | None = None  # None in the round that a resume begins in
         self._saved: dict[str, Any] | None = None
         self._weighed = False
 
@@ -154,52 +164,53 @@ class Coordinator(L.LightningModule):
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
-        """One round: controllers, local fits, server step, controllers, record."""
-        start = time.perf_counter()
-        cohort = cohort.repeated(self.algorithm.jobs_per_device)
+        """One round: controllers, the round itself, controllers, record."""
+        start = fitted = time.perf_counter()
         round = self.trainer.current_epoch + 1
         algorithm = self.runner.scheduled(round)
-        extra = [
-            play_probe_rounds(wanted, algorithm, self.executor, self.evaluation, self.population, round)
-            for wanted in self.runner.probe_rounds(self.server, round)
-        ]
-        self.server, events = self.runner.before(self.server, round, [x for x, _ in extra])
-        clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(self.server.x)[:, 0])
-        self.server, cohort, clients, exchanged = prepare(algorithm, self.evaluation, self.server, cohort, clients)
-        jobs, _, batches, world = cohort
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(torch_seed(self.seeds[0], f"dropout {round - 1}"))  # a resumed run draws the same
-            try:
-                fit = self.executor.fit(algorithm, self.server, clients, jobs, batches)
-            except Exception as error:
-                error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
-                raise
-        if not self._weighed:
-            self._weigh(start, jobs.client.numel())
-        fitted = time.perf_counter()
-        before = self.server
-        inbox = self.aggregator(received(algorithm, cohort, fit), round)
-        self.server = step(algorithm, before, inbox, cohort.round)
-        self.bank.scatter(jobs.client, fit.clients)
-        diagnostics = torch.vmap(algorithm.diagnostics)(before, self.server, inbox)
-        self.server, after = self.runner.after(self.server, self.aggregator.hidden(fit.loss), inbox.weights, round)
-        events += after
+        probes: list[RoundResult] = []
+
+        def play(wanted: ProbeRounds) -> Tensor:
+            x, results = play_probe_rounds(
+                wanted, round, self.population, algorithm, self.evaluation, self.executor.fit
+            )
+            probes.extend(results)
+            return x
+
+        def fit(*work: Any) -> Fit:
+            nonlocal fitted
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(torch_seed(self.seeds[0], f"dropout {round - 1}"))  # a resumed run draws the same
+                try:
+                    done = self.executor.fit(*work)
+                except Exception as error:
+                    error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
+                    raise
+            if not self._weighed:
+                self._weigh(start, done.steps.numel())
+            fitted = time.perf_counter()
+            return done
+
+        server, events = self.runner.before(self.server, round, play)
+        cohort = cohort.repeated(algorithm.jobs_per_device)
+        clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(server.x)[:, 0])
+        (server, clients), result = play_round(
+            RoundState(server, clients), cohort, algorithm, self.evaluation, fit, partial(self.aggregator, round=round)
+        )
+        self.bank.scatter(cohort.jobs.client, clients)
+        losses = self.aggregator.hidden(result.fit.loss)
+        self.server, after = self.runner.after(server, losses, result.inbox.weights, round)
         stepped = time.perf_counter()
-        self._last = LocalWork(jobs, fit, batches.concept), world._replace(concepts=None)
+        self.last = result
         clock = self.optimizers()
         assert not isinstance(clock, list)
         clock.step()
-        metrics = fit_metrics(cohort, fit, exchanged, diagnostics, self.population.plan.batch_size)
-        probed = [exchange for _, exchanges in extra for exchange in exchanges]
-        travelled(metrics, probed)
-        metrics |= self.aggregator.metrics | {"train/lr": [algorithm.lr] * len(self.seeds)} | self.runner.metrics()
-        down, up = (size[:, None] + sent for size, sent in zip(exchanged, (fit.down, fit.up), strict=True))
-        trained = Exchange(jobs.client, down, up, fit.steps)
         known = {} if self.record is None else self.record.metrics
-        metrics |= self.round_metrics(round, self.server.x, [trained, *probed], known)
+        metrics = self.round_metrics(round, self.server.x, result, probes, known)
+        metrics |= {"train/lr": [algorithm.lr] * len(self.seeds)} | self.aggregator.metrics | self.runner.metrics()
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}
-        self.record = Record(round, metrics, tuple(events))
+        self.record = Record(round, metrics, (*events, *after))
         self._show(metrics)
         if not self.aggregator.allows(round):
             self.trainer.should_stop = True
@@ -221,12 +232,11 @@ class Coordinator(L.LightningModule):
             return
         if self.record is None:
             raise ValueError("there is nothing to evaluate before the first round: call trainer.fit, which evaluates")
-        if self._last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
+        if self.last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
             self._show(self.record.metrics)
             return
         start = time.perf_counter()
-        work, world = self._last
-        metrics = self.evaluation(self.server, self.bank, work, world, self.record.round)
+        metrics = self.evaluation(self.server, self.bank, self.last.cohort, self.last.fit, self.record.round)
         metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
         self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
         self._show(metrics)
@@ -284,7 +294,7 @@ class Coordinator(L.LightningModule):
 
     def _restore(self, saved: dict[str, Any]) -> None:
         number, metrics, events = saved["record"]
-        self.record, self._last = Record(number, metrics, tuple(Event(*event) for event in events)), None
+        self.record, self.last = Record(number, metrics, tuple(Event(*event) for event in events)), None
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
         self.executor.choose(saved["choices"])

@@ -1,7 +1,7 @@
 """How good the models are that devices use: the global ones on everybody, participants' local ones on themselves."""
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,18 +9,10 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
 from flstudy.metrics.accuracy import over_devices
-from flstudy.population import EvaluationIndex, Population, Split
+from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST = 2**26  # numbers in the devices' own models that are measured at once
-
-
-class LocalWork(NamedTuple):
-    """What the participants of a round did."""
-
-    jobs: Job  # leaves [S, J]
-    fit: Fit
-    concept: Tensor  # [S, J] under which each job read its data
 
 
 class Evaluation:
@@ -46,27 +38,25 @@ class Evaluation:
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
         return self._ask(server, self._moved(self.population.evaluation_index("train", round, jobs.client)), concept)
 
-    def __call__(
-        self, server: Any, bank: ClientBank, work: LocalWork, world: Round, round: int
-    ) -> dict[str, list[float]]:
+    def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after a round, a value per replica.
 
         Args:
             server: leaves [S, ...].
             bank: the devices' rows.
-            work: of this round.
-            world: what the server was told of it; leaves [S], no concepts.
+            cohort: of this round, as it was trained.
+            fit: its results.
             round: its number.
         """
         concepts = self.population.concepts(round).to(self.device)
         there = torch.from_numpy(self.population.available(round)).to(self.device)  # the available devices of eq. (1)
         metrics: dict[str, list[float]] = {}
-        for split, scores in self._devices(server, bank, world, concepts, round).items():
+        for split, scores in self._devices(server, bank, cohort.round, concepts, round).items():
             if scores.loss is not None:
                 metrics.update(over_devices(f"{split}/loss", scores.loss, there, with_spread=False))
             if scores.accuracy is not None:
                 metrics.update(over_devices(f"{split}/accuracy", scores.accuracy, there))
-        personal = self._personal(work, concepts, round)
+        personal = self._personal(cohort, fit.personal, concepts, round)
         if personal.accuracy is not None:
             metrics.update(over_devices("test/personal_accuracy", personal.accuracy))
         return metrics
@@ -123,17 +113,18 @@ class Evaluation:
             *(None if part[0] is None else torch.cat(part, 1) for part in zip(*parts, strict=True))  # type: ignore
         )
 
-    def _personal(self, work: LocalWork, concepts: Tensor, round: int) -> Scores:
-        """Of the participants' local models on their own test examples; where a device trained several, of the one
-        that it trained on what it lives under."""
+    def _personal(self, cohort: Cohort, models: Tensor, concepts: Tensor, round: int) -> Scores:
+        """Of the participants' local models [S, J, n] on their own test examples; where a device trained several, of
+        the one that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device
-        present = work.concept == concepts.gather(1, work.jobs.client)
+        devices, lives = cohort.jobs.client, cohort.batches.concept
+        present = lives == concepts.gather(1, devices)
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
-        clients = work.jobs.client.gather(1, job)
+        clients = devices.gather(1, job)
         rows = self.population.examples_of("test", clients, round).to(self.device)
-        models = work.fit.personal.gather(1, job[..., None].expand(-1, -1, work.fit.personal.shape[-1]))
-        return self.survey.devices(models, rows, work.concept.gather(1, job))
+        models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
+        return self.survey.devices(models, rows, lives.gather(1, job))
 
     def _ask(self, server: Any, examples: EvaluationIndex, concepts: Tensor) -> tuple[Tensor, Tensor]:
         models, in_use = stacked(server.x), torch.vmap(self.algorithm.in_use)(server)

@@ -1,18 +1,28 @@
-"""What a round is measured with beside its own fits: the radio cell's costs, and the regret of its model."""
+"""What a round measured: its fits, its traffic, the radio cell's costs and the regret of its model."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import lightning as L
+import torch
 from torch import Tensor
 
-from flstudy.federation.steps import Exchange
+from flstudy.federation.play_round import RoundResult
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.wireless import Wireless
-from flstudy.population import Population
+from flstudy.population import Event, Population
+
+
+class Record(NamedTuple):
+    """What one round measured."""
+
+    round: int  # rounds done, from 1
+    metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
+    events: tuple[Event, ...] = ()
 
 
 class RoundMetrics:
-    """Those that a run asks for.
+    """Metrics of rounds.
 
     Args:
         wireless: the radio cell, or None.
@@ -27,37 +37,70 @@ class RoundMetrics:
         """In a settled world.
 
         Raises:
-            ValueError: from a gauge that cannot measure this task.
+            ValueError: where regret cannot be measured for this task.
         """
         self.population = population
         self._dynamic_regret = None if self.regret is None else self.regret.begin(population, task)
 
     def __call__(
-        self, round: int, x: Tensor, exchanges: Sequence[Exchange], before: Mapping[str, Sequence[float]]
+        self,
+        round: int,
+        x: Tensor,
+        result: RoundResult,
+        probes: Sequence[RoundResult],
+        before: Mapping[str, Sequence[float]],
     ) -> dict[str, list[float]]:
         """The metrics of a round, a value per replica.
 
         Args:
             round: its number.
             x: [S, ...] models after it.
-            exchanges: what travelled: in the round itself, then in each of its probe rounds.
+            result: of the round.
+            probes: of the probe rounds before it, which are paid for too.
             before: the last round's metrics.
         """
-        metrics = {} if self._dynamic_regret is None else self._dynamic_regret.metrics(round, x, before)
-        if self.wireless is None:
-            return metrics
+        metrics = fit_metrics(result, self.population.plan.batch_size)
+        metrics |= {f"server/{name}": value.double().tolist() for name, value in result.diagnostics.items()}
+        for way in ("down", "up"):
+            each = [(getattr(one, way) * one.fit.steps.shape[1]).squeeze(1) for one in (result, *probes)]
+            metrics[f"traffic/{way}_bytes"] = torch.stack(each).sum(0).tolist()
+        if self._dynamic_regret is not None:
+            metrics |= self._dynamic_regret.metrics(round, x, before)
+        if self.wireless is not None:
+            metrics |= self._in_the_cell(self.wireless, round, x.shape[-1], (result, *probes))
+        return metrics
+
+    def _in_the_cell(
+        self, wireless: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
+    ) -> dict[str, list[float]]:
+        """Of the radio cell: the first result is the round's own."""
         costs = [
-            self.wireless.costs(
+            wireless.costs(
                 self.population.seeds,
                 round,
-                exchange.clients.cpu(),
-                down=8 * exchange.down,
-                up=8 * exchange.up,
-                steps=exchange.steps.cpu(),
+                result.cohort.jobs.client.cpu(),
+                down=8 * result.down,
+                up=8 * result.up,
+                steps=result.fit.steps.cpu(),
                 batch_size=self.population.plan.batch_size,
-                parameters=x.shape[-1],
+                parameters=parameters,
                 repeat=repeat,
             )
-            for repeat, exchange in enumerate(exchanges)
+            for repeat, result in enumerate(results)
         ]
-        return metrics | self.wireless.metrics(costs[0], costs[1:])
+        return wireless.metrics(costs[0], costs[1:])
+
+
+def fit_metrics(result: RoundResult, batch_size: int) -> dict[str, list[float]]:
+    """Of the local fits; B = ``batch_size`` is what epochs are counted by."""
+    fit, sizes = result.fit, result.cohort.sizes
+    per_epoch = torch.div(sizes + batch_size - 1, batch_size, rounding_mode="floor")
+    epochs = fit.steps.to(per_epoch.device) / per_epoch
+    values = {
+        "train/loss": fit.loss.mean(1),
+        "fit/steps": fit.steps.double().mean(1),
+        "fit/epochs": epochs.mean(1),
+        "fit/total_epochs": epochs.sum(1),
+    }
+    metrics = {name: value.double().tolist() for name, value in values.items()}
+    return metrics | {"fit/lane_utilization": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * len(fit.steps)}

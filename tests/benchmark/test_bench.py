@@ -105,7 +105,7 @@ def test_the_plain_loop_does_the_same_work(name: str) -> None:
     model = layout.flat({name: p.detach() for name, p in loop.model.named_parameters()})
     assert (model - module.server.x[0]).abs().max() < 1e-5
     assert not torch.equal(model, initial_parameters(workload.task(), layout, None))
-    assert done.steps == module._last[0].fit.steps[0].tolist()
+    assert done.steps == module.last.fit.steps[0].tolist()
     planned = population.cohort(1).batches.steps[0].tolist()
     assert (done.steps != planned) == (name == "synthetic")  # some stopped early
     loop.reset()

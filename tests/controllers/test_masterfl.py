@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from flstudy import Coordinator
 from flstudy.algorithms import FedAdam, FedAvg, FedOmd, Layout
 from flstudy.controllers import BlockSchedule, Instance, MasterFL, Moment, Rate, running_instance
-from flstudy.federation.steps import received, step
+from flstudy.federation.play_round import stepped, uploaded
 from flstudy.population import SuddenDrift
 from flstudy.population.streams import random_bits
 
@@ -71,7 +71,7 @@ def test_figure_1_in_a_run():
         cohort = population.cohort(offset + 1)
         fit = module.executor.fit(OMD, before, (), cohort.jobs, cohort.batches)
         world_ = cohort._replace(round=cohort.round._replace(concepts=None))
-        after = step(OMD, before, received(OMD, world_, fit), world_.round)
+        after = stepped(OMD, before, uploaded(OMD, world_, fit), world_.round)
         return difference(after.x, module.servers[offset].x) <= 1e-13
 
     for offset, came_from in ((3, 2), (7, 4), (9, 0), (10, 9), (11, 10), (15, 14)):

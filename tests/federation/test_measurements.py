@@ -54,7 +54,7 @@ def test_generalised_accuracy_and_its_spread(scene, split):
 def test_personalised_accuracy(scene):
     """FLASH eq. (2): local models after their round's work, each on its own device's test examples."""
     module, population = scene
-    jobs, fit, _ = module._last[0]
+    jobs, fit = module.last.cohort.jobs, module.last.fit
     before, record = module.servers[-2].x, module.records[-1]
     for s in range(2):
         each = []

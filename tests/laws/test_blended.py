@@ -44,7 +44,7 @@ def test_devices_train_as_their_schedule_says():
     population = world(participants=DEVICES)
 
     def locals_of(algorithm, rounds):
-        return run(algorithm, rounds, population=population)._last[0].fit.personal[0]
+        return run(algorithm, rounds, population=population).last.fit.personal[0]
 
     ours = locals_of(mixed, 1)
     alone = [locals_of(FedBlended(**LOCAL, strategies=(strategy,)), 1) for strategy in strategies]
@@ -85,7 +85,7 @@ def test_a_strategy_s_steps_are_all_that_is_done(executor):
     per_epoch = [-(-n // 4) for n in (5, 8, 11, 14, 17, 19)]  # training examples, see SIZES
     assert len(SIZES) == len(per_epoch)
     asked = [3, per_epoch[1], 3 * per_epoch[2], 3, per_epoch[4], 3 * per_epoch[5]]
-    fit = module._last[0].fit
+    fit = module.last.fit
     assert fit.steps[0].tolist() == asked
     assert fit.lane_steps == sum(asked)
     assert measured(module, "fit/steps").item() == pytest.approx(sum(asked) / 6)

@@ -82,7 +82,7 @@ def test_a_huge_eps_leaves_the_adaptive_server_over_sgd():
 def test_the_warm_up_scales_the_first_steps():
     def moved(steps, **more):
         module = run(JointAdaptivity(lr=1e-6, eps=1.0, **more), 1, population=drifting(steps=steps))
-        return module._last[0].fit.uploads.delta
+        return module.last.fit.uploads.delta
 
     whole, half = moved(1), moved(1, warmup=2)
     assert difference(half, whole / 2) <= 1e-16

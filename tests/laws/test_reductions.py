@@ -111,7 +111,7 @@ def test_fedacg_moves_by_its_momentum_and_the_mean_of_local_models_is_where_it_a
     module = run(FedAcg(lr=0.1, lam=0.6, server_lr=server_lr), 4, population=drifting(participants=DEVICES))
     for before, after in pairwise(module.servers):
         assert difference(after.x - before.x, server_lr * after.m) <= 1e-14
-    mean = module._last[0].fit.personal.mean(1)  # of the last round's local models
+    mean = module.last.fit.personal.mean(1)  # of the last round's local models
     ahead = module.servers[-2].x + server_lr * 0.6 * module.servers[-2].m
     assert difference(module.server.x, ahead + server_lr * (mean - ahead)) <= 1e-14
     assert float(module.server.m.norm()) > 0.1
@@ -139,7 +139,7 @@ class Locals(L.Callback):
         self.rounds = []
 
     def on_train_epoch_end(self, trainer, pl_module):
-        jobs, fit, _ = pl_module._last[0]
+        jobs, fit = pl_module.last.cohort.jobs, pl_module.last.fit
         self.rounds.append(dict(zip(jobs.client[0].tolist(), fit.personal[0], strict=True)))
 
 

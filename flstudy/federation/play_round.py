@@ -1,0 +1,141 @@
+"""One round of a federation: pure, for all replicas at once, the same for real and for probe rounds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms import Algorithm, Inbox, Round
+from flstudy.controllers import ProbeRounds
+from flstudy.execution import Fit
+from flstudy.federation.evaluation import Evaluation, axes, stacked
+from flstudy.population import Batches, Cohort, Population
+
+
+class RoundState(NamedTuple):
+    """What a round changes."""
+
+    server: Any  # leaves [S, ...]
+    clients: Any  # rows of the jobs' devices, leaves [S, J, ...]
+
+
+class RoundResult(NamedTuple):
+    """What happened in a round."""
+
+    cohort: Cohort  # as it was trained: jobs with their models, batches as many as the method asked for
+    fit: Fit
+    inbox: Inbox  # as the server saw it
+    diagnostics: dict[str, Tensor]  # the algorithm's own, [S] each
+    down: Tensor  # [S, 1] bytes that each job received, its survey included
+    up: Tensor  # [S, 1] bytes that it sent
+
+
+def play_round(
+    state: RoundState,
+    cohort: Cohort,
+    algorithm: Algorithm,
+    evaluation: Evaluation,
+    fit: Callable[..., Fit],
+    aggregate: Callable[[Inbox], Inbox] = lambda inbox: inbox,
+) -> tuple[RoundState, RoundResult]:
+    """A round: the server asks and prepares, devices train, the server steps.
+
+    Args:
+        state: before the round.
+        cohort: the work, a line for each job.
+        algorithm: as it is in this round.
+        evaluation: answers the server's survey.
+        fit: an executor's.
+        aggregate: makes of the uploads what the server may see.
+    """
+    server, clients, cohort, (asked_down, asked_up) = prepared(state, cohort, algorithm, evaluation)
+    done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
+    inbox = aggregate(uploaded(algorithm, cohort, done))
+    down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
+    after = stepped(algorithm, server, inbox, cohort.round)
+    diagnostics = torch.vmap(algorithm.diagnostics)(server, after, inbox)
+    return RoundState(after, done.clients), RoundResult(cohort, done, inbox, diagnostics, down, up)
+
+
+def prepared(
+    state: RoundState, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation
+) -> tuple[Any, Any, Cohort, tuple[Tensor, Tensor]]:
+    """Ask the devices, if the method does, and let the server say who trains which model.
+
+    Returns:
+        The server's state, the rows, the cohort with its models, and what asking cost: bytes down and up [S] of a job.
+    """
+    server, clients = state
+    world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
+    survey = asked = None
+    if algorithm.asks is not None:
+        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, int(cohort.round.number[0]))
+    mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
+    server, clients, model = mapped(server, clients, survey, cohort.jobs, world)
+    batches = cohort.batches
+    if algorithm.oracle:
+        concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world)
+        batches = batches._replace(concept=concepts)
+    jobs = cohort.jobs._replace(model=model)
+    batches = shortened(batches, torch.vmap(algorithm.workload)(server, jobs, batches.steps))
+    cohort = cohort._replace(jobs=jobs, batches=batches, round=world)
+    return server, clients, cohort, survey_bytes(survey, asked, server.x)
+
+
+def shortened(batches: Batches, steps: Tensor) -> Batches:
+    """The plan cut down to so many steps [S, J]."""
+    if torch.equal(steps, batches.steps):
+        return batches
+    real = torch.arange(batches.epoch.shape[-1], device=steps.device) < steps[..., None]
+    return batches._replace(steps=steps, epoch=torch.where(real, batches.epoch, 0))
+
+
+def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes down and up [S] of a job's survey [S, J, M, ...]: the models [S, M] that it is asked about, but for the one
+    that it is sent to train, and what it tells of each; x [S, ..., n] is the server's."""
+    if survey is None or asked is None:
+        nothing = torch.zeros(len(x), dtype=torch.float64)
+        return nothing, nothing
+    models = asked.sum(1).double().cpu()
+    return (models - 1) * x.shape[-1] * x.element_size(), models * survey[0, 0, 0].numel() * x.element_size()
+
+
+def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
+    """The uploads as they come, leaves [S, J, ...]."""
+    weights = torch.vmap(algorithm.weights)(cohort.sizes.to(fit.loss.dtype))
+    return Inbox(fit.uploads, weights, cohort.jobs.model)
+
+
+def stepped(algorithm: Algorithm, server: Any, inbox: Inbox, round: Round) -> Any:
+    """The server's state after the round, given the uploads as it sees them."""
+    return torch.vmap(algorithm.server_step, in_dims=(0, 0, axes(round)))(server, inbox, round)
+
+
+def play_probe_rounds(
+    wanted: ProbeRounds,
+    round: int,
+    population: Population,
+    algorithm: Algorithm,
+    evaluation: Evaluation,
+    fit: Callable[..., Fit],
+) -> tuple[Tensor, list[RoundResult]]:
+    """Rounds from a model x [S, ...] with devices of a round, the algorithm in its first state, nothing of which stays.
+
+    Returns:
+        The model that they come to, and what happened in each of them.
+    """
+    layout = evaluation.survey.task_function.layout
+    server = torch.vmap(lambda x: algorithm.server_init(x, layout))(wanted.x)
+    results = []
+    for number in range(1, wanted.rounds + 1):
+        cohort = population.cohort(round, number, wanted.devices).to(evaluation.device)
+        cohort = cohort.repeated(algorithm.jobs_per_device)
+        rows = torch.vmap(algorithm.client_init)(stacked(server.x)[:, 0])
+        clients = pytree.tree_map(
+            lambda leaf, jobs=cohort.jobs.client.shape[1]: leaf[:, None].expand(-1, jobs, *leaf.shape[1:]), rows
+        )
+        (server, _), result = play_round(RoundState(server, clients), cohort, algorithm, evaluation, fit)
+        results.append(result)
+    return server.x, results
