@@ -9,7 +9,7 @@ from flstudy.algorithms import FedAdaGrad, FedAdam, FedAvg, FedYogi, Flash, HypC
 from flstudy.controllers import DynamicInitialModel
 from flstudy.execution import survey as survey_module
 from flstudy.metrics.wireless import Wireless
-from flstudy.population import AlternatingGroups
+from flstudy.population import AlternatingGroups, SuddenDrift
 
 from ..worlds import CLASSES, DEVICES, difference, drifting, mlp, run, world
 
@@ -147,9 +147,7 @@ def test_effective_lr_of_a_plain_server_is_its_own():
 
 def test_accuracy_falls_at_a_drift_and_labels_are_the_new_ones():
     """A model that has learnt the old labels is wrong on exactly the swapped ones."""
-    population = drifting(participants=DEVICES, epochs=6)
-    population.drift.round = 8
-    population.drift.p_drift = 1.0
+    population = drifting(participants=DEVICES, epochs=6, drift=SuddenDrift(round=8, p_drift=1.0))
     module = run(FedAvg(lr=0.3), 8, population=population, evaluate=True)
     still = run(FedAvg(lr=0.3), 8, population=world(epochs=6), evaluate=True)
     before, after = (record.metrics["test/accuracy"][0] for record in module.records[-2:])
