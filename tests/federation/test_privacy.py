@@ -42,8 +42,8 @@ class Uploads:
     def __init__(self, monkeypatch):
         self.seen, call = [], PrivateAggregator.__call__
 
-        def kept(aggregator, inbox, index):
-            told = call(aggregator, inbox, index)
+        def kept(aggregator, inbox, round):
+            told = call(aggregator, inbox, round)
             self.seen.append((inbox, told))
             return told
 

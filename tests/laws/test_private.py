@@ -16,7 +16,7 @@ METHODS = {name: method(weighting="uniform") for name, method in shipped().items
 ADMITTED = {name: one for name, one in METHODS.items() if not (one.asks or one.oracle or one.reads_each)}
 
 
-def averaged(aggregator, inbox, index):
+def averaged(aggregator, inbox, round):
     """What an aggregator without noise and bound would show."""
     mean = pytree.tree_map(lambda leaf: leaf.mean(1), inbox.uploads)
     return aggregator._told(inbox, mean, inbox.weights.shape[1])
