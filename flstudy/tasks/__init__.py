@@ -1,16 +1,12 @@
 """Tasks: LightningModules with per-example losses."""
 
 from flstudy.registry import import_modules
-from flstudy.tasks.classifiers import Cnn, Logistic, Mlp
-from flstudy.tasks.fasttext import FastText
-from flstudy.tasks.penalty import Penalty
-from flstudy.tasks.quadratic import Quadratic
+from flstudy.tasks.classifiers import Logistic, Mlp, Quadratic
+from flstudy.tasks.convolutional import Cnn, ResNet18, ResNet34, Vgg
 from flstudy.tasks.recurrent import Lstm
-from flstudy.tasks.resnet import ResNet18, ResNet34
-from flstudy.tasks.tags import TagLogistic
-from flstudy.tasks.task import Task
+from flstudy.tasks.task import Penalty, Task
 from flstudy.tasks.task_function import TaskFunction, initial_parameters
-from flstudy.tasks.vgg import Vgg
+from flstudy.tasks.texts import FastText, TagLogistic
 from flstudy.tasks.vit import Vit
 
 __all__ = [

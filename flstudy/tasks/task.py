@@ -1,11 +1,37 @@
-"""The base of flstudy's own tasks: classification with per-example losses."""
+"""The base of flstudy's own tasks: classification with per-example losses, and what they share."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flstudy.tasks.penalty import Penalty
+
+class Penalty(NamedTuple):
+    """l1 ‖x‖₁ + l2/2 ‖x‖² of all trained parameters x, biases too.
+
+    Ganguly & Aggarwal 2024, eq. (39), print λ/2 ‖x‖₂, a norm that is not squared, under the name of L1
+    regularisation, and say that FedNova and FedProx use L2; these are the two that carry those names.
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked of a model."""
+        return self.l1 > 0 or self.l2 > 0
+
+    def __call__(self, parameters: Iterable[Tensor]) -> Tensor:
+        """[]: of parameters, one tensor or more; a part that is 0 is not computed."""
+        terms = []
+        for x in parameters:
+            if self.l1 > 0:
+                terms.append(self.l1 * x.abs().sum())
+            if self.l2 > 0:
+                terms.append(self.l2 / 2 * (x * x).sum())
+        return torch.stack(terms).sum()
 
 
 class Task(L.LightningModule):
@@ -39,3 +65,11 @@ class Task(L.LightningModule):
         """Mean loss, with the penalty: what the trainer executor optimises."""
         loss = self.example_losses(batch).mean()
         return loss + self.regulariser(p for p in self.parameters() if p.requires_grad) if self.regulariser else loss
+
+
+def projector(width: int, projection: int | None) -> tuple[list[nn.Module], int]:
+    """Layers Linear(width, width), ReLU, Linear(width, projection) between a backbone and its classifier, as in MOON
+    (Li et al. 2021, sec. 3.2), and what the classifier is given then; no layers without a projection."""
+    if projection is None:
+        return [], width
+    return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection)], projection

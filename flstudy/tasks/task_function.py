@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flstudy.algorithms import Algorithm, Batch, Layout
-from flstudy.tasks.penalty import Penalty
+from flstudy.tasks.task import Penalty
 
 
 class TaskFunction:

@@ -1,20 +1,22 @@
 """A vision transformer, trained from nothing or from a file of weights."""
 
-from collections.abc import Sequence
-from typing import Literal
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flstudy.tasks.classifiers import positive
-from flstudy.tasks.pretrained import pretrained
+from flstudy.hyper import checked
 from flstudy.tasks.task import Task
 
 EPS = 1e-6  # of layer normalisation, as in Dosovitskiy et al.'s code
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention and a dense network, each after a normalisation and beside a short cut."""
 
     def __init__(self, dim: int, heads: int, hidden: int) -> None:
@@ -45,31 +47,31 @@ class Vit(Task):
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
         classes: number of labels; likewise.
         image: height and width to which inputs are scaled, a multiple of patch; null takes them as they are.
-        patch: height and width of a patch, ≥ 1.
+        patch: height and width of a patch.
         dim: width of the network, a multiple of heads.
-        depth: number of blocks, ≥ 1.
-        heads: of attention, ≥ 1.
-        mlp_ratio: width of a block's dense layer over dim, ≥ 1.
+        depth: number of blocks.
+        heads: of attention.
+        mlp_ratio: width of a block's dense layer over dim.
         checkpoint: file of weights to start from, whatever the seed, by timm's or torchvision's names: torch.save's or
             .safetensors; its head is not taken. Null draws all.
         train: full, or head for the last layer alone.
     """
 
+    @checked
     def __init__(
         self,
         shape: Sequence[int],
-        classes: int,
+        classes: Annotated[int, "[1, inf)"],
         image: int | None = None,
-        patch: int = 4,
-        dim: int = 32,
-        depth: int = 2,
-        heads: int = 4,
-        mlp_ratio: int = 4,
+        patch: Annotated[int, "[1, inf)"] = 4,
+        dim: Annotated[int, "[1, inf)"] = 32,
+        depth: Annotated[int, "[1, inf)"] = 2,
+        heads: Annotated[int, "[1, inf)"] = 4,
+        mlp_ratio: Annotated[int, "[1, inf)"] = 4,
         checkpoint: str | None = None,
         train: Literal["full", "head"] = "full",
     ) -> None:
         super().__init__()
-        positive(classes=classes, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
         if len(shape) != 3:
             raise ValueError(f"Vit: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
         size = tuple(shape[1:]) if image is None else (image, image)
@@ -79,15 +81,13 @@ class Vit(Task):
             )
         if dim % heads:
             raise ValueError(f"Vit: heads must divide dim, got {heads} for {dim}")
-        if train not in ("full", "head"):
-            raise ValueError(f"Vit: train must be full or head, got {train!r}")
         if train == "head" and checkpoint is None:
             raise ValueError("Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint")
         self.size, self.patch, self.checkpoint, self.frozen = size, patch, checkpoint, train == "head"
         self.patch_embed = nn.Linear(shape[0] * patch**2, dim)  # a convolution whose windows do not overlap
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size[0] // patch) * (size[1] // patch), dim))
-        self.blocks = nn.Sequential(*(Block(dim, heads, mlp_ratio * dim) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(AttentionBlock(dim, heads, mlp_ratio * dim) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(dim, EPS), nn.Linear(dim, classes)
         self.reset_parameters()
         if self.frozen:
@@ -134,3 +134,101 @@ class Vit(Task):
         z = torch.cat([self.cls_token.expand(len(z), -1, -1), z], 1) + self.pos_embed
         token: Tensor = self.norm(self.blocks(z))[:, 0]
         return token
+
+
+# ---- weights from files, by timm's or torchvision's names ------------------------------------------------------------
+
+TIMM = (
+    (r"patch_embed\.proj\.(weight|bias)", r"patch_embed.\1"),
+    (r"blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)", r"blocks.\1.\2.\3"),
+    (r"blocks\.(\d+)\.mlp\.(fc1|fc2)\.(weight|bias)", r"blocks.\1.\2.\3"),
+    (r"(cls_token|pos_embed|blocks\.\d+\.norm[12]\.(?:weight|bias)|norm\.(?:weight|bias))", r"\1"),
+)
+LAYER = r"encoder\.layers\.encoder_layer_(\d+)"
+TORCHVISION = (
+    (r"conv_proj\.(weight|bias)", r"patch_embed.\1"),
+    (r"class_token", r"cls_token"),
+    (r"encoder\.pos_embedding", r"pos_embed"),
+    (r"encoder\.ln\.(weight|bias)", r"norm.\1"),
+    (LAYER + r"\.ln_([12])\.(weight|bias)", r"blocks.\1.norm\2.\3"),
+    (LAYER + r"\.self_attention\.in_proj_(weight|bias)", r"blocks.\1.qkv.\2"),  # q, k and v below each other, as timm's
+    (LAYER + r"\.self_attention\.out_proj\.(weight|bias)", r"blocks.\1.proj.\2"),
+    (LAYER + r"\.mlp\.(?:0|linear_1)\.(weight|bias)", r"blocks.\1.fc1.\2"),
+    (LAYER + r"\.mlp\.(?:3|linear_2)\.(weight|bias)", r"blocks.\1.fc2.\2"),
+)
+HEADS = ("head", "heads", "head_dist", "pre_logits", "fc_norm")
+STEP = "set image, patch, dim, depth, heads and mlp_ratio to the file's, or checkpoint to another file"
+
+
+def pretrained(task: nn.Module, checkpoint: str) -> None:
+    """Copy all of a file's weights but its head's into a transformer with as many blocks of the same sizes.
+
+    Args:
+        task: with parameters named as `Vit` names them.
+        checkpoint: path of the file.
+
+    Raises:
+        ValueError: for no such file, one that cannot be read, or weights of another architecture.
+        ImportError: for a .safetensors file without the package safetensors.
+    """
+    name, path = type(task).__name__, Path(checkpoint)
+    found = renamed(read_weights(path, name))
+    own = {key: parameter for key, parameter in task.named_parameters() if not key.startswith("head.")}
+
+    def refuse(reason: str) -> NoReturn:
+        raise ValueError(f"{name}: checkpoint {str(path)!r} is of another architecture: {reason}; {STEP}")
+
+    for key in own:
+        if key not in found:
+            refuse(f"it lacks {key}")
+    for key in found:
+        if key not in own:
+            refuse(f"it has {key}, which is not here")
+    for key, parameter in own.items():
+        value = found[key].flatten(1) if key == "patch_embed.weight" else found[key]
+        if value.shape != parameter.shape:
+            refuse(f"{key} is {list(value.shape)}, here {list(parameter.shape)}")
+    with torch.no_grad():
+        for key, parameter in own.items():
+            parameter.copy_(found[key].view_as(parameter))
+
+
+def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
+    """The tensors of a file, without running what it may hold."""
+    if not path.is_file():
+        raise ValueError(
+            f"{name}: there is no checkpoint {str(path)!r}: save a model's state_dict there, such as that of timm's "
+            f"vit_small_patch16_224, or set checkpoint to null to train from nothing"
+        )
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors.torch import load_file  # not among flstudy's dependencies
+        except ImportError as error:
+            raise ImportError(f"{name}: reading {path} needs safetensors: pip install safetensors") from error
+        tensors: Mapping[str, Tensor] = load_file(path)
+        return tensors
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{name}: checkpoint {str(path)!r} holds no weights that can be read ({str(error).splitlines()[0]}); save "
+            f"a state_dict with torch.save"
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError(f"{name}: checkpoint {str(path)!r} must hold a state_dict, got {type(content).__name__}")
+    return content
+
+
+def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names of `Vit`, unknown ones by their own; without heads."""
+    table = TORCHVISION if any(key.startswith("encoder.") for key in tensors) else TIMM
+    found = {}
+    for key, value in tensors.items():
+        if key.partition(".")[0] in HEADS:
+            continue
+        matches = ((re.fullmatch(pattern, key), name) for pattern, name in table)
+        found[next((match.expand(name) for match, name in matches if match), key)] = value
+    return found

@@ -15,8 +15,7 @@ from flstudy.execution import TrainingContext
 from flstudy.execution.survey import Survey
 from flstudy.population import EvaluationIndex, ExampleStore
 from flstudy.tasks import Lstm, TaskFunction, initial_parameters
-from flstudy.tasks.recurrence import recurrence
-from flstudy.tasks.recurrent import LstmLayers
+from flstudy.tasks.recurrent import LstmLayers, recurrence
 
 from ..worlds import difference
 
@@ -75,7 +74,7 @@ def test_gradient_of_the_recurrence():
 
 
 def test_operators_say_the_truth_to_the_compiler():
-    from flstudy.tasks.recurrence import lstm_backward, lstm_forward
+    from flstudy.tasks.recurrent import lstm_backward, lstm_forward
 
     p, weight = random(2, 3, 4, 12), random(2, 12, 3, seed=1)
     tests = ("test_schema", "test_faketensor")
@@ -144,10 +143,10 @@ def test_bad_input_is_refused():
     for arguments, message in (
         (((3, 4), 5), r"Lstm: shape must be \(sequence length ≥ 1,\), got \(3, 4\); flatten"),
         (((0,), 5), r"Lstm: shape must be .*, got \(0,\)"),
-        (((4,), 0), "classes must be ≥ 1, got 0"),
-        (((4,), 5, 0), "embedding must be ≥ 1, got 0"),
-        (((4,), 5, 1, 0), "hidden must be ≥ 1, got 0"),
-        (((4,), 5, 1, 1, 0), "layers must be ≥ 1, got 0"),
+        (((4,), 0), r"classes must lie in \[1, inf\), got 0"),
+        (((4,), 5, 0), r"embedding must lie in \[1, inf\), got 0"),
+        (((4,), 5, 1, 0), r"hidden must lie in \[1, inf\), got 0"),
+        (((4,), 5, 1, 1, 0), r"layers must lie in \[1, inf\), got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             Lstm(*arguments)

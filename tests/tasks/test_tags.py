@@ -109,8 +109,8 @@ def test_labels_are_swapped_tag_by_tag():
             r"TagLogistic: inputs must be texts .* got shape \(3, 4\) and tokens 9; use",
         ),
         (lambda: TagLogistic((4,), 3, 0), r"TagLogistic: .* got shape \(4,\) and tokens 0; use Logistic"),
-        (lambda: TagLogistic((4,), 3, 9, loss="mse"), "TagLogistic: loss must be binary or softmax, got 'mse'"),
-        (lambda: TagLogistic((4,), 3, 9, top=0), "top must be ≥ 1, got 0"),
+        (lambda: TagLogistic((4,), 3, 9, loss="mse"), "TagLogistic: loss must be one of binary, softmax, got 'mse'"),
+        (lambda: TagLogistic((4,), 3, 9, top=0), r"top must lie in \[1, inf\), got 0"),
         (
             lambda: TagLogistic((4,), 3, 9)(torch.zeros(2, 4)),
             r"TagLogistic: inputs must be integer words \[B, T\], got",
