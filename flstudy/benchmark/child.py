@@ -27,7 +27,7 @@ NEVER = 10**9  # rounds between evaluations
 
 @dataclass(frozen=True)
 class Case:
-    """What a child measures."""
+    """The setting that a child measures."""
 
     workload: str
     executor: str  # one of EXECUTORS
@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Order:
+class TimedOrder:
     """Run whole windows for at least so many seconds and rounds."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Order:
 
 
 @dataclass
-class Block:
+class TimedBlock:
     """What an order led to. Seconds of the parts are sums over the block's rounds."""
 
     round_s: list[float] = field(default_factory=list)
@@ -63,7 +63,6 @@ class Block:
     peak_mib: float | None = None  # of the process beyond its imports, or of the GPU
     process_mib: float | None = None
     imports_mib: float | None = None
-    utilization: int | None = None  # per cent, of the GPU
 
 
 class Stopped(Exception):
@@ -90,7 +89,7 @@ class Pace:
         order = self.pipe.recv()
         if order is None:
             raise Stopped
-        self.order, self.block, self.count = order, Block(), 0
+        self.order, self.block, self.count = order, TimedBlock(), 0
         self.synchronize()
         self.start = self.last = time.perf_counter()
 
@@ -108,8 +107,6 @@ class Pace:
             return
         self.reset()
         if now - self.start >= self.order.seconds and self.count >= self.order.rounds:
-            if self.cuda:
-                self.block.utilization = utilization()
             self.synchronize()
             self.block.seconds = time.perf_counter() - self.start
             self.block.imports_mib, self.block.process_mib = self.imports, peak_mib()
@@ -270,11 +267,3 @@ def peak_mib() -> float | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def utilization() -> int | None:
-    """Of the GPU, in per cent; None without NVIDIA's library."""
-    try:
-        return int(torch.cuda.utilization())
-    except Exception:  # a missing module, library, permission or driver function: each has its own exception
-        return None

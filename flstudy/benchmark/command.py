@@ -1,17 +1,80 @@
-"""The command: measure all workloads, print tables, write JSON."""
+"""The command: its options, checked before anything heavy is imported; all workloads measured; tables and JSON."""
 
+import argparse
 import json
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from flstudy.benchmark import hardware, tables
-from flstudy.benchmark.options import Options, parse
+from flstudy.benchmark.workloads import EXECUTORS, WORKLOADS
+from flstudy.config.errors import nearest
+
+ACCELERATORS = ("auto", "cpu", "cuda")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure, and how long."""
+
+    workloads: tuple[str, ...]
+    executors: tuple[str, ...] | None  # None: those that make sense for each workload
+    threads: int
+    repeats: int
+    seconds: float
+    seeds: int | None  # None: the workload's
+    accelerator: str
+    precision: str
+    json: Path | None
+
+
+def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
+    """The options of a command line.
+
+    Raises:
+        ValueError: for an unknown name or a value outside its domain.
+    """
+    parser = argparse.ArgumentParser(
+        prog="flstudy bench", description="Time every executor beside a plain PyTorch loop, on standard workloads."
+    )
+    add, some = parser.add_argument, "some of {}; default: those that make sense for the workload"
+    add("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME", help=f"some of {', '.join(WORKLOADS)}")
+    add("--executors", nargs="+", metavar="NAME", help=some.format(", ".join(EXECUTORS)))
+    add("--threads", type=int, default=hardware.cores(), help="torch threads of every process; default: all cores")
+    add("--repeats", type=int, default=5, help="passes over all executors; figures are medians over them")
+    add("--seconds", type=float, default=0.4, help="length of one executor's turn in a pass, at least one round")
+    add("--seeds", type=int, help="seeds at once, instead of the workload's number")
+    add("--accelerator", default="auto", metavar="NAME", help=f"one of {', '.join(ACCELERATORS)}")
+    add("--precision", default="32-true", metavar="NAME", help=f"one of {', '.join(PRECISIONS)} (Lightning's names)")
+    add("--json", type=Path, metavar="FILE", help="write everything measured; '-' prints it instead of the tables")
+    given = parser.parse_args(arguments)
+    for kind, named, known in (
+        ("workload", given.workloads, tuple(WORKLOADS)),
+        ("executor", given.executors or (), EXECUTORS),
+        ("accelerator", [given.accelerator], ACCELERATORS),
+        ("precision", [given.precision], PRECISIONS),
+    ):
+        for name in named:
+            if name not in known:
+                raise ValueError(f"unknown {kind} {name!r}{nearest(name, known)}")
+    for kind in ("threads", "repeats", "seeds"):
+        value = getattr(given, kind)
+        if value is not None and value < 1:
+            raise ValueError(f"--{kind} must be ≥ 1, got {value}")
+    if not given.seconds > 0:
+        raise ValueError(f"--seconds must be > 0, got {given.seconds}")
+    if given.json is not None and str(given.json) != "-" and not given.json.absolute().parent.is_dir():
+        raise ValueError(f"--json: there is no folder {given.json.parent}; make it first")
+    given.workloads = tuple(dict.fromkeys(given.workloads))  # each once
+    given.executors = given.executors and tuple(name for name in EXECUTORS if name in given.executors)
+    return BenchOptions(**vars(given))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,62 +84,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ValueError: for what the user can mend.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse(given)
+    options = bench_options(given)
     device = hardware.device(options.accelerator)
     from flstudy.benchmark.measure import measure  # torch and lightning: after the options are known to be right
 
-    start, only_json = time.perf_counter(), str(options.json) == "-"
+    start, only_json, tty = time.perf_counter(), str(options.json) == "-", sys.stderr.isatty()
+    how = {name: value for name, value in asdict(options).items() if name in tables.SETTINGS}
     report: dict[str, Any] = {
         "schema": 1,
         "command": shlex.join(["flstudy", "bench", *given]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware.describe(device),
+        "hardware": hardware.machine(device),
         "versions": hardware.versions(),
-        "settings": settings(options, device),
-        "load": [hardware.load()],
+        "settings": {"device": device, **how},
+        "load": [hardware.busy()],
         "workloads": [],
     }
-    color = sys.stdout.isatty()
+
+    def progress(what: str, left: float | None) -> None:
+        """One line on stderr: what is being measured, the time so far, and what is left of the workload."""
+        elapsed, place = int(time.perf_counter() - start), len(report["workloads"]) + 1
+        ahead = "" if left is None else f", about {left:.0f} s to go"
+        text = f"[{elapsed // 60}:{elapsed % 60:02d}] workload {place} of {len(options.workloads)}, {what}{ahead}"
+        print(f"\r\x1b[K{text}" if tty else text, end="" if tty else "\n", file=sys.stderr, flush=True)
+
     if not only_json:
-        print(tables.heading(report), flush=True)
+        print(tables.head_lines(report), flush=True)
     with tempfile.TemporaryDirectory(prefix="flstudy-bench-", ignore_cleanup_errors=True) as cache:
-        for place, name in enumerate(options.workloads):
-            progress = Progress(start, place, len(options.workloads))
+        for name in options.workloads:
             report["workloads"].append(measure(name, options, device, cache, progress))
-            progress.done()
+            print("\r\x1b[K" if tty else "", end="", file=sys.stderr, flush=True)
             if not only_json:
-                print(tables.workload_table(report["workloads"][-1], color), flush=True)
-    report["load"].append(hardware.load())
+                print(tables.workload_table(report["workloads"][-1]), flush=True)
+    report["load"].append(hardware.busy())
     report["seconds"] = time.perf_counter() - start
     if only_json:
         print(json.dumps(report))
     else:
-        print(f"{tables.notes(report)}\n{report['seconds']:.0f} s; {report['command']}")
+        print(f"{tables.foot_lines(report)}\n{report['seconds']:.0f} s; {report['command']}")
         if options.json is not None:
-            Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
     return int(any("error" in row for workload in report["workloads"] for row in workload["rows"]))
-
-
-def settings(options: Options, device: str) -> dict[str, Any]:
-    """How was measured."""
-    names = ("threads", "repeats", "seconds", "seeds", "precision")
-    return {"device": device, **{name: getattr(options, name) for name in names}}
-
-
-class Progress:
-    """One line on stderr: what is being measured, the time so far, and what is left of the workload."""
-
-    def __init__(self, start: float, place: int, count: int) -> None:
-        self.start, self.place, self.count = start, place, count
-
-    def __call__(self, what: str, left: float | None) -> None:
-        elapsed = int(time.perf_counter() - self.start)
-        ahead = "" if left is None else f", about {left:.0f} s to go"
-        text = f"[{elapsed // 60}:{elapsed % 60:02d}] workload {self.place + 1} of {self.count}, {what}{ahead}"
-        tty = sys.stderr.isatty()
-        print(f"\r\x1b[K{text}" if tty else text, end="" if tty else "\n", file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        """End the line."""
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -18,9 +18,11 @@ from flstudy.registry import named
 from flstudy.reporting.report import terminal
 from flstudy.reporting.tables import NOTHING, Cells
 
+MORE = ("Bits /\nFedAvg's", "Optimizer\nbytes", "Model +\noptimizer / n", "Gradients")
 
-class Cost(NamedTuple):
-    """Of one round, per device that takes part."""
+
+class RoundCost(NamedTuple):
+    """The cost of one round per device that takes part."""
 
     down: float  # numbers that it receives, in units of the model's n
     up: float  # that it sends
@@ -33,9 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, play a round of every method, print a table."""
     parser = ArgumentParser(prog="flstudy costs", description=__doc__.split("\n\n")[0].split(": ")[1])
     parser.add_argument("config", type=Path, help="Whose world and task are taken, such as tune_configs/quick.yaml.")
-    parser.add_argument(
-        "--algorithms", nargs="+", default=[], help="Only these; default: those that the config searches."
-    )
+    parser.add_argument("--algorithms", nargs="+", default=[], help="Only these; default: those that are searched.")
     given = parser.parse_args(list(arguments))
     config = load(given.config, command="tune")
     searched = (config.study.search.get("algorithm") or {}).get("choice") or [config.flat()["algorithm"]]
@@ -43,11 +43,11 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         if name not in named(Algorithm):
             raise ConfigError(f"unknown algorithm {name!r}{nearest(name, list(named(Algorithm)))}")
-    terminal().print(table({name: cost(config, name) for name in names}).rich())
+    terminal().print(costs_table({name: round_cost(config, name) for name in names}).rich())
     return 0
 
 
-def cost(config: Config, name: str) -> Cost:
+def round_cost(config: Config, name: str) -> RoundCost:
     """What a round of a method costs in a config's world, with the values that the config's presets give it."""
     records: list[Record] = []
 
@@ -66,10 +66,10 @@ def cost(config: Config, name: str) -> Cost:
     if algorithm.asks == "gradient":
         gradients += float(jobs.per_epoch[0].double().mean())
     down, up = (metrics[f"traffic/{way}_bytes"][0] / size for way in ("down", "up"))
-    return Cost(down, up, device_memory(algorithm, layout), layout.n, gradients)
+    return RoundCost(down, up, device_memory(algorithm, layout), layout.n, gradients)
 
 
-def table(found: dict[str, Cost]) -> Cells:
+def costs_table(found: dict[str, RoundCost]) -> Cells:
     """A line per method; communication beside FedAvg's two models."""
     rows = tuple(
         (
@@ -86,15 +86,7 @@ def table(found: dict[str, Cost]) -> Cells:
     n = next(iter(found.values())).n
     return Cells(
         title=f"A round of a device, n = {n:,} parameters",
-        header=(
-            "Algorithm",
-            "Down / n",
-            "Up / n",
-            "Bits /\nFedAvg's",
-            "Optimizer\nbytes",
-            "Model +\noptimizer / n",
-            "Gradients",
-        ),
+        header=("Algorithm", "Down / n", "Up / n", *MORE),
         rows=rows,
         words=frozenset({0}),
     )

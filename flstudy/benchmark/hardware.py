@@ -1,13 +1,16 @@
-"""On what was measured."""
+"""The machine and the packages that were measured."""
 
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flstudy.benchmark.options import cores
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device(accelerator: str) -> str:
@@ -26,7 +29,7 @@ def device(accelerator: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def describe(device: str) -> dict[str, Any]:
+def machine(device: str) -> dict[str, Any]:
     """Names of CPU and GPU, and cores that may be used."""
     gpu = None
     if device == "cuda":
@@ -49,15 +52,10 @@ def versions() -> dict[str, str]:
     """Of Python and the packages that matter for speed."""
     from flstudy import __version__
 
-    found = {"python": platform.python_version(), "flstudy": __version__}
-    for package in ("torch", "lightning", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # lightning's two parts can be installed alone
-            found[package] = "unknown"
-    return found
+    packages = {name: version(name) for name in ("torch", "lightning", "numpy")}
+    return {"python": platform.python_version(), "flstudy": __version__, **packages}
 
 
-def load() -> float | None:
+def busy() -> float | None:
     """Average number of busy processes over the last minute; None where the system does not say."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

@@ -17,8 +17,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from flstudy.benchmark.child import Block, Case, Order, serve
-from flstudy.benchmark.options import Options
+from flstudy.benchmark.child import Case, TimedBlock, TimedOrder, serve
+from flstudy.benchmark.command import BenchOptions
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
 
 EVALUATE_EVERY = 10
@@ -41,24 +41,24 @@ class Child:
 
     def __init__(self, context: BaseContext, case: Case) -> None:
         self.case, self.error = case, ""
-        self.blocks: list[Block] = []
-        self.warm = self.evaluated = Block()
+        self.blocks: list[TimedBlock] = []
+        self.warm = self.evaluated = TimedBlock()
         self.pipe, theirs = multiprocessing.Pipe()
         self.process: BaseProcess = context.Process(target=serve, args=(theirs, case), daemon=False)  # type: ignore
         self.process.start()
         theirs.close()
 
-    def ask(self, order: Order) -> Block:
+    def ask(self, order: TimedOrder) -> TimedBlock:
         """Its answer; an empty one, and an error from then on, if it fails."""
         if not self.error:
             try:
                 self.pipe.send(order)
                 answer = self.listen()
-                assert isinstance(answer, Block)
+                assert isinstance(answer, TimedBlock)
                 return answer
             except (ChildError, OSError) as error:
                 self.error = str(error)
-        return Block()
+        return TimedBlock()
 
     def ready(self) -> None:
         """Wait until it has built everything."""
@@ -104,7 +104,7 @@ def context() -> BaseContext:
     return found
 
 
-def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
+def cases(name: str, options: BenchOptions, device: str, cache: str) -> list[Case]:
     """What to measure on a workload, by executor and number of threads."""
     workload, found = WORKLOADS[name], []
     for executor in options.executors or workload.executors:
@@ -119,7 +119,7 @@ def cases(name: str, options: Options, device: str, cache: str) -> list[Case]:
     return found
 
 
-def measure(name: str, options: Options, device: str, cache: str, say: Say) -> dict[str, Any]:
+def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say) -> dict[str, Any]:
     """All executors on one workload, as plain data; ``cache`` is a folder for torch's compiler."""
     workload, children = WORKLOADS[name], list[Child]()
     start = time.perf_counter()
@@ -130,9 +130,9 @@ def measure(name: str, options: Options, device: str, cache: str, say: Say) -> d
             children[-1].ready()
             if not children[-1].error:
                 say(f"{name}: warming {case.executor}", None)
-            children[-1].warm = children[-1].ask(Order(0.0, 1))
+            children[-1].warm = children[-1].ask(TimedOrder(0.0, 1))
             if children[-1].warm.seconds < SLOW_S or case.executor == "compiled":
-                again = children[-1].ask(Order(0.0, WARM - 1))
+                again = children[-1].ask(TimedOrder(0.0, WARM - 1))
                 children[-1].warm.round_s += again.round_s
                 children[-1].warm.seconds += again.seconds
         once = slower(children)
@@ -143,11 +143,11 @@ def measure(name: str, options: Options, device: str, cache: str, say: Say) -> d
             for child in children if repeat % 2 == 0 else reversed(children):
                 if repeat and child in once:
                     continue
-                child.blocks.append(child.ask(Order(options.seconds)))
+                child.blocks.append(child.ask(TimedOrder(options.seconds)))
         say(f"{name}: evaluation", None)
         for child in children:
             if child.case.executor != "plain":
-                child.evaluated = child.ask(Order(0.0, evaluate=True))
+                child.evaluated = child.ask(TimedOrder(0.0, evaluate=True))
     finally:
         for child in children:
             child.end()
@@ -197,7 +197,6 @@ def row(child: Child) -> dict[str, Any]:
         "peak_mib": last.peak_mib,
         "process_mib": last.process_mib,
         "imports_mib": last.imports_mib,
-        "gpu_utilization": max((block.utilization for block in blocks if block.utilization is not None), default=None),
         "warm_s": child.warm.seconds,
         "compile_s": max(child.warm.seconds - len(child.warm.round_s) / rate, 0.0),
         "evaluation_s": evaluation if child.evaluated.round_s else None,

@@ -19,7 +19,7 @@ PRECISIONS = {  # Lightning's names: (dtype of the parameters, dtype of autocast
 }
 
 
-class Done(NamedTuple):
+class PlainRound(NamedTuple):
     """What a round of the plain loop did."""
 
     fit_s: float  # seconds of the local fits
@@ -53,7 +53,7 @@ class PlainLoop:
         """Back to the initial model."""
         self.model.load_state_dict(self.initial)
 
-    def round(self, cohort: Cohort) -> Done:
+    def round(self, cohort: Cohort) -> PlainRound:
         """One round of the cohort's first replica."""
         start = time.perf_counter()
         models, steps = [], []
@@ -68,7 +68,7 @@ class PlainLoop:
         with torch.no_grad():
             for parameter, parts in zip(self.model.parameters(), zip(*models, strict=True), strict=True):
                 parameter.copy_(torch.tensordot(weights, torch.stack(parts), 1))
-        return Done(fitted - start, time.perf_counter() - fitted, steps)
+        return PlainRound(fitted - start, time.perf_counter() - fitted, steps)
 
     def fit(self, model: nn.Module, cohort: Cohort, job: int) -> int:
         """Train one client's model; returns the steps done."""

@@ -52,45 +52,25 @@ class Workload:
     plain: "Callable[[], PlainModel] | None" = None
 
 
-def mlp_task() -> "L.LightningModule":
-    """60-64-10: FLASH's model for Synthetic."""
-    import torch
+def seeded(name: str, *sizes: Any, **more: Any) -> "Callable[[], L.LightningModule]":
+    """Builds a task of flstudy, with the same parameters in every process."""
 
-    from flstudy.tasks import Mlp
+    def build() -> "L.LightningModule":
+        import torch
 
-    torch.manual_seed(0)
-    return Mlp((60,), 10, hidden=64)
+        from flstudy import tasks
 
+        torch.manual_seed(0)
+        task: L.LightningModule = getattr(tasks, name)(*sizes, **more)
+        return task
 
-def cnn_task() -> "L.LightningModule":
-    """The EMNIST model of Reddi et al. 2021 without its dropout."""
-    import torch
-
-    from flstudy.tasks import Cnn
-
-    torch.manual_seed(0)
-    return Cnn((1, 28, 28), 62)
-
-
-def lstm_task() -> "L.LightningModule":
-    """Next character, 8-32-90."""
-    import torch
-
-    from flstudy import tasks
-
-    if not hasattr(tasks, "Lstm"):
-        raise ValueError("workload lstm: flstudy.tasks has no Lstm; leave lstm out of --workloads")
-    torch.manual_seed(0)
-    lstm: L.LightningModule = tasks.Lstm(shape=(20,), classes=90, embedding=8, hidden=32)
-    return lstm
+    return build
 
 
 def lstm_plain() -> "PlainModel":
     """The same model with ``torch.nn.LSTM``, whose steps over the sequence are one fused call."""
     import torch
     from torch import Tensor, nn
-
-    lstm_task()  # beside which task? it says so if there is none
 
     class NextCharacter(nn.Module):
         def __init__(self) -> None:
@@ -155,24 +135,24 @@ def fedavg(**changes: Any) -> "Callable[[], Algorithm]":
     return build
 
 
-_MLP = random_examples((60,), 10, 700, batch_size=10, steps=40)
-_CNN = random_examples((1, 28, 28), 62, 350, batch_size=20, steps=10)
+_MLP = seeded("Mlp", (60,), 10, hidden=64)  # FLASH's model for Synthetic
+_ROWS = random_examples((60,), 10, 700, batch_size=10, steps=40)
 WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload(
             name="mlp",
             sentence="MLP 60-64-10, 10 of 30 clients × 40 steps of batch 10, FedAvg, 1 seed",
-            task=mlp_task,
-            population=_MLP,
+            task=_MLP,
+            population=_ROWS,
             algorithm=fedavg(),
             plain_threads="both",
         ),
         Workload(
             name="mlp10",
             sentence="the same MLP with 10 seeds at once (plain loop: 1 seed)",
-            task=mlp_task,
-            population=_MLP,
+            task=_MLP,
+            population=_ROWS,
             algorithm=fedavg(),
             seeds=10,
             threads="all",
@@ -181,7 +161,7 @@ WORKLOADS = {
         Workload(
             name="synthetic",
             sentence="Synthetic(0.5, 0.5), ragged sizes, ≤ 8 epochs of batch 10, early stopping γ 0.05, MLP",
-            task=mlp_task,
+            task=_MLP,
             population=synthetic,
             algorithm=fedavg(gamma=0.05),
             executors=BRIEF,
@@ -190,8 +170,8 @@ WORKLOADS = {
         Workload(
             name="cnn",
             sentence="CNN 1×28×28, 62 classes, 10 of 30 clients × 10 steps of batch 20, FedAvg, 1 seed",
-            task=cnn_task,
-            population=_CNN,
+            task=seeded("Cnn", (1, 28, 28), 62),  # the EMNIST model of Reddi et al. 2021 without its dropout
+            population=random_examples((1, 28, 28), 62, 350, batch_size=20, steps=10),
             algorithm=fedavg(),
             executors=("plain", "threads", "vectorized"),
             threads="all",
@@ -200,7 +180,7 @@ WORKLOADS = {
         Workload(
             name="lstm",
             sentence="next character, LSTM 8-32-90, length 20, 10 of 30 clients × 10 steps of batch 4",
-            task=lstm_task,
+            task=seeded("Lstm", shape=(20,), classes=90, embedding=8, hidden=32),
             population=characters,
             algorithm=fedavg(),
             executors=BRIEF,

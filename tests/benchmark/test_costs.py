@@ -7,7 +7,7 @@ import torch
 
 from flstudy.algorithms import FedAda2, JointAdaptivity, Layout
 from flstudy.algorithms.parts.algorithm import device_memory
-from flstudy.benchmark.costs import cost, main, table
+from flstudy.benchmark.costs import costs_table, main, round_cost
 from flstudy.config.config import load
 from flstudy.tasks import Cnn
 
@@ -25,14 +25,14 @@ TABLE_2 = {  # communication in units of d, and memory of the device's optimizer
 
 @pytest.mark.parametrize("name", TABLE_2)
 def test_table_2(name):
-    found = cost(load(QUICK, command="tune"), name)
+    found = round_cost(load(QUICK, command="tune"), name)
     sent, kept = TABLE_2[name]
     assert found.down + found.up == pytest.approx(sent, rel=1e-3)  # a message may have a few single numbers
     if kept is not None:
         assert found.memory == kept * 4 * found.n
     else:
         assert 0 < found.memory < 0.1 * 4 * found.n  # the lengths of the axes, and vectors in full
-    plain = cost(load(QUICK, command="tune"), "FedAvg").gradients
+    plain = round_cost(load(QUICK, command="tune"), "FedAvg").gradients
     assert found.gradients == plain if "Mime" not in name else found.gradients > plain
 
 
@@ -42,7 +42,7 @@ def test_the_command(capsys):
     assert [line.split()[:5] for line in lines if "Mime" in line] == [["Mime", "3", "2", "2.5", "–"]]
     with pytest.raises(ValueError, match=r"unknown algorithm 'Mim': did you mean 'Mime'\?"):
         main([str(QUICK), "--algorithms", "Mim"])
-    assert table({"FedAvg": cost(load(QUICK, command="tune"), "FedAvg")}).rows[0][3] == "1"
+    assert costs_table({"FedAvg": round_cost(load(QUICK, command="tune"), "FedAvg")}).rows[0][3] == "1"
 
 
 def test_sm3_keeps_the_lengths_of_the_axes_of_a_convolution_and_vectors_in_full():

@@ -37,9 +37,10 @@ STUDY = {
         },
         "presets": {"FedAvg": {"lr": 0.5}, "FedYogi": {"lr": 0.2}, "Flash": {"lr": 0.1, "tau": 0.01}},
         "sampler": "RandomSearch",
+        "concurrent": 1,  # a second worker would import more than it trains
     },
 }
-GRID = {"trials": 2, "search": {"population.epochs": {"choice": [1, 2]}}, "sampler": "GridSearch"}
+GRID = {"trials": 2, "search": {"population.epochs": {"choice": [1, 2]}}, "sampler": "GridSearch", "concurrent": 1}
 SESSIONS = {
     **STUDY,
     "population": {
@@ -56,6 +57,7 @@ SESSIONS = {
         "objective": {"metric": "valid/initial_accuracy"},
         "search": {"algorithm": {"choice": ["FedAvg", "Scaffold"]}, "algorithm.lr": {"loguniform": [0.01, 1.0]}},
         "sampler": "RandomSearch",
+        "concurrent": 1,  # a second worker would import more than it trains
     },
 }
 ABLATION = {**STUDY, "study": GRID}
