@@ -88,7 +88,7 @@ def paper(tmp_path):
 
 
 @pytest.mark.end_to_end
-def test_sessions_beside_each_other(tmp_path, monkeypatch):
+def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     folder = tmp_path / "configs" / "dynamic"
     folder.mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(SESSIONS))
@@ -129,7 +129,7 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch):
 
 
 @pytest.mark.end_to_end
-def test_a_small_paper(paper, tmp_path, monkeypatch, capsys):
+def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "small", "--configs", "configs"]
     assert main(arguments) == 0
