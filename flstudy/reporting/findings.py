@@ -1,9 +1,9 @@
 """A study as the sections of its report see it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from flstudy.reporting.ranking import Ranking, rank
 from flstudy.study import StudyResults
@@ -13,16 +13,6 @@ TUNING_SPENDS = (
     "which is not counted here."
 )
 Analysis = TypeVar("Analysis")
-
-
-class OfAlgorithm(Protocol):
-    """A finding about one algorithm."""
-
-    @property
-    def algorithm(self) -> str: ...
-
-
-AboutAlgorithm = TypeVar("AboutAlgorithm", bound=OfAlgorithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +38,3 @@ class Findings:
         ranked = [row.trial.algorithm for row in self.ranking.rows]
         names = dict.fromkeys([*ranked, *(trial.algorithm for trial in self.results.searched)])
         return {name: place for place, name in enumerate(names)}
-
-    def by_place(self, found: Iterable[AboutAlgorithm]) -> tuple[AboutAlgorithm, ...]:
-        """Findings about one algorithm each, in the order of the ranking."""
-        return tuple(sorted(found, key=lambda one: self.places.get(one.algorithm, len(self.places))))

@@ -18,7 +18,7 @@ REASONS_SHOWN = 3
 
 
 class DriftEffect(NamedTuple):
-    """One drift as one trial lived through it; each array is [S], NaN where it cannot be told."""
+    """One drift as one trial lived through it; each array is [S], NaN where it is not known."""
 
     round: int
     label: str
@@ -29,7 +29,7 @@ class DriftEffect(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankedTrial:
-    """The best trial of one algorithm, with the curves of who speaks for it."""
+    """The best trial of one algorithm, with the curves of its confirmation if it has one."""
 
     best: BestTrial
     gap: float  # what the search's seeds promised beyond the new ones, in the objective's direction; NaN without these
@@ -48,12 +48,12 @@ class RankedTrial:
 
     @property
     def confirmation(self) -> Trial | None:
-        """The same configuration on new seeds, which then speaks for it."""
+        """The same configuration on new seeds."""
         return self.best.confirmation
 
     @property
     def speaker(self) -> Trial:
-        """Whose curves these are."""
+        """The trial whose curves these are."""
         return self.best.speaker
 
     @property

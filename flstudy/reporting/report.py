@@ -14,7 +14,6 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.page import write_page
 from flstudy.reporting.section import Content, every_section, from_here
 from flstudy.reporting.style import to_png
 from flstudy.reporting.tables import Cells, write_latex
@@ -129,7 +128,7 @@ def _write(
     blocks += [f"{purpose}:\n\n```sh\n{command}\n```" for purpose, command in commands]
     try:
         folder.mkdir(exist_ok=True)
-        for stale in folder.glob("*.png"):  # one of an earlier report would tell of other trials
+        for stale in folder.glob("*.png"):  # one of an earlier report shows other trials
             stale.unlink()
         for name, picture in exports.items():
             to_png(picture.figure, folder / name)
@@ -148,6 +147,18 @@ def _values(contents: Iterable[Content]) -> dict[str, Any]:
     """All sections' values as JSON can hold them: arrays as lists; NaN and infinity, which JSON lacks, as None."""
     values = {name: value for content in contents for name, value in content.values.items()}
     return dict(without_nan(json.loads(json.dumps(values, default=lambda value: value.tolist()))))
+
+
+def write_page(path: Path, title: str, facts: Mapping[str, str], contents: Sequence[Content]) -> Path:
+    """Renders the page, one file that needs nothing but itself, on a screen or on paper; `facts` stand below its title.
+    Every text is escaped, only figures are not."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader, undefined = FileSystemLoader(Path(__file__).parent), StrictUndefined
+    page = Environment(loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True)
+    text = page.get_template("report.html.j2").render(title=title, facts=facts, sections=contents)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def write_best(results: StudyResults) -> dict[str, Path]:

@@ -77,7 +77,7 @@ class Content:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower())
 
 
-class Section(ABC):
+class ReportSection(ABC):
     """A part of every report."""
 
     order: ClassVar[int]
@@ -99,9 +99,9 @@ def from_here(path: Path) -> str:
 
 
 @functools.cache
-def every_section() -> tuple[Section, ...]:
+def every_section() -> tuple[ReportSection, ...]:
     """One of each kind in sections/, in their order."""
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
-    kinds = [kind for kind in Section.__subclasses__() if kind.__module__.startswith(f"{folder.__name__}.")]
+    kinds = [kind for kind in ReportSection.__subclasses__() if kind.__module__.startswith(f"{folder.__name__}.")]
     return tuple(kind() for kind in sorted(kinds, key=lambda kind: kind.order))

@@ -61,14 +61,7 @@ def scale_of(metric: str) -> tuple[int, str]:
 
 
 def draw_mean(
-    axes: Axes,
-    x: NDArray[Any],
-    values: NDArray[np.float64],
-    place: int,
-    label: str,
-    *,
-    band: bool = False,
-    **look: Any,
+    axes: Axes, x: NDArray[Any], values: NDArray[np.float64], place: int, label: str, *, band: bool = False, **look: Any
 ) -> None:
     """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted."""
     mean = values.mean(0)

@@ -172,7 +172,7 @@ def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folde
     return f"![{title}]({path.name})"
 
 
-def round_cost(bandwidth: float) -> tuple[float, float]:
+def svhn_round_cost(bandwidth: float) -> tuple[float, float]:
     """Seconds and joules of one round of the paper's SVHN network in a cell of so many Hz."""
     cell = Wireless(bandwidth=bandwidth, complexity=PHI)
     bits = 32.0 * SVHN
@@ -191,7 +191,7 @@ def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequen
         rounds: that each start needs, its own extra rounds included.
         bandwidths: MHz.
     """
-    each = np.array([round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
+    each = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
     figure = new_figure(3.4)
     for panel, (heading, scale) in enumerate((("Latency (s)", 1.0), ("Energy (kJ)", 1e-3))):
         axes = figure.add_subplot(1, 2, panel + 1)

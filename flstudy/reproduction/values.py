@@ -1,4 +1,4 @@
-"""Who speaks for an algorithm in a reproduction, and its values beside the paper's."""
+"""The best trials of a reproduction's studies, and their values beside the paper's."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from flstudy.reporting import write_report
-from flstudy.reporting.page import write_page
+from flstudy.reporting.report import write_page
 from flstudy.reporting.section import Content
 from flstudy.reporting.tables import Cells
 

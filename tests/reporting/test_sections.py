@@ -14,12 +14,12 @@ from flstudy.study import load_study
 OWN = """
 from matplotlib.figure import Figure
 
-from flstudy.reporting.section import Content, Section, pictures
+from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import new_figure
 from flstudy.reporting.tables import Cells
 
 
-class OwnSection(Section):
+class OwnSection(ReportSection):
     order = 45
 
     def of_study(self, found):
@@ -38,7 +38,7 @@ def own_section(tmp_path, monkeypatch):
     monkeypatch.setattr(sections.folder, "__path__", [*sections.folder.__path__, str(tmp_path / "parts")])
     sections.every_section.cache_clear()
     yield
-    kinds = [kind for kind in sections.Section.__subclasses__() if kind.__name__ == "OwnSection"]
+    kinds = [kind for kind in sections.ReportSection.__subclasses__() if kind.__name__ == "OwnSection"]
     for kind in kinds:
         kind.__module__ = "gone"
     sections.every_section.cache_clear()

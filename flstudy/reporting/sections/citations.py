@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from flstudy.reporting.citations import Citation, bibtex, citations, names_used
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Listing, Section
+from flstudy.reporting.section import Content, Listing, ReportSection
 from flstudy.reporting.sections.sensitivity import sensitivities
 from flstudy.reporting.tables import Cells
 
 
-class CitationSection(Section):
+class CitationSection(ReportSection):
     """The works behind what was used, on the page and as citations.bib."""
 
     order = 120

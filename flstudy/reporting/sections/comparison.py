@@ -17,7 +17,7 @@ import numpy as np
 from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Floats
-from flstudy.reporting.section import Content, Section, present
+from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.tables import NOTHING, Cells, finite_mean, format_difference
 from flstudy.study import StudyResults, Trial
 
@@ -66,7 +66,7 @@ class StudyComparison:
         return {"metric": self.metric, "values": self.values, "pairs": pairs, "notes": self.notes}
 
 
-class ComparisonSection(Section):
+class ComparisonSection(ReportSection):
     """Differences between the best trials, with what chance explains of them."""
 
     order = 30

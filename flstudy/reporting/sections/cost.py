@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flstudy.reporting.findings import TUNING_SPENDS, Findings
-from flstudy.reporting.section import Content, Section
+from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
 from flstudy.study.records import curve, read_records
@@ -18,7 +18,7 @@ TIMES, TRAFFIC = ("time/round_s", "time/evaluation_s"), ("traffic/down_bytes", "
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmCost:
-    """Of one algorithm; NaN where nothing tells."""
+    """Of one algorithm; NaN where it is not recorded."""
 
     algorithm: str
     trials: int  # of the search
@@ -32,14 +32,14 @@ class AlgorithmCost:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCost:
-    """Of one trial; NaN where nothing tells."""
+    """Of one trial; NaN where it is not recorded."""
 
     hours: float
     bits: float  # mean over seeds
     joules: float  # mean over seeds
 
 
-class CostSection(Section):
+class CostSection(ReportSection):
     """What each algorithm was given."""
 
     order = 90
@@ -64,7 +64,7 @@ def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
     spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
     speakers = {row.algorithm: row.speaker for row in found.ranking.rows}
     costs = []
-    for algorithm in dict.fromkeys(trial.algorithm for trial in results.trials):
+    for algorithm in found.places:
         trials = [trial for trial in results.trials if trial.algorithm == algorithm]
         each = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
         costs.append(
@@ -79,7 +79,7 @@ def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
                 run_bits=spent[speakers[algorithm].number].bits if algorithm in speakers else math.nan,
             )
         )
-    return found.by_place(costs)
+    return tuple(costs)
 
 
 def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Ranking
-from flstudy.reporting.section import Content, Picture, Section
+from flstudy.reporting.section import Content, Picture, ReportSection
 from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_figure
 from flstudy.reporting.tables import mean_and_spread
 from flstudy.study.results import WorldEvent
@@ -18,7 +18,7 @@ LINE = 14  # points from one row of labels to the next
 ROOMY = 9  # legend entries that still fit with two lines each
 
 
-class CurvesSection(Section):
+class CurvesSection(ReportSection):
     """The curves on the page, and as curves.png beside the summary."""
 
     order = 40

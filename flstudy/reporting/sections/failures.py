@@ -2,14 +2,14 @@
 
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import failure_reason
-from flstudy.reporting.section import Content, Section, present
+from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.tables import Cells
 from flstudy.study import Status, StudyResults, Trial
 
 RESTARTED = "its worker was lost; it went on from its snapshot"
 
 
-class FailureSection(Section):
+class FailureSection(ReportSection):
     """Trials that failed, and those that took more than one start."""
 
     order = 100

@@ -7,13 +7,13 @@ from importlib import metadata
 import yaml
 
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Listing, Section, from_here
+from flstudy.reporting.section import Content, Listing, ReportSection, from_here
 
 TOOLS = ("flstudy", "torch", "lightning", "ray", "optuna", "mlflow", "scipy", "numpy")
 NAME, TITLE = "How it was made", "How can this be made again?"
 
 
-class OriginSection(Section):
+class OriginSection(ReportSection):
     """Versions, commands and the config."""
 
     order = 110

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flstudy.config import Objective
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Section, pictures
+from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import GREY, colour, finish, marker, new_figure, scale_of
 from flstudy.reporting.tables import Cells, chosen_values, format_value, metric_label
 from flstudy.study import StudyResults, Trial
@@ -33,7 +33,7 @@ class Front:
         return tuple(sorted(found, key=lambda trial: sign * trial.values[0]))
 
 
-class ParetoSection(Section):
+class ParetoSection(ReportSection):
     """What is gained in one objective for what is paid in another."""
 
     order = 80

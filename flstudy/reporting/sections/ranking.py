@@ -7,7 +7,7 @@ import numpy as np
 from flstudy.metrics.sessions import initial_accuracy
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Floats, RankedTrial, Ranking
-from flstudy.reporting.section import Content, Section, present
+from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.sections.cost import algorithm_costs, budget_cells, budget_notes
 from flstudy.reporting.tables import (
     NOTHING,
@@ -24,7 +24,7 @@ FIRST = 10  # rounds of a session whose accuracy is averaged (device sessions, T
 SESSIONS = 8  # columns
 
 
-class RankingSection(Section):
+class RankingSection(ReportSection):
     """The main table of a study."""
 
     order = 20

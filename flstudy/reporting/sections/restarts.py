@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Floats
-from flstudy.reporting.section import Content, Picture, Section, pictures
+from flstudy.reporting.section import Content, Picture, ReportSection, pictures
 from flstudy.reporting.style import COLOURS, GREY, colour, draw_mean, finish, legend_beside, mark_events, new_figure
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
@@ -53,7 +53,7 @@ class NamedRun(NamedTuple):
     trial: Trial
 
 
-class RestartSection(Section):
+class RestartSection(ReportSection):
     """Only where a best trial has such a controller."""
 
     order = 50

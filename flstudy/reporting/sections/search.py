@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Section, pictures
+from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import GREY, colour, dashes, finish, legend_beside, marker, new_figure, scale_of
 from flstudy.study import Domain, Space, StudyResults, Trial
 from flstudy.study.best import ranked
@@ -23,7 +23,7 @@ MAP = colormaps["cividis_r"]  # dark is good; told apart with any colour vision,
 TICKS = 5
 
 
-class SearchSection(Section):
+class SearchSection(ReportSection):
     """Figures of the search."""
 
     order = 70

@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Section, pictures, present
+from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.sections.search import place_in, searched_domains, varied_keys
 from flstudy.reporting.style import colour, finish, new_figure, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_value, percent_sign
 from flstudy.study import Domain, Status, StudyResults, Trial
 
-LEAST_WHOLE = 4  # trials, of which a median and a quarter can be told
+LEAST_WHOLE = 4  # trials that a median and a quarter need
 LEAST_TRIALS = 8  # for importances
 WORST = 0.25  # quantile on the bad side that stands for a badly tuned trial
 METHOD = "PED-ANOVA"
@@ -60,7 +60,7 @@ class Sensitivity:
         return self.counts.get(Status.DIVERGED, 0) / ended if ended else math.nan
 
 
-class SensitivitySection(Section):
+class SensitivitySection(ReportSection):
     """How easy each algorithm is to tune."""
 
     order = 60
@@ -125,7 +125,7 @@ def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
 def _importances(
     results: StudyResults, trials: Sequence[Trial], known: Mapping[str, Domain]
 ) -> tuple[dict[str, float], str | None]:
-    """Importance by key, and why there are none. Diverged trials count as the worst: they tell where not to go."""
+    """Importance by key, and why there are none. Diverged trials count as the worst."""
     counted = [trial for trial in trials if results.eligible(trial) or trial.status is Status.DIVERGED]
     finite = [results.value_of(trial) for trial in trials if results.eligible(trial)]
     algorithm = trials[0].algorithm

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Section, from_here, pictures, present
+from flstudy.reporting.section import Content, ReportSection, from_here, pictures, present
 from flstudy.reporting.sections.comparison import (
     LEVEL,
     StudyComparison,
@@ -51,7 +51,7 @@ class Standings:
     notes: tuple[str, ...]
 
 
-class StandingsSection(Section):
+class StandingsSection(ReportSection):
     """What came out over all studies, and in each."""
 
     order = 15

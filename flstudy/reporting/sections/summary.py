@@ -6,7 +6,7 @@ from typing import Any
 
 from flstudy.reporting.citations import class_name
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.section import Content, Section
+from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
 from flstudy.reporting.sections.cost import algorithm_costs, budget_notes, format_hours
 from flstudy.reporting.tables import mean_and_spread, plural
@@ -14,7 +14,7 @@ from flstudy.reporting.tables import mean_and_spread, plural
 SHOWN = 3  # algorithms
 
 
-class SummarySection(Section):
+class SummarySection(ReportSection):
     """The page's heading, and the first that is read below it."""
 
     order = 10

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Floats
-from flstudy.reporting.section import Content, Section, pictures, present
+from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_figure, scale_of
 from flstudy.reporting.tables import Cells, mean_and_spread
 
@@ -51,7 +51,7 @@ class Traffic:
     unit: str  # what one round of FedAvg was taken for
 
 
-class TrafficSection(Section):
+class TrafficSection(ReportSection):
     """Accuracy against what was sent for it, where the algorithms do not send the same."""
 
     order = 95
@@ -76,7 +76,7 @@ class TrafficSection(Section):
 
 
 def traffic_of(found: Findings) -> Traffic | None:
-    """None where nothing tells what was sent, or where all algorithms send the same, so that rounds say it."""
+    """None where it is not recorded, or where all algorithms send the same, so that the curves by round show it."""
     results, rows = found.results, found.ranking.rows
     metric = found.ranking.accuracy_metric
     if not any(row.rounds.size for row in rows):
