@@ -124,9 +124,9 @@ def train(command: str, arguments: list[str]) -> int:
         raise ConfigError(
             f"{path} has nothing to search: give study.search, such as {{algorithm.lr: {{loguniform: [1e-3, 1]}}}}"
         )
-    from flstudy.tuning.study import run_study
+    from flstudy.tuning.driver import run_study
 
-    return run_study(config, resume=resume, known=source, as_json=flags["--json"])
+    return run_study(config, resume=resume, import_from=source, as_json=flags["--json"])
 
 
 def resumed(arguments: list[str]) -> Path | None:

@@ -51,8 +51,8 @@ ROOTS = {
         *("flstudy.controllers", "Schedule", "schedules"),
         "How the devices' learning rate falls within a session; null: it does not.",
     ),
-    "study.sampler": Root("flstudy.config.sections", "Sampler", "samplers", default="Tpe"),
-    "study.scheduler": Root("flstudy.config.sections", "Scheduler", "schedulers"),
+    "study.sampler": Root("flstudy.tuning", "Sampler", "samplers", default="Tpe"),
+    "study.scheduler": Root("flstudy.tuning", "Scheduler", "schedulers"),
 }
 
 

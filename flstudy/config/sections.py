@@ -3,6 +3,7 @@
 The JSON Schema is made from these classes: a field's docstring is its sentence in editors and ``--help``.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -60,162 +61,74 @@ class Objective(Configurable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampler(Configurable):
+class Sampler(Configurable, ABC):
     """Proposes the configurations of a study."""
 
+    plain_only: ClassVar[bool] = False
+    """Whether it knows neither several objectives nor constraints."""
+
     seed: int = hyper(0, "[0, inf)")
-    """Of its draws."""
+    """Of the suggestions."""
+
+    @abstractmethod
+    def build(self, seed: int, bounds: Any) -> Any:
+        """The ``optuna.samplers.BaseSampler``.
+
+        Args:
+            seed: of the suggestions; another one than ``self.seed`` where a study goes on.
+            bounds: from an Optuna trial to by how much it exceeds each constraint; None without constraints.
+        """
+
+    def check(self, space: Any, config: Any) -> None:
+        """Raise ConfigError for what does not suit the search space or the rest of the config."""
+        return
+
+    def first_points(self, space: Any, config: Any) -> tuple[list[dict[str, Any]], bool]:
+        """The points that are tried first, as Optuna keeps them, and whether they are all: by default each algorithm's
+        own values."""
+        return space.defaults(config), False
+
+    def sequel(self, space: Any, points: Any, *, higher: bool) -> Any:
+        """What follows an arm's first points, as a function of its Optuna trials; None where nothing does."""
+        return None
+
+    def plan(self, space: Any, config: Any) -> list[Any]:
+        """What each arm does, as far as is known before it begins; [] where nothing is."""
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tpe(Sampler):
-    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): for any space, conditional ones included."""
-
-    citations: ClassVar[tuple[str, ...]] = ("bergstra2011",)
-
-    startup_trials: int = hyper(8, "[0, inf)")
-    """Random trials before the model is used."""
-    candidates: int = hyper(24, "[1, inf)")
-    """Candidates that the model compares for each suggestion."""
-    multivariate: bool = False
-    """Model parameters jointly."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomSearch(Sampler):
-    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once."""
-
-    citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridSearch(Sampler):
-    """Every combination once, in an order drawn from the seed: choices as written, ranges at equal distances."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-
-    points: int = hyper(3, "[1, inf)")
-    """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoStep(Sampler):
-    """A sweep in two steps (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
-    their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
-
-    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
-
-    tie: list[list[str]] = field(default_factory=list)
-    """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
-    algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
-    first: dict[str, list[Any]] = field(default_factory=dict)
-    """Values of a key in step 1, some of its choice; those of a key that is not named are all of its choice."""
-    radius: int = hyper(1, "[0, inf)")
-    """Step 2 tries every combination of values up to so many steps of its grid from the best of step 1, nearest first,
-    as far as study.trials goes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CmaEs(Sampler):
-    """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
-
-    citations: ClassVar[tuple[str, ...]] = ("hansen2001",)
-
-    startup_trials: int = hyper(8, "[0, inf)")
-    """Random trials before the model is used."""
-    sigma: float | None = hyper(None, "(0, inf)")
-    """Initial step relative to the ranges; null is a sixth of the narrowest one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianProcess(Sampler):
-    """Bayesian optimisation with a Gaussian process: for few trials of long runs; choices of classes are drawn at
-    random."""
-
-    citations: ClassVar[tuple[str, ...]] = ("snoek2012",)
-
-    startup_trials: int = hyper(8, "[0, inf)")
-    """Random trials before the model is used."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nsga2(Sampler):
-    """The genetic algorithm NSGA-II (Deb et al. 2002)."""
-
-    citations: ClassVar[tuple[str, ...]] = ("deb2002",)
-
-    population: int = hyper(20, "[2, inf)")
-    """Trials of a generation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scheduler(Configurable):
+class Scheduler(Configurable, ABC):
     """Stops trials that are behind."""
 
+    exchanges: ClassVar[bool] = False
+    """Whether trials go on from each other's state, so that all of them are there from the start."""
+    passes_state: ClassVar[bool] = False
+    """Whether trials give their state to Ray when the scheduler decides."""
 
-@dataclass(frozen=True, kw_only=True)
-class Asha(Scheduler):
-    """Asynchronous successive halving (Li et al. 2020): stops the trials that are behind at each rung."""
+    @abstractmethod
+    def build(self, config: Any, overrides: Any) -> Any:
+        """The ``ray.tune.schedulers.TrialScheduler`` of the trials that are compared with each other.
 
-    citations: ClassVar[tuple[str, ...]] = ("li2020asha",)
+        Args:
+            config: the study's.
+            overrides: of the first of them.
+        """
 
-    grace_rounds: int = hyper(10, "[1, inf)")
-    """Rounds that every trial gets."""
-    reduction_factor: float = hyper(3.0, "(1, inf)")
-    """One in so many goes on at each rung."""
+    @abstractmethod
+    def rungs(self, rounds: int) -> list[float]:
+        """Rounds at which it decides: at the first report at or after each."""
 
+    def check(self, config: Any) -> None:
+        """Raise ConfigError for what does not suit the rest of the config."""
+        return
 
-@dataclass(frozen=True, kw_only=True)
-class HyperBand(Scheduler):
-    """Asynchronous HyperBand (Li et al. 2018, 2020): successive halving in several brackets with different grace, for
-    when nobody knows how early a trial shows its worth."""
-
-    citations: ClassVar[tuple[str, ...]] = ("li2018hyperband", "li2020asha")
-
-    grace_rounds: int = hyper(5, "[1, inf)")
-    """Rounds that every trial of the most impatient bracket gets."""
-    reduction_factor: float = hyper(3.0, "(1, inf)")
-    """One in so many goes on at each rung."""
-    brackets: int = hyper(3, "[1, inf)")
-    """Number of brackets; trials are dealt out to them at random, fewer to the patient ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MedianStopping(Scheduler):
-    """The median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
-    median of the other trials' averages up to the same round."""
-
-    citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
-
-    grace_rounds: int = hyper(10, "[1, inf)")
-    """Rounds that every trial gets."""
-    every: int = hyper(5, "[1, inf)")
-    """Rounds between decisions."""
-    startup_trials: int = hyper(4, "[1, inf)")
-    """Trials that must have come as far before one is stopped."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pbt(Scheduler):
-    """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm; at
-    every interval the worst go on from the state of one of the best, with perturbed values. What it finds is a schedule
-    of values, not a setting: `trials.jsonl` keeps each trial's."""
-
-    citations: ClassVar[tuple[str, ...]] = ("jaderberg2017",)
-
-    keys: list[str] = field(default_factory=lambda: ["algorithm.server_lr"])
-    """Searched keys that are perturbed; the others stay as they were drawn."""
-    every: int = hyper(10, "[1, inf)")
-    """Rounds between perturbations."""
-    quantile: float = hyper(0.25, "(0, 0.5]")
-    """Share of the population that is replaced, and from which its replacements come."""
-    resample: float = hyper(0.25, "[0, 1]")
-    """Probability to draw a value anew instead of multiplying it by 0.8 or 1.2."""
-
-    @property
-    def grace_rounds(self) -> int:  # type: ignore[override]
-        """Rounds before the first perturbation."""
-        return self.every
+    def recall(self, scheduler: Any, trial: Any, results: Any) -> None:
+        """Tell what `build` made of the results of a trial of an earlier start, rounds ascending."""
+        scheduler.on_trial_add(None, trial)
+        for result in results:
+            scheduler.on_trial_result(None, trial, result)
+        scheduler.on_trial_complete(None, trial, results[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,8 +199,8 @@ class Study(Configurable):
     """Values that belong to one algorithm, such as {FedProx: {mu: 0.01}}: they hold wherever the config, or the search,
     chooses that algorithm and says nothing else, and are its first trial. A key with a dot, such
     as privacy.clip, is one of the config; there too the file's own algorithm keeps what the file says."""
-    sampler: Sampler = field(default_factory=Tpe)
-    """What proposes the trials: see flstudy list samplers."""
+    sampler: Sampler | None = None
+    """What proposes the trials (flstudy list samplers); null is Tpe."""
     scheduler: Scheduler | None = None
     """Early termination of trials that are behind (flstudy list schedulers); null runs all to the end."""
     resources: Resources = field(default_factory=Resources)

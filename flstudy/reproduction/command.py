@@ -12,7 +12,7 @@ from flstudy.reporting.report import terminal
 from flstudy.reproduction.pages import write_pages
 from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder
-from flstudy.tuning.study import run_study
+from flstudy.tuning.driver import run_study
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,7 +83,7 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
     if state is None:
         presets = StudyFolder(folder.path.with_name(stage._replace(name="preset").study(paper)))
         tried = stage.name == "tuned" and presets.state().get("state") == "finished"
-        code = run_study(config, console, known=presets.path if tried else None)
+        code = run_study(config, console, import_from=presets.path if tried else None)
     else:
         code = run_study(load(folder.config, options=more, command="tune"), console, folder.path)
     if code:

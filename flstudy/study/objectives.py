@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flstudy.config import CmaEs, ConfigError, Objective
+from flstudy.config import ConfigError, Objective
 from flstudy.metrics.registry import METRICS
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def check_objectives(config: "Config") -> None:
             f"study.scheduler must be null for the objective {study.objective.metric!r}, which only a whole run tells, "
             f"got {type(study.scheduler).__name__}: leave it out"
         )
-    if isinstance(study.sampler, CmaEs) and (study.objectives or study.constraints):
+    if study.sampler is not None and study.sampler.plain_only and (study.objectives or study.constraints):
         raise ConfigError(
             "study.sampler must be Tpe, GaussianProcess, Nsga2 or RandomSearch for several objectives or constraints, "
-            "got CmaEs, which knows neither: choose one of these"
+            f"got {type(study.sampler).__name__}, which knows neither: choose one of these"
         )
     for metric, bounds in study.constraints.items():
         if bounds.get("min", -math.inf) > bounds.get("max", math.inf):

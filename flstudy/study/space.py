@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from flstudy.config import Config
 
+Point = dict[str, Any]
+"""Values by key, as Optuna keeps them."""
 HasKey = Callable[[Mapping[str, Any], str], bool]
 """(what the trial has chosen so far, key) -> whether the config so chosen has the key."""
 

@@ -27,6 +27,7 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
             break
         try:
             entry = json.loads(line)
+            entry |= {"trial": entry["number"], "of": entry["confirms"], "ended_at": entry["ended"]}
             found[int(entry["trial"])] = entry
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number}, must be a trial, got {line.strip()[:60]!r}: {error}") from error
@@ -36,5 +37,7 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 def write_entries(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
     """All trials, a line each; a reader sees the old list or the new one."""
     hidden = path.with_suffix(".tmp")
-    hidden.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    names = ("trial", "of", "ended_at")
+    plain = ({name: value for name, value in entry.items() if name not in names} for entry in entries)
+    hidden.write_text("".join(json.dumps(entry) + "\n" for entry in plain), encoding="utf-8")
     os.replace(hidden, path)

@@ -1,7 +1,9 @@
 """How a study gets on, on the terminal: a live view, or plain lines where the output is no terminal."""
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -11,18 +13,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flstudy.tuning.folder import TrialSummary
+from flstudy.study import Status, Trial, best_trials
+from flstudy.study.trial import BROKEN, by_algorithm
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
 _LINE_EVERY_S = 20.0  # between plain lines of trials that are still running
 _ROWS = 12  # running trials that the live view shows one by one
-TROUBLED = ("failed", "diverged")
+COUNTED = (Status.RUNNING, Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED)
 
 
-class Progress:
-    """Counts rounds done of all planned and keeps the best value so far per algorithm.
+class StudyProgress:
+    """Counts rounds done of all planned, and names the best trial so far of each algorithm.
 
     Args:
         console: where it is shown.
@@ -47,12 +50,11 @@ class Progress:
     ) -> None:
         self.console, self.name, self.quiet = console, name, quiet
         study = config.study
-        self.metric, self.mode = study.objective.metric, study.objective.mode
+        self.objective = study.objective
         self.rounds_per_trial, self.budget = config.rounds, study.budget
         self.search_trials = study.trials if trials is None else trials
         self.confirmations = algorithms * study.confirm.top if study.confirm.seeds else 0
-        self.trials: dict[int, TrialSummary] = {}
-        self.best: dict[str, TrialSummary] = {}
+        self.trials: dict[int, Trial] = {}
         self._started = self._line_at = time.monotonic()
         self._spent_s, self._done_before = spent_s, 0.0
         self._starts: dict[int, tuple[float, int]] = {}  # by trial: when it was first seen, and its rounds then
@@ -72,30 +74,29 @@ class Progress:
         if self.console.is_terminal and not self.quiet:
             self._live.stop()
 
-    def resume(self, trial: TrialSummary) -> None:
-        """A trial that ended before a resumed study stopped."""
-        self.trials[trial.trial] = trial
-        self._choose_best(trial.algorithm)
+    def resume(self, trial: Trial) -> None:
+        """A trial that was over before a resumed study stopped."""
+        self.trials[trial.number] = trial
 
-    def update(self, trial: TrialSummary) -> None:
+    def update(self, trial: Trial) -> None:
         """A trial started, reported or ended."""
-        self.trials[trial.trial] = trial
-        self._starts.setdefault(trial.trial, (time.monotonic(), trial.rounds))
-        if self._leads(trial) and (trial.counts or trial.status == "running"):
-            best = self.best.get(trial.algorithm)
-            if best is None or best is trial or self._better(trial, best):
-                self.best[trial.algorithm] = trial
-        elif self.best.get(trial.algorithm) is trial:  # it led, then diverged
-            self._choose_best(trial.algorithm)
+        self.trials[trial.number] = trial
+        self._starts.setdefault(trial.number, (time.monotonic(), trial.rounds))
         if self.console.is_terminal:
-            if trial.status in TROUBLED:  # stays on the screen, above the live view
+            if trial.is_broken:  # stays on the screen, above the live view
                 self.say(self._line(trial))
-        elif trial.status != "running":
+        elif trial.status is not Status.RUNNING:
             self.say(self._line(trial))
             self._line_at = time.monotonic()
         elif time.monotonic() - self._line_at > _LINE_EVERY_S:
             self._line_at = time.monotonic()
             self.say(self.summary())
+
+    @property
+    def best(self) -> dict[str, Trial]:
+        """The best trial so far of each algorithm that has one."""
+        found = best_trials(self.trials.values(), self.objective, self.rounds_per_trial)
+        return {one.trial.algorithm: one.trial for one in found}
 
     @property
     def planned(self) -> int | None:
@@ -109,10 +110,10 @@ class Progress:
         trials, whole = list(self.trials.values()), self.rounds_per_trial
         shares = [0.0]
         if self.planned is not None:
-            done = sum(t.rounds if t.status == "running" else whole for t in trials)
+            done = sum(t.rounds if t.status is Status.RUNNING else whole for t in trials)
             shares.append(done / max(self.planned * whole, 1))
         if self.budget.rounds is not None:
-            shares.append(sum(t.rounds for t in trials if t.stage == "search") / self.budget.rounds)
+            shares.append(sum(t.rounds for t in trials if not t.is_confirmation) / self.budget.rounds)
         if self.budget.hours is not None:
             shares.append((self._spent_s + time.monotonic() - self._started) / (3600 * self.budget.hours))
         return min(1.0, max(shares))
@@ -126,7 +127,7 @@ class Progress:
 
     def summary(self) -> str:
         """One line."""
-        ended = sum(trial.status != "running" for trial in self.trials.values())
+        ended = sum(trial.status is not Status.RUNNING for trial in self.trials.values())
         planned = f"/{self.planned}" if self.planned is not None else ""
         what = "rounds" if self.planned is not None else "the budget"
         return f"{self.name}: {ended}{planned} trials, {self.fraction:.0%} of {what}{self._eta()}"
@@ -141,81 +142,60 @@ class Progress:
             return ""
         return f", about {_clock(self.left_s)} left"
 
-    @staticmethod
-    def _leads(trial: TrialSummary) -> bool:
-        return trial.stage == "search" and trial.objective is not None
-
-    def _better(self, trial: TrialSummary, other: TrialSummary) -> bool:
-        assert trial.objective is not None
-        assert other.objective is not None
-        return trial.objective > other.objective if self.mode == "max" else trial.objective < other.objective
-
-    def _choose_best(self, algorithm: str) -> None:
-        self.best.pop(algorithm, None)
-        for trial in self.trials.values():
-            if trial.algorithm == algorithm and trial.counts and self._leads(trial):
-                best = self.best.get(algorithm)
-                if best is None or self._better(trial, best):
-                    self.best[algorithm] = trial
-
-    def _line(self, trial: TrialSummary) -> str:
-        value = f" {self.metric} {trial.objective:.4g}" if trial.counts else ""
-        reason = f" ({trial.error.strip().splitlines()[-1]})" if trial.error else ""
+    def _line(self, trial: Trial) -> str:
+        measured = trial.status in (Status.FINISHED, Status.PRUNED) and trial.feasible
+        value = (
+            f" {self.objective.metric} {trial.objective:.4g}" if measured and not math.isnan(trial.objective) else ""
+        )
+        reason = f" ({trial.reason})" if trial.error else ""
         reason += "" if trial.feasible else " (outside study.constraints)"
-        of = "" if trial.of is None else f", which confirms {trial.of},"
-        ended = f"trial {trial.trial}{of} {trial.status}: {trial.algorithm}{value} after {trial.rounds} rounds{reason}"
+        of = "" if trial.confirms is None else f", which confirms {trial.confirms},"
+        ended = f"trial {trial.number}{of} {trial.status}: {trial.algorithm}{value} after {trial.rounds} rounds{reason}"
         return f"{ended} | {self.summary()}"
 
     # ---- the live view -----------------------------------------------------------------------------------------------
 
     def _render(self) -> RenderableType:
-        head = Table.grid(padding=(0, 1))
+        head, trials = Table.grid(padding=(0, 1)), list(self.trials.values())
         head.add_row(Text(self.summary()), ProgressBar(total=1.0, completed=self.fraction, width=40))
-        rows: list[RenderableType] = [head, self._algorithms(self._by_algorithm())]
-        running = [t for t in self.trials.values() if t.status == "running"]
+        running = [trial for trial in trials if trial.status is Status.RUNNING]
+        rows: list[RenderableType] = [head, self._algorithms(trials)]
         rows.append(self._running(running) if running else Text("starting workers"))
-        troubled = [t for t in self.trials.values() if t.status in TROUBLED]
-        if troubled:
-            last = ", ".join(f"{t.trial} {t.algorithm} {t.status}" for t in troubled[-5:])
-            rows.append(Text(f"troubled: {len(troubled)}, the last: {last}", overflow="ellipsis", no_wrap=True))
+        broken = [trial for trial in trials if trial.status in BROKEN]
+        if broken:
+            last = ", ".join(f"{trial.number} {trial.algorithm} {trial.status}" for trial in broken[-5:])
+            rows.append(Text(f"troubled: {len(broken)}, the last: {last}", overflow="ellipsis", no_wrap=True))
         return Group(*rows)
 
-    def _by_algorithm(self) -> Mapping[str, Sequence[TrialSummary]]:
-        found: dict[str, list[TrialSummary]] = {}
-        for trial in self.trials.values():
-            found.setdefault(trial.algorithm, []).append(trial)
-        return dict(sorted(found.items()))
-
-    def _algorithms(self, groups: Mapping[str, Sequence[TrialSummary]]) -> Table:
-        table = Table(box=None, pad_edge=False)
+    def _algorithms(self, trials: Sequence[Trial]) -> Table:
+        table, best = Table(box=None, pad_edge=False), self.best
         table.add_column("algorithm")
-        for name in (f"best {self.metric}", "of trial", "running", "finished", "pruned", "diverged", "failed"):
+        for name in (f"best {self.objective.metric}", "of trial", *COUNTED):
             table.add_column(name, justify="right")
-        for algorithm, trials in groups.items():
-            best = self.best.get(algorithm)
-            counts = [
-                sum(t.status == s for t in trials) for s in ("running", "finished", "pruned", "diverged", "failed")
-            ]
-            value = ("–", "–") if best is None else (f"{best.objective:.4g}", str(best.trial))
-            table.add_row(algorithm, *value, *(str(count) for count in counts))
+        for algorithm, own in sorted(by_algorithm(trials).items()):
+            leader, counts = best.get(algorithm), Counter(trial.status for trial in own)
+            value = ("–", "–") if leader is None else (f"{leader.objective:.4g}", str(leader.number))
+            table.add_row(algorithm, *value, *(str(counts[status]) for status in COUNTED))
         return table
 
-    def _running(self, running: Sequence[TrialSummary]) -> Table:
+    def _running(self, running: Sequence[Trial]) -> Table:
         table = Table(box=None, pad_edge=False)
-        for name, justify in (("running trial", "left"), ("round", "right"), ("", "left"), (self.metric, "right")):
+        for name, justify in (("running trial", "left"), ("round", "right"), ("", "left")):
             table.add_column(name, justify=justify)  # type: ignore[arg-type]
-        table.add_column("left", justify="right")
+        for name in (self.objective.metric, "left"):
+            table.add_column(name, justify="right")
         for trial in running[:_ROWS]:
-            value = "–" if trial.objective is None else f"{trial.objective:.4g}"
+            value = "–" if math.isnan(trial.objective) else f"{trial.objective:.4g}"
             bar = ProgressBar(total=self.rounds_per_trial, completed=trial.rounds, width=20)
-            name = f"{trial.trial} {trial.algorithm}" + ("" if trial.of is None else f" (confirms {trial.of})")
+            of = "" if trial.confirms is None else f" (confirms {trial.confirms})"
+            name = f"{trial.number} {trial.algorithm}{of}"
             table.add_row(name, f"{trial.rounds}/{self.rounds_per_trial}", bar, value, self._left(trial))
         if len(running) > _ROWS:
             table.add_row(f"and {len(running) - _ROWS} more", "", "", "", "")
         return table
 
-    def _left(self, trial: TrialSummary) -> str:
-        began, rounds = self._starts.get(trial.trial, (time.monotonic(), trial.rounds))
+    def _left(self, trial: Trial) -> str:
+        began, rounds = self._starts.get(trial.number, (time.monotonic(), trial.rounds))
         done = trial.rounds - rounds
         if done <= 0:
             return "–"

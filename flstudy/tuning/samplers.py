@@ -1,116 +1,222 @@
-"""Optuna's samplers by the settings of ``study.sampler``.
+"""What proposes the trials of a study: a class per sampler, with its settings and the Optuna sampler that it builds.
 
-Every argument is written out, since Optuna 5 changed defaults. Left out are only TPE's ``consider_*``,
+Every argument of Optuna's is written out, since Optuna 5 changed defaults. Left out are only TPE's ``consider_*``,
 ``prior_weight``, ``gamma``, ``weights`` and all ``warn_independent_sampling``s: the former are deprecated and naming
 them warns; that conditional keys are drawn independently is in our own docstrings.
 """
 
 import random
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flstudy.config import CmaEs, ConfigError, GaussianProcess, GridSearch, Nsga2, RandomSearch, Sampler, Tpe, TwoStep
-from flstudy.tuning.twostep import check_two_step, first_step
+from flstudy.config import ConfigError, Sampler
+from flstudy.hyper import hyper
+from flstudy.tuning.classes import own_class
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
     from flstudy.config import Config
-    from flstudy.study.space import Space
+    from flstudy.study.space import Point, Space
 
 CONSTRAINTS = "constraints"
-"""User attribute of a trial: by how much it exceeds each bound."""
+"""User attribute of an Optuna trial: by how much it exceeds each bound."""
+STATUS = "status"
+"""User attribute of an Optuna trial: how it ended."""
+Bounds = Callable[["FrozenTrial"], Sequence[float]]
+Sequel = Callable[[Sequence["FrozenTrial"]], "list[Point] | None"]
+"""What follows an arm's first points, by how its trials went; None as long as that is not known."""
 
 
-def _constraints(trial: "FrozenTrial") -> Sequence[float]:
+class ArmPlan(NamedTuple):
+    """What an arm of a sweep does, as far as is known before it begins."""
+
+    algorithm: str | None
+    first: int
+    """Trials of step 1."""
+    around: int
+    """Points of the largest neighbourhood that step 2 may have to try."""
+    share: float
+    """Trials that the arm may have."""
+
+    @property
+    def second(self) -> int:
+        """Trials of step 2 at most."""
+        return int(min(self.around, self.share - self.first))
+
+
+def exceeded(trial: "FrozenTrial") -> Sequence[float]:
+    """By how much a trial exceeds each of the study's bounds, for samplers that keep away from there."""
     return list(trial.user_attrs.get(CONSTRAINTS, ()))
 
 
-def make_sampler(settings: Sampler, after: int = 0, *, constrained: bool = False) -> "BaseSampler":
-    """The sampler of these settings, for a study that goes on ``after`` so many trials; one that is ``constrained``
-    keeps away from where bounds were exceeded, as far as its method can.
+def sampler_of(config: "Config") -> Sampler:
+    """The study's sampler; TPE where none is named."""
+    return config.study.sampler or Tpe()
 
-    Raises:
-        ConfigError: for one that is not of this package, or whose own package is missing.
+
+def optuna_sampler(settings: Sampler, past: int = 0, *, constrained: bool = False) -> "BaseSampler":
+    """The Optuna sampler of these settings.
+
+    Args:
+        settings: the study's.
+        past: trials of an earlier start of the study; a resumed one must not draw its first trials again.
+        constrained: whether it is to keep away from where bounds were exceeded, as far as its method can.
     """
     import optuna
 
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    samplers = optuna.samplers
-    seed = settings.seed + 1_000_003 * after  # a resumed study must not draw its first trials again
-    bounds = _constraints if constrained else None
-    if isinstance(settings, Tpe):
-        return samplers.TPESampler(
-            n_startup_trials=settings.startup_trials,
-            n_ei_candidates=settings.candidates,
+    return settings.build(settings.seed + 1_000_003 * past, exceeded if constrained else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tpe(Sampler):
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): for any space, conditional ones included."""
+
+    citations: ClassVar[tuple[str, ...]] = ("bergstra2011",)
+
+    startup_trials: int = hyper(8, "[0, inf)")
+    """Random trials before the model is used."""
+    candidates: int = hyper(24, "[1, inf)")
+    """Candidates that the model compares for each suggestion."""
+    multivariate: bool = False
+    """Model parameters jointly."""
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import TPESampler
+
+        return TPESampler(
+            n_startup_trials=self.startup_trials,
+            n_ei_candidates=self.candidates,
             seed=seed,
-            multivariate=settings.multivariate,
-            group=settings.multivariate,  # a joint density needs the trials apart that share the same keys
+            multivariate=self.multivariate,
+            group=self.multivariate,  # a joint density needs the trials apart that share the same keys
             constant_liar=True,  # trials run side by side: do not propose where one is running already
             constraints_func=bounds,
         )
-    if isinstance(settings, RandomSearch | GridSearch | TwoStep):  # a grid's points are enqueued
-        return samplers.RandomSampler(seed=seed)
-    independent = samplers.RandomSampler(seed=seed)
-    if isinstance(settings, CmaEs):
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSearch(Sampler):
+    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once."""
+
+    citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import RandomSampler
+
+        return RandomSampler(seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSearch(RandomSearch):
+    """Every combination once, in an order drawn from the seed: choices as written, ranges at equal distances."""
+
+    citations: ClassVar[tuple[str, ...]] = ()  # nobody's in particular
+
+    points: int = hyper(3, "[1, inf)")
+    """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
+
+    def first_points(self, space: "Space", config: "Config") -> tuple[list["Point"], bool]:
+        """The whole grid."""
+        points = space.grid(config, self.points)
+        random.Random(self.seed).shuffle(points)  # workers that stop early should not have seen one corner only
+        return points, True
+
+    def check(self, space: "Space", config: "Config") -> None:
+        """Refuse a grid that the study's trials do not cover."""
+        count = len(space.grid(config, self.points))
+        if config.study.trials is not None and count > config.study.trials:
+            raise ConfigError(
+                f"study.trials must be >= {count}, the points of the grid, got {config.study.trials}: raise it, lower "
+                f"study.sampler.points (now {self.points}), or sample with RandomSearch"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CmaEs(Sampler):
+    """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
+
+    citations: ClassVar[tuple[str, ...]] = ("hansen2001",)
+    plain_only: ClassVar[bool] = True
+
+    startup_trials: int = hyper(8, "[0, inf)")
+    """Random trials before the model is used."""
+    sigma: float | None = hyper(None, "(0, inf)")
+    """Initial step relative to the ranges; null is a sixth of the narrowest one."""
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import CmaEsSampler, RandomSampler
+
         try:
             import cmaes  # noqa: F401
         except ImportError as error:
             raise ConfigError("study.sampler: CmaEs needs the package cmaes: pip install cmaes") from error
-        return samplers.CmaEsSampler(
+        return CmaEsSampler(
             x0=None,
-            sigma0=settings.sigma,
-            n_startup_trials=settings.startup_trials,
-            independent_sampler=independent,
+            sigma0=self.sigma,
+            n_startup_trials=self.startup_trials,
+            independent_sampler=RandomSampler(seed=seed),
             warn_independent_sampling=False,
             seed=seed,
             consider_pruned_trials=False,
         )
-    if isinstance(settings, GaussianProcess):
-        return samplers.GPSampler(
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianProcess(Sampler):
+    """Bayesian optimisation with a Gaussian process: for few trials of long runs; choices of classes are drawn at
+    random."""
+
+    citations: ClassVar[tuple[str, ...]] = ("snoek2012",)
+
+    startup_trials: int = hyper(8, "[0, inf)")
+    """Random trials before the model is used."""
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import GPSampler, RandomSampler
+
+        return GPSampler(
             seed=seed,
-            independent_sampler=independent,
-            n_startup_trials=settings.startup_trials,
+            independent_sampler=RandomSampler(seed=seed),
+            n_startup_trials=self.startup_trials,
             deterministic_objective=False,
             constraints_func=bounds,
         )
-    if isinstance(settings, Nsga2):
-        return samplers.NSGAIISampler(population_size=settings.population, seed=seed, constraints_func=bounds)
-    raise ConfigError(
-        f"study.sampler must be one of flstudy's, got {type(settings).__name__}: see flstudy list samplers"
-    )
 
 
-def first_points(space: "Space", config: "Config") -> tuple[list[dict[str, Any]], bool]:
-    """What is tried first, as Optuna keeps it, and whether that is all: a grid, or each algorithm's own values."""
-    settings = config.study.sampler
-    if isinstance(settings, TwoStep):
-        return first_step(space, config, settings), True
-    if not isinstance(settings, GridSearch):
-        return space.defaults(config), False
-    points = space.grid(config, settings.points)
-    random.Random(settings.seed).shuffle(points)  # workers that stop early should not have seen one corner only
-    return points, True
+@dataclass(frozen=True, kw_only=True)
+class Nsga2(Sampler):
+    """The genetic algorithm NSGA-II (Deb et al. 2002)."""
+
+    citations: ClassVar[tuple[str, ...]] = ("deb2002",)
+
+    population: int = hyper(20, "[2, inf)")
+    """Trials of a generation."""
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import NSGAIISampler
+
+        return NSGAIISampler(population_size=self.population, seed=seed, constraints_func=bounds)
 
 
-def check_sampler(space: "Space", config: "Config") -> None:
-    """Raise ConfigError for settings outside their domains, or a grid that the study's trials do not cover."""
-    settings, where = config.study.sampler, "study.sampler"
-    for name, least in {"startup_trials": 0, "candidates": 1, "points": 1, "population": 2, "seed": 0}.items():
-        value = getattr(settings, name, least)
-        if value < least:
-            raise ConfigError(f"{where}.{name} must be >= {least}, got {value}")
-    if getattr(settings, "sigma", None) is not None and not settings.sigma > 0:  # type: ignore[attr-defined]
-        raise ConfigError(f"{where}.sigma must be > 0, got {settings.sigma:g}")  # type: ignore[attr-defined]
-    if isinstance(settings, GridSearch):
-        count = len(space.grid(config, settings.points))
-        if config.study.trials is not None and count > config.study.trials:
-            raise ConfigError(
-                f"study.trials must be >= {count}, the points of the grid, got {config.study.trials}: raise it, lower "
-                f"{where}.points (now {settings.points}), or sample with RandomSearch"
-            )
-    if isinstance(settings, TwoStep):
-        check_two_step(space, config)
-    make_sampler(settings)
+@dataclass(frozen=True, kw_only=True)
+class OptunaSampler(Sampler):
+    """Any sampler of Optuna's, or one of the user's own: what a config's class path becomes that names an
+    ``optuna.samplers.BaseSampler``."""
+
+    class_path: str
+    """Of the sampler."""
+    init_args: dict[str, Any] = field(default_factory=dict)
+    """Its own arguments; ``seed`` is given where it takes one and they do not name it."""
+
+    def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
+        from optuna.samplers import BaseSampler
+
+        found: BaseSampler = own_class(
+            "study.sampler", self.class_path, BaseSampler, self.init_args, {"seed": seed, "constraints_func": bounds}
+        )
+        return found

@@ -1,48 +1,44 @@
-"""One trial of a study: a config with some values replaced, trained and watched. Runs without Ray.
+"""One trial of a study: a config with some values replaced, trained and watched. Runs without Ray."""
 
-What ends a trial early is said in its status:
-
-    finished   all rounds done
-    pruned     `report` returned False: a scheduler stopped it
-    diverged   a replica's training loss or objective became NaN or infinite: the trial reports the worst value
-    failed     it raised, or never measured the objective: the traceback is kept and the study goes on
-"""
-
+import contextlib
+import faulthandler
 import logging
 import math
+import os
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from flstudy.config import ConfigError
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+from flstudy.config import ConfigError, StopRun
+from flstudy.federation import Record
 from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
+from flstudy.study import Status, Trial
 from flstudy.study.objectives import worst_value
-from flstudy.tuning.hang import HangWatch
+from flstudy.study.records import RecordWriter, read_rounds
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-    from flstudy.federation import Coordinator, Record
+    from flstudy.federation import Coordinator
 
 log = logging.getLogger(__name__)
 
-Status = Literal["finished", "pruned", "diverged", "failed", "interrupted"]
-
-
-class Outcome(NamedTuple):
-    """How a trial ended."""
-
-    status: Status
-    round: int  # rounds done
-    objective: float  # of the last evaluation, mean over replicas; the worst value if diverged or failed
-    metrics: dict[str, float]  # last value of each metric, mean over replicas
-    error: str | None  # traceback
+Save = Callable[[Path], None]
+"""Writes the trial's state after its latest round to a file."""
+Report = Callable[[Trial, Save | None], bool | None]
+"""Hears of a trial after every round that measured the objective, and once more at its end, so that the objective is in
+every report; may return False to stop the trial."""
 
 
 class Tracker(Protocol):
-    """Where a trial's rounds are shown: `TrialRun`, or nothing."""
+    """Where a trial's rounds are shown: `flstudy.tracking.runs.TrialRun`, or nothing."""
 
     def start(
         self,
@@ -52,115 +48,101 @@ class Tracker(Protocol):
         seeds: Sequence[int],
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
-    def log(self, record: "Record") -> None: ...
+    def log(self, record: Record) -> None: ...
     def finish(
         self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
     ) -> Any: ...
 
 
-def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
-    """Short class name of a trial's algorithm."""
-    chosen = overrides.get("algorithm") or config.tags().get("algorithm", "")
-    chosen = chosen.get("class_path", "") if isinstance(chosen, Mapping) else chosen
-    return str(chosen).rsplit(".", 1)[-1]
-
-
 def run_trial(
     config: "Config",
-    overrides: Mapping[str, Any],
+    trial: Trial,
     *,
-    report: Callable[[dict[str, Any]], bool | None],
+    report: Report,
     tracker: Tracker | None = None,
-    records_path: str | Path | None = None,
-    snapshot: str | Path | None = None,
-    resume: str | Path | None = None,
-    model: str | Path | None = None,
-    watch: HangWatch | None = None,
-) -> Outcome:
-    """Train ``config`` with ``overrides`` and say how it went; never raises for what a trial does.
+    records: Path | None = None,
+    snapshot: Path | None = None,
+    resume: Path | None = None,
+    model: Path | None = None,
+    watch: "HangWatch | None" = None,
+) -> Trial:
+    """Train ``config`` with the trial's overrides; never raises for what a trial does.
 
-    ``report`` gets ``{objective's name: mean over replicas, 'objective': the same, 'round': r, 'metrics': {...},
-    'status': ..., 'error': ...}`` after every round that measured the objective, and once more at the end, so the
-    objective is in every report; it may return False to stop the trial. ``records_path`` is where every round goes
-    as Parquet, ``snapshot`` the file where the trial's state is kept while it runs, and from which it goes on if there
-    is one; ``resume`` is another such file to go on from. With snapshots every report has a function ``save`` that
-    writes the trial's state to a path. ``model`` is where a trial that finishes leaves its trained model, that of its
-    first seed. ``watch`` gets a sign of life after every round.
+    Args:
+        config: the study's.
+        trial: what is known of it; status, rounds, objective, metrics and error are kept up to date in place.
+        report: hears of it.
+        tracker: shows its rounds.
+        records: every round goes there as Parquet.
+        snapshot: the file where the trial's state is kept while it runs, and from which it goes on if there is one.
+        resume: another such file to go on from.
+        model: where a trial that finishes leaves its trained model, that of its first seed.
+        watch: gets a sign of life after every round.
+
+    Returns:
+        The same trial, over.
     """
     watch = watch or HangWatch(None, Path())
-    trial = _Trial(config, report, tracker, watch.beat)
+    training = TrialTraining(config, trial, report, tracker, watch.beat)
     try:
-        trial.config = config.with_overrides(overrides)
-        trial.open()
+        training.config = config.with_overrides(trial.overrides)
+        training.open()
         with watch:
-            coordinator = trial.train(records_path, None if snapshot is None else Path(snapshot), resume)
-        if trial.status == "finished" and model is not None:
-            trial.keep(coordinator, Path(model))
+            coordinator = training.train(records, snapshot, resume)
+        if trial.status is Status.FINISHED and model is not None:
+            training.keep(coordinator, model)
     except KeyboardInterrupt:
-        trial.close("KILLED", None)
+        training.close("KILLED", None)
         raise
     except Exception:
-        trial.status, trial.error = "failed", traceback.format_exc()
-    return trial.end()
+        trial.status, trial.error = Status.FAILED, traceback.format_exc()
+    return training.end()
 
 
-class _Trial:
-    """What is known of the trial while it runs."""
+class TrialTraining:
+    """A trial while it runs."""
 
     def __init__(
-        self,
-        config: "Config",
-        report: Callable[[dict[str, Any]], bool | None],
-        tracker: Tracker | None,
-        beat: Callable[[], None],
+        self, config: "Config", trial: Trial, report: Report, tracker: Tracker | None, beat: Callable[[], None]
     ) -> None:
         self.config = config  # the study's own, should the overrides make none
-        self.objective, self.report, self.tracker, self.beat = config.study.objective, report, tracker, beat
-        self.whole: RunSummary | None = None
-        self.save: Callable[[Path], None] | None = None
+        self.trial, self.report, self.tracker, self.beat = trial, report, tracker, beat
+        self.objective = config.study.objective
+        self.summary: RunSummary | None = None
+        self.save: Save | None = None
         self.opened = False
-        self.status: Status = "finished"
-        self.error: str | None = None
-        self.round = 0
-        self.value: float | None = None
-        self.metrics: dict[str, float] = {}
-        self.untold: str | Path | None = None  # records of rounds before the snapshot, from which the trial went on
+        self.earlier: Path | None = None  # records of rounds before the snapshot, from which the trial went on
+        trial.status, trial.rounds, trial.objective = Status.RUNNING, 0, math.nan
+        trial.metrics, trial.error = {}, None
 
     def open(self) -> None:
+        """Begin to track."""
         if self.tracker is not None and not self.opened:
             self.opened = True
             made = self.config
             self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
 
-    def train(
-        self, records_path: str | Path | None, snapshot: Path | None = None, resume: str | Path | None = None
-    ) -> "Coordinator":
+    def train(self, records: Path | None, snapshot: Path | None, resume: Path | None) -> "Coordinator":
+        """All rounds, or those until it is stopped."""
         made = self.config
-        self.whole = RunSummary(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
-        if records_path is None:
-            coordinator = self.config.run(lambda record: self.on_round(record, None))
-            self.on_end(None)
-        else:
-            from flstudy.study.records import RecordWriter  # pyarrow, only where records are wanted
-
-            with RecordWriter(records_path, self.config.seeds) as writer:
-                kept: dict[str, Any] = {}
-                if snapshot is not None:
-                    from flstudy.tuning.snapshots import Snapshots  # Lightning, which stand-ins do without
-
-                    given = resume or (snapshot if snapshot.is_file() else None)
-                    self.untold = records_path if given else None
-                    snapshots = Snapshots(writer, snapshot, self.config.study.snapshot_s)
-                    self.save = snapshots.save
-                    kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
-                coordinator = self.config.run(lambda record: self.on_round(record, writer), **kept)
-                self.on_end(writer)
-        if self.status == "finished" and self.value is None:
-            near = get_close_matches(self.objective.metric, self.metrics, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(self.metrics)) or 'none'}"
+        self.summary = RunSummary(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
+        with contextlib.ExitStack() as stack:
+            writer = None if records is None else stack.enter_context(RecordWriter(records, made.seeds))
+            kept: dict[str, Any] = {}
+            if snapshot is not None and writer is not None:
+                given = resume or (snapshot if snapshot.is_file() else None)
+                self.earlier = records if given else None
+                snapshots = Snapshots(writer, snapshot, made.study.snapshot_s)
+                self.save = snapshots.save
+                kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
+            coordinator = made.run(lambda record: self.on_round(record, writer), **kept)
+            self.on_end(writer)
+        if self.trial.status is Status.FINISHED and math.isnan(self.trial.objective):
+            measured = self.trial.metrics
+            near = get_close_matches(self.objective.metric, measured, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(measured)) or 'none'}"
             raise ConfigError(
-                f"study.objective.metric must be a metric that evaluations measure, "
-                f"got {self.objective.metric!r}: {hint}"
+                f"study.objective.metric must be a metric that is measured, got {self.objective.metric!r}: {hint}"
             )
         return coordinator
 
@@ -175,88 +157,133 @@ class _Trial:
         except Exception as error:
             log.warning("the trained model was not kept: %s", error)
 
-    def on_round(self, record: "Record", writer: Any) -> None:
-        from flstudy.config import StopRun
-
+    def on_round(self, record: Record, writer: RecordWriter | None) -> None:
+        """A round is over, its evaluation included."""
         self.beat()
-        if self.untold is not None:
-            self.tell_again(self.untold, record.round)
-        self.untold = None
-        self.round = record.round
-        assert self.whole is not None
-        self.whole.add(record.round, record.metrics)
-        self.metrics |= replica_means(record.metrics)
-        if writer is not None:
-            writer.append(record)
-        if self.tracker is not None:
-            self.tracker.log(record)
-        value = self.metrics[self.objective.metric] if self.objective.metric in record.metrics else None
-        losses = [self.metrics[name] for name in ("train/loss",) if name in record.metrics]
-        if not all(map(math.isfinite, losses if value is None else [*losses, value])):
-            self.status = "diverged"
+        if self.earlier is not None:
+            for round, metrics in read_rounds(self.earlier, record.round).items():
+                self._take(Record(round, metrics), None)  # the tracker leaves out those that it has delivered
+        self.earlier = None
+        self._take(record, writer)
+        self.trial.rounds, metric = record.round, self.objective.metric
+        judged = [self.trial.metrics[name] for name in ("train/loss", metric) if name in record.metrics]
+        if not all(map(math.isfinite, judged)):
+            self.trial.status = Status.DIVERGED
             raise StopRun(f"diverged in round {record.round}")
-        if value is None:
+        if metric not in record.metrics:
             return
-        self.value = value
-        if (
-            record.round < self.config.rounds and self.report(self.told("running")) is False
-        ):  # the last round is told by end
-            self.status = "pruned"
+        self.trial.objective = judged[-1]
+        # The last round is reported by `end`.
+        if record.round < self.config.rounds and self.report(self.trial, self.save) is False:
+            self.trial.status = Status.PRUNED
             raise StopRun(f"stopped by the scheduler in round {record.round}")
 
-    def tell_again(self, records: str | Path, before: int) -> None:
-        """Rounds of an earlier start; the tracker leaves out those that it has delivered."""
-        from flstudy.federation import Record
-        from flstudy.study.records import read_rounds
-
-        assert self.whole is not None
-        for round, metrics in read_rounds(records, before).items():
-            self.whole.add(round, metrics)
-            if self.tracker is not None:
-                self.tracker.log(Record(round, metrics))
-
-    def on_end(self, writer: Any) -> None:
-        """The figures of the whole run, told with its last round."""
-        from flstudy.federation import Record
-
-        assert self.whole is not None
-        if self.status != "finished" or self.round < self.config.rounds:
+    def on_end(self, writer: RecordWriter | None) -> None:
+        """The figures of the whole run, reported with its last round."""
+        assert self.summary is not None
+        if self.trial.status is not Status.RUNNING:
             return
-        record = Record(self.round, self.whole.figures())
-        self.metrics |= replica_means(record.metrics)
+        self.trial.status = Status.FINISHED
+        if self.trial.rounds < self.config.rounds:
+            return
+        record = Record(self.trial.rounds, self.summary.figures())
+        self._take(record, writer)
+        if self.objective.metric in record.metrics:
+            value = self.trial.metrics[self.objective.metric]
+            self.trial.objective = value if math.isfinite(value) else worst_value(self.objective)
+
+    def _take(self, record: Record, writer: RecordWriter | None) -> None:
+        assert self.summary is not None
+        self.summary.add(record.round, record.metrics)
+        self.trial.metrics |= replica_means(record.metrics)
         if writer is not None:
             writer.append(record)
         if self.tracker is not None:
             self.tracker.log(record)
-        if self.objective.metric in record.metrics:
-            value = self.metrics[self.objective.metric]
-            self.value = value if math.isfinite(value) else worst_value(self.objective)
 
-    def end(self) -> Outcome:
-        """Close the tracker, then tell the last report: whoever hears it may rely on the run being complete."""
+    def end(self) -> Trial:
+        """Close the tracker, then make the last report: whoever hears it may rely on the run being complete."""
         self.open()
-        if self.status in ("diverged", "failed"):
-            self.value = worst_value(self.objective)
-        tags = {"rounds": str(self.round)}
-        if self.status != "finished":
-            tags[self.status] = "true"
-        self.close("FAILED" if self.status == "failed" else "FINISHED", tags)
-        if self.status != "pruned":
-            self.report(self.told(self.status))
-        assert self.value is not None
-        return Outcome(self.status, self.round, self.value, self.metrics, self.error)
+        trial = self.trial
+        if trial.is_broken:
+            trial.objective = worst_value(self.objective)
+        tags = {"rounds": str(trial.rounds)} | ({} if trial.status is Status.FINISHED else {str(trial.status): "true"})
+        self.close("FAILED" if trial.status is Status.FAILED else "FINISHED", tags)
+        if trial.status is not Status.PRUNED:
+            self.report(trial, self.save)
+        return trial
 
     def close(self, status: str, tags: dict[str, str] | None) -> None:
+        """End the tracking."""
         if self.tracker is not None and self.opened:
-            self.tracker.finish(status, tags=tags, error=self.error)
+            self.tracker.finish(status, tags=tags, error=self.trial.error)
 
-    def told(self, status: str) -> dict[str, Any]:
-        return {
-            self.objective.metric: self.value,
-            "objective": self.value,
-            "round": self.round,
-            "metrics": dict(self.metrics),
-            "status": status,
-            "error": self.error,
-            **({} if self.save is None else {"save": self.save}),
-        }
+
+class Snapshots(Checkpoint):
+    """The latest state of a running trial in one file, written after the records that led to it.
+
+    Args:
+        writer: of the trial's records.
+        path: the file; a reader sees the old one or the new one.
+        every_s: seconds between two of them; a trial that is shorter writes none.
+    """
+
+    def __init__(self, writer: RecordWriter, path: Path, every_s: float) -> None:
+        self.writer, self.path, self.every_s = writer, path, every_s
+        self._last = time.monotonic()
+        self._trainer: L.Trainer | None = None
+
+    def save(self, path: Path) -> None:
+        """Write the state after the latest round somewhere else."""
+        assert self._trainer is not None
+        self.writer.flush()
+        self._trainer.save_checkpoint(path)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Whose state it is."""
+        self._trainer = trainer
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """After a round and its evaluation."""
+        rounds = trainer.current_epoch + 1
+        if trainer.should_stop or rounds == trainer.max_epochs or time.monotonic() - self._last < self.every_s:
+            return
+        hidden = self.path.with_suffix(".tmp")
+        self.save(hidden)
+        os.replace(hidden, self.path)
+        self._last = time.monotonic()
+
+
+class HangWatch:
+    """Ends this process if `beat` is not called in time, and leaves behind where its threads stood.
+
+    The clock is faulthandler's, a thread in C: it goes off even where Python's own threads stand still, as in a
+    deadlock under the interpreter's lock. Ray then finds the worker dead, and the trial starts again or fails.
+
+    Args:
+        timeout_s: seconds between two beats; None watches nothing.
+        path: where the traceback of every thread goes; the file is empty, or gone, where nothing hung.
+    """
+
+    def __init__(self, timeout_s: float | None, path: Path) -> None:
+        self.timeout_s, self.path = timeout_s, path
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self.timeout_s is not None:
+            self._file = self.path.open("w")
+            self.beat()
+        return self
+
+    def beat(self) -> None:
+        """A sign of life."""
+        if self._file is not None and self.timeout_s is not None:
+            faulthandler.dump_traceback_later(self.timeout_s, exit=True, file=self._file)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            faulthandler.cancel_dump_traceback_later()
+            self._file.close()
+            self.path.unlink(missing_ok=True)

@@ -2,9 +2,9 @@
 
 import contextlib
 import gc
-import json
 import logging
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flstudy.config import Pbt
+from flstudy.study import Status, StudyFolder, Trial
 from flstudy.tracking.content import STUDY_ID, TRIAL, trial_name, trial_tags
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store
-from flstudy.tuning.folder import StudyFolder
-from flstudy.tuning.hang import HangWatch
-from flstudy.tuning.trial import Outcome, algorithm_of, run_trial
+from flstudy.tuning.proposals import Proposal, algorithm_of, result_of
+from flstudy.tuning.trial import HangWatch, Save, run_trial
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -38,17 +37,21 @@ class Assignment:
     study_id: str
     parent: str  # run id of the study in MLflow
     folder: StudyFolder
-    threads: int
-    rungs: list[float]  # rounds at which the scheduler decides
     environment: dict[str, str]  # tags
     data: dict[str, Any] = field(default_factory=dict)  # examples in Ray's object store by key
+    path: tuple[str, ...] = ()  # where users' own modules lie
 
-    def tracker(self, number: int, overrides: dict[str, Any], of: int | None = None) -> TrialRun:
-        """The trial's run in MLflow, the same one whenever the trial is started again; ``of``: what it confirms."""
-        key = {STUDY_ID: self.study_id, TRIAL: str(number)}
-        algorithm = algorithm_of(self.config, overrides)
-        tags = trial_tags(self.study, algorithm, self.config.tags(), self.environment, of)
-        return TrialRun(self.store, name=trial_name(number, algorithm, of), key=key, parent=self.parent, tags=tags)
+    @property
+    def threads(self) -> int:
+        """Of a trial."""
+        return max(1, int(self.config.study.resources.cpu))
+
+    def tracker(self, trial: Trial) -> TrialRun:
+        """The trial's run in MLflow, the same one whenever the trial is started again."""
+        key = {STUDY_ID: self.study_id, TRIAL: str(trial.number)}
+        tags = trial_tags(self.study, trial.algorithm, self.config.tags(), self.environment, trial.confirms)
+        name = trial_name(trial.number, trial.algorithm, trial.confirms)
+        return TrialRun(self.store, name=name, key=key, parent=self.parent, tags=tags)
 
 
 def thread_settings(threads: int) -> dict[str, str]:
@@ -61,17 +64,18 @@ def trainable(assignment: Assignment) -> type:
     """What Ray Tune runs with a `Proposal`."""
     from ray.tune.trainable.function_trainable import wrap_function
 
-    def trial(proposed: dict[str, Any]) -> None:
-        work(assignment, proposed["number"], proposed["overrides"], proposed["of"])
+    def train(proposal: Proposal) -> None:
+        sys.path[:0] = [place for place in assignment.path if place not in sys.path]
+        work(assignment, proposal)
 
-    class Trial(wrap_function(trial)):  # type: ignore[misc]
+    class Worker(wrap_function(train)):  # type: ignore[misc]
         """Ray ends a worker that it does not need any more without waiting for its trial's thread."""
 
         def cleanup(self) -> None:
             super().cleanup()  # tells the thread to stop
             wait_idle()
 
-    return Trial
+    return Worker
 
 
 _idle, _frozen = threading.Event(), threading.Event()
@@ -83,7 +87,7 @@ def wait_idle() -> None:
     _idle.wait(4.0)
 
 
-def work(assignment: Assignment, number: int, overrides: dict[str, Any], of: int | None = None) -> Outcome:
+def work(assignment: Assignment, proposal: Proposal) -> Trial:
     """Run one trial and report to Ray Tune."""
     from ray import tune
 
@@ -96,62 +100,65 @@ def work(assignment: Assignment, number: int, overrides: dict[str, Any], of: int
 
     torch.set_num_threads(assignment.threads)
     receive(assignment.study_id, assignment.data)
-    tracker = assignment.tracker(number, overrides, of)
+    config, folder, number = assignment.config, assignment.folder, proposal["number"]
+    scheduler, rounds = config.study.scheduler, config.rounds
+    rungs = [] if scheduler is None else scheduler.rungs(rounds)
+    trial = Trial(algorithm=algorithm_of(config, proposal["overrides"]), **proposal)
+    tracker = assignment.tracker(trial)
     stop: SystemExit | None = None
-    told_at, told_round = 0.0, 0
+    reported_at, reported_round = 0.0, 0
 
-    def report(told: dict[str, Any]) -> bool:
-        nonlocal stop, told_at, told_round
-        decides = told["status"] != "running" or any(told_round < rung <= told["round"] for rung in assignment.rungs)
-        if not decides and time.monotonic() - told_at < REPORT_S:
+    def report(trial: Trial, save: Save | None) -> bool:
+        nonlocal stop, reported_at, reported_round
+        running = trial.status is Status.RUNNING
+        decides = not running or any(reported_round < rung <= trial.rounds for rung in rungs)
+        if not decides and time.monotonic() - reported_at < REPORT_S:
             return True
-        told_at, told_round = time.monotonic(), told["round"]
-        # Ray flattens nested results and cuts names at '/': the metrics travel as text.
-        numbers = {"objective": told["objective"], "round": told["round"]}
-        rest = {"status": told["status"], "error": told["error"], "metrics": json.dumps(told["metrics"])}
+        reported_at, reported_round = time.monotonic(), trial.rounds
+        trial.run_id, trial.synced = tracker.run_id, tracker.delivered
+        wanted = scheduler is not None and scheduler.passes_state and running
         try:
-            with _checkpoint(told, population and told["status"] == "running") as checkpoint:
-                state = {"run_id": tracker.run_id, "synced": tracker.delivered}
-                tune.report({**numbers, **rest, **state}, checkpoint=checkpoint)
+            with _checkpoint(save if wanted else None) as checkpoint:
+                tune.report(result_of(trial), checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
             return False
         return True
 
-    population = isinstance(assignment.config.study.scheduler, Pbt)
-    timeout = assignment.config.study.failures.round_timeout_s
     given = tune.get_checkpoint()  # in a population, that of another trial perhaps
+    timeout = config.study.failures.round_timeout_s
     try:
-        with given.as_directory() if given is not None else contextlib.nullcontext() as folder:
-            outcome = run_trial(
-                assignment.config,
-                overrides,
+        with given.as_directory() if given is not None else contextlib.nullcontext() as checkpoint:
+            run_trial(
+                config,
+                trial,
                 report=report,
                 tracker=tracker,
-                records_path=assignment.folder.records(number),
-                snapshot=assignment.folder.snapshot(number),
-                resume=None if folder is None else Path(folder) / STATE,
-                model=assignment.folder.model(number),
-                watch=HangWatch(timeout, assignment.folder.hung(number)),
+                records=folder.records(number),
+                snapshot=folder.snapshot(number),
+                resume=None if checkpoint is None else Path(checkpoint) / STATE,
+                # A confirmation confirms a configuration; the model that is kept is that of the trial that it confirms.
+                model=None if trial.is_confirmation else folder.model(number),
+                watch=HangWatch(timeout, folder.hung(number)),
             )
     finally:
         _idle.set()
         _release()
     if stop is not None:
         raise stop  # Ray waits for the thread to end so
-    return outcome
+    return trial
 
 
 @contextlib.contextmanager
-def _checkpoint(told: dict[str, Any], wanted: bool) -> Iterator[Any]:
-    """The trial's state as Ray passes it on, if that is wanted and the trial can give it."""
+def _checkpoint(save: Save | None) -> Iterator[Any]:
+    """The trial's state as Ray passes it on, if there is one to give."""
     from ray.tune import Checkpoint
 
-    if not wanted or "save" not in told:
+    if save is None:
         yield None
         return
     with tempfile.TemporaryDirectory() as folder:
-        told["save"](Path(folder) / STATE)
+        save(Path(folder) / STATE)
         yield Checkpoint.from_directory(folder)
 
 

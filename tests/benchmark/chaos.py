@@ -23,10 +23,9 @@ from typing import Any
 import yaml
 
 from flstudy.config.config import load
+from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
 from flstudy.tracking.store import open_store
-from flstudy.tracking.trials import read_entries
-from flstudy.tuning.folder import StudyFolder, TrialSummary
 from flstudy.tuning.trial import run_trial
 
 CONFIG: dict[str, Any] = {
@@ -98,7 +97,7 @@ def shoot(path: Path, folder: Path, *, trials: int, every_s: float, driver_kills
     try:
         while driver.poll() is None:
             time.sleep(0.2)
-            ended = sum(e["status"] != "running" for e in read_entries(folder / "trials.jsonl"))
+            ended = sum(trial.is_over for trial in StudyFolder(folder).read_trials())
             if killed["driver"] < driver_kills and ended >= trials * (killed["driver"] + 1) / (driver_kills + 1):
                 driver.send_signal(signal.SIGKILL)
                 driver.wait()
@@ -124,7 +123,9 @@ def undisturbed(path: str, overrides: dict[str, Any]) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    return run_trial(load(path, command="tune"), overrides, report=lambda told: True).metrics
+    return run_trial(
+        load(path, command="tune"), Trial(number=0, algorithm="", overrides=overrides), report=lambda *_: True
+    ).metrics
 
 
 def check(path: Path, folder: Path, trials: int, rounds: int) -> list[str]:
@@ -145,25 +146,23 @@ def check(path: Path, folder: Path, trials: int, rounds: int) -> list[str]:
     return wrong
 
 
-def _check_trial(
-    trial: TrialSummary, expected: dict[str, float], folder: Path, client: Any, rounds: int
-) -> Sequence[str]:
+def _check_trial(trial: Trial, expected: dict[str, float], folder: Path, client: Any, rounds: int) -> Sequence[str]:
     wrong, every = [], list(range(1, rounds + 1))
     if trial.status != "finished":
-        return [f"trial {trial.trial} is {trial.status}: {trial.error}"]
+        return [f"trial {trial.number} is {trial.status}: {trial.error}"]
     if trial.run_id is None or client.get_run(trial.run_id).info.status != "FINISHED":
-        wrong.append(f"trial {trial.trial} has run {trial.run_id}, which is not finished")
+        wrong.append(f"trial {trial.number} has run {trial.run_id}, which is not finished")
     steps = [metric.step for metric in client.get_metric_history(trial.run_id, "train/loss")]
     if sorted(steps) != every:
-        wrong.append(f"trial {trial.trial} has {len(steps)} rounds in MLflow ({len(set(steps))} different)")
-    table = read_records(folder / "records" / f"{trial.trial}.parquet")
+        wrong.append(f"trial {trial.number} has {len(steps)} rounds in MLflow ({len(set(steps))} different)")
+    table = read_records(folder / "records" / f"{trial.number}.parquet")
     told = [r for r, name in zip(table["round"].to_pylist(), table["metric"].to_pylist(), strict=True)
             if name == "train/loss"]  # fmt: skip
     if told != every:
-        wrong.append(f"trial {trial.trial} has {len(told)} rounds in its records")
+        wrong.append(f"trial {trial.number} has {len(told)} rounds in its records")
     for name in EXACT:
         if not (trial.metrics[name] == expected[name] or math.isnan(expected[name])):
-            wrong.append(f"trial {trial.trial}: {name} is {trial.metrics[name]!r}, undisturbed {expected[name]!r}")
+            wrong.append(f"trial {trial.number}: {name} is {trial.metrics[name]!r}, undisturbed {expected[name]!r}")
     return wrong
 
 

@@ -19,8 +19,7 @@ from rich.console import Console
 from workload import made_by, quiet
 
 from flstudy.config import Budget
-from flstudy.tuning import tuner
-from flstudy.tuning.ledger import Ledger
+from flstudy.tuning import driver, trial_table
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
@@ -37,7 +36,7 @@ def resident_mib() -> float:
     return pages * 4096 / 2**20
 
 
-class Sampled(Ledger):
+class Sampled(trial_table.TrialTable):
     """Notes time and memory whenever a trial ends."""
 
     samples: list[tuple[float, float]]
@@ -46,9 +45,9 @@ class Sampled(Ledger):
         super().__init__(*arguments, **named)
         type(self).samples = [(time.perf_counter(), resident_mib())]
 
-    def ended(self, *arguments: Any, **named: Any) -> None:
+    def end(self, *arguments: Any, **named: Any) -> None:
         """Noted."""
-        super().ended(*arguments, **named)
+        super().end(*arguments, **named)
         self.samples.append((time.perf_counter(), resident_mib()))
 
 
@@ -59,16 +58,16 @@ def main() -> None:
     options = parser.parse_args()
     quiet()
     cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
-    tuner.Ledger = Sampled  # type: ignore[misc]
+    trial_table.TrialTable = Sampled  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         settings = study(trials=options.trials, name="overhead", folder=f"{folder}/studies", search=SPACE)
         settings.budget = Budget()
         config = StandIn(study=settings, rounds=2, store=f"sqlite:///{folder}/mlflow.db")
         start = time.perf_counter()
-        result = tuner.tune(config, Console(file=io.StringIO()))  # type: ignore[arg-type]
+        result = driver.tune(config, Console(file=io.StringIO()))  # type: ignore[arg-type]
         wall = time.perf_counter() - start
         assert [trial.status for trial in result.trials] == ["finished"] * options.trials
-        journal = (result.path / "optuna.journal").stat().st_size / 2**20
+        journal = (result.folder.path / "optuna.journal").stat().st_size / 2**20
     print("# Overhead of trials that train nothing\n")
     print(made_by("overhead.py", "ray", "optuna", "mlflow") + "\n")
     print("| trials | seconds per trial | memory of the driver, MiB |\n|---:|---:|---:|")

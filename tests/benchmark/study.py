@@ -28,8 +28,7 @@ from workload import made_by, quiet
 
 from flstudy.config.config import load
 from flstudy.study.records import read_records
-from flstudy.tuning import tuner
-from flstudy.tuning.ledger import Ledger
+from flstudy.tuning import driver, trial_table
 from tests.tuning import noted
 from tests.tuning.noted import Noted, read
 
@@ -53,7 +52,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-class Timed(Ledger):
+class Timed(trial_table.TrialTable):
     """Keeps when each trial began and ended, as the driver saw it."""
 
     began: dict[int, float]
@@ -63,15 +62,15 @@ class Timed(Ledger):
         super().__init__(*arguments, **named)
         type(self).began, type(self).done = {}, {}
 
-    def started(self, proposed: dict[str, Any]) -> Any:
+    def started(self, proposal: Any, *, anew: bool = False) -> Any:
         """Stamped."""
-        self.began.setdefault(proposed["number"], time.perf_counter())
-        return super().started(proposed)
+        self.began.setdefault(proposal["number"], time.perf_counter())
+        return super().started(proposal, anew=anew)
 
-    def ended(self, proposed: dict[str, Any], *arguments: Any, **named: Any) -> None:
+    def end(self, proposed: dict[str, Any], *arguments: Any, **named: Any) -> None:
         """Stamped."""
         self.done[proposed["number"]] = time.perf_counter()
-        super().ended(proposed, *arguments, **named)
+        super().end(proposed, *arguments, **named)
 
 
 def measure(compile: bool, trials: int, rounds: int, folder: Path) -> dict[str, Any]:
@@ -82,14 +81,14 @@ def measure(compile: bool, trials: int, rounds: int, folder: Path) -> dict[str, 
     (folder / "bench.yaml").write_text(yaml.safe_dump(content))
     config = Noted.of(load(folder / "bench.yaml", command="tune"), folder / "notes")
     start = time.perf_counter()
-    result = tuner.tune(config, Console(file=io.StringIO()))
+    result = driver.tune(config, Console(file=io.StringIO()))
     wall = time.perf_counter() - start
     assert all(trial.status == "finished" for trial in result.trials), [trial.error for trial in result.trials]
     spent: dict[int, float] = {}
     for trial in result.trials:
-        table = read_records(result.path / "records" / f"{trial.trial}.parquet")
+        table = read_records(result.folder.path / "records" / f"{trial.number}.parquet")
         columns = zip(table["metric"].to_pylist(), table["value"].to_pylist(), strict=True)
-        spent[trial.trial] = sum(value for name, value in columns if name in ("time/round_s", "time/evaluation_s"))
+        spent[trial.number] = sum(value for name, value in columns if name in ("time/round_s", "time/evaluation_s"))
     beyond = [Timed.done[number] - Timed.began[number] - spent[number] for number in spent]
     total = sum(spent.values())
     bound = FACTOR * total / WORKERS + TRIAL_S * trials / WORKERS + START_S
@@ -120,7 +119,7 @@ def main() -> None:
     options = parser.parse_args()
     quiet()
     cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests
-    tuner.Ledger = Timed  # type: ignore[misc]
+    trial_table.TrialTable = Timed  # type: ignore[misc]
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         for compile in {"true": [True], "false": [False], "both": [True, False]}[options.compile]:

@@ -4,7 +4,7 @@ import pytest
 
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
-from flstudy.tuning.tuner import before_it_starts
+from flstudy.tuning.driver import before_it_starts
 
 from .refusal import assert_refused
 from .test_config import QUICK

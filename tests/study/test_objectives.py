@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from flstudy.config import Asha, Budget, CmaEs, ConfigError, Objective
+from flstudy.config import Budget, ConfigError, Objective
 from flstudy.study.objectives import WORST, check_objectives, objective_values, violations
+from flstudy.tuning import Asha, CmaEs
 from tests.tuning.stand_in import StandIn, study
 
 BITS = Objective(metric="traffic/bits", mode="min")

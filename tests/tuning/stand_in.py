@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flstudy.config import ConfigError, Objective, Resources, StopRun, Study, Tpe
+from flstudy.config import ConfigError, Objective, Resources, StopRun, Study
 from flstudy.federation import Record
 from flstudy.metrics.drift import DEFAULT, Recovery
+from flstudy.study import Status, Trial
+from flstudy.tuning import Tpe
+from flstudy.tuning.proposals import Proposal, result_of
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "FedAvg": {"lr": 0.1},
@@ -25,6 +28,18 @@ def study(**changed: Any) -> Study:
     """A study of the stand-in's algorithms."""
     settings: dict[str, Any] = {"objective": Objective(), "search": {}, "sampler": Tpe(), "scheduler": None}
     return Study(**(settings | {"resources": Resources()} | changed))
+
+
+def proposal(number: int, algorithm: str = "FedAvg", **more: Any) -> Proposal:
+    """What a worker would get."""
+    return {"number": number, "overrides": {"algorithm": algorithm}, "stage": "search", "confirms": None, **more}
+
+
+def report(status: str, objective: float, rounds: int, **metrics: float) -> dict[str, Any]:
+    """What a worker would report of a trial."""
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    trial = Trial(number=0, algorithm="", status=Status(status), objective=objective, rounds=rounds, metrics=named)
+    return result_of(trial)
 
 
 @dataclass

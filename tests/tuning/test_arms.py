@@ -14,14 +14,15 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from rich.console import Console
 
-from flstudy.config import Asha, Budget, Confirm, GaussianProcess, Nsga2, Objective, RandomSearch, Tpe
+from flstudy.config import Budget, Confirm, Objective
+from flstudy.study import StudyFolder
 from flstudy.study.space import Space
-from flstudy.tuning.folder import StudyFolder, TrialSummary
-from flstudy.tuning.ledger import Ledger
-from flstudy.tuning.progress import Progress
-from flstudy.tuning.schedulers import make_scheduler
-from flstudy.tuning.searcher import Search
-from tests.tuning.stand_in import StandIn, study
+from flstudy.tuning import Asha, GaussianProcess, Nsga2, RandomSearch, Tpe
+from flstudy.tuning.progress import StudyProgress
+from flstudy.tuning.schedulers import ray_scheduler
+from flstudy.tuning.search import Search
+from flstudy.tuning.trial_table import TrialTable
+from tests.tuning.stand_in import StandIn, report, study
 
 SPACE = {
     "algorithm": {"choice": ["FedAvg", "Flash"]},
@@ -37,15 +38,15 @@ class Play:
         self.config = StandIn(study=study(search=SPACE, **settings))
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         self.folder = StudyFolder(folder)
-        progress = Progress(Console(file=io.StringIO()), name="s", config=self.config)  # type: ignore[arg-type]
-        self.ledger = Ledger(self.config, self.folder, progress, past)  # type: ignore[arg-type]
+        progress = StudyProgress(Console(file=io.StringIO()), name="s", config=self.config)  # type: ignore[arg-type]
+        self.table = TrialTable(self.config, self.folder, progress, past)  # type: ignore[arg-type]
         self.search = Search(
             Space.parse(SPACE),
             self.config,  # type: ignore[arg-type]
             name="s",
             room=lambda: at_once,
             past=past,
-            spending=self.ledger,
+            spending=self.table,
             journal=self.folder.journal,
         )
         self.proposals: list[dict[str, Any]] = []
@@ -56,7 +57,7 @@ class Play:
         if proposed is None or proposed == Searcher.FINISHED:
             return None
         self.proposals.append(proposed)
-        self.ledger.started(proposed, anew=True)
+        self.table.started(proposed, anew=True)
         return proposed
 
     def end(self, place: int, status: str = "finished", rounds: int = 6, **metrics: float) -> None:
@@ -64,11 +65,10 @@ class Play:
         proposed = self.proposals[place]
         bonus = 0.1 if proposed["overrides"]["algorithm"] == "Flash" else 0.0
         level = bonus - abs(math.log10(proposed["overrides"]["algorithm.lr"]) + 1)
-        told = {"status": status, "objective": level, "round": rounds, "error": None, "run_id": None, "synced": True}
-        told["metrics"] = json.dumps({name.replace("__", "/"): value for name, value in metrics.items()})
-        self.ledger.reported(proposed, told)
-        self.search.on_trial_complete(str(place), told)
-        self.ledger.ended(proposed, told)
+        result = report(status, level, rounds, **metrics)
+        self.table.report(proposed, result)
+        self.search.on_trial_complete(str(place), result)
+        self.table.end(proposed, result)
 
     def play(self) -> list[dict[str, Any]]:
         """To the end."""
@@ -77,7 +77,7 @@ class Play:
         return self.proposals
 
     def algorithms(self) -> Counter[str]:
-        return Counter(trial.algorithm for trial in self.ledger.trials if trial.stage == "search")
+        return Counter(trial.algorithm for trial in self.table.trials if trial.stage == "search")
 
 
 def test_every_algorithm_has_an_equal_share_and_a_search_of_its_own(tmp_path):
@@ -114,8 +114,8 @@ def test_a_budget_of_rounds_is_never_exceeded_and_shared_by_rounds(tmp_path):
     while (started := play.start()) is not None:
         stopped = started["overrides"]["algorithm"] == "FedAvg"  # a scheduler stops every one of its trials early
         play.end(len(play.proposals) - 1, "running" if stopped else "finished", 2 if stopped else 6)
-    assert 100 - 6 < play.ledger.rounds() <= 100
-    assert abs(play.ledger.rounds("FedAvg") - play.ledger.rounds("Flash")) <= 6
+    assert 100 - 6 < play.table.rounds() <= 100
+    assert abs(play.table.rounds("FedAvg") - play.table.rounds("Flash")) <= 6
     assert play.algorithms()["FedAvg"] > 2 * play.algorithms()["Flash"]
 
 
@@ -123,7 +123,7 @@ def test_a_budget_of_hours_starts_nothing_when_it_is_spent(tmp_path):
     play = Play(tmp_path, trials=None, budget=Budget(hours=1.0))
     assert play.start() is not None
     play.end(0)
-    spent = {"started": 0.0, "state": "interrupted", "spent_s": 3601.0}
+    spent = {"started": 0.0, "state": "interrupted", "spent_s": 3601.0, "format": 2}
     (tmp_path / "state.json").write_text(json.dumps(spent))
     assert play.search.suggest("late") == Searcher.FINISHED
 
@@ -139,14 +139,14 @@ def test_winners_are_confirmed_on_new_seeds_when_the_search_is_over(tmp_path):
     play.end(5)
     proposals = play.play()[6:]
     assert len(proposals) == 4
-    best = {trial.trial: trial for trial in play.ledger.winners()}
-    assert [proposal["of"] for proposal in proposals] == list(best)
+    best = {trial.number: trial for trial in play.table.winners()}
+    assert [proposal["confirms"] for proposal in proposals] == list(best)
     assert Counter(trial.algorithm for trial in best.values()) == {"FedAvg": 2, "Flash": 2}
     for proposal in proposals:
         assert proposal["stage"] == "confirm"
-        assert proposal["overrides"] == {**best[proposal["of"]].overrides, "seeds": [1000, 1001, 1002]}
-    confirmed = [trial for trial in play.ledger.trials if trial.stage == "confirm"]
-    assert [trial.trial for trial in confirmed] == [6, 7, 8, 9]
+        assert proposal["overrides"] == {**best[proposal["confirms"]].overrides, "seeds": [1000, 1001, 1002]}
+    confirmed = [trial for trial in play.table.trials if trial.stage == "confirm"]
+    assert [trial.number for trial in confirmed] == [6, 7, 8, 9]
     assert play.algorithms().total() == 6  # they are no part of the search
 
 
@@ -181,7 +181,7 @@ def test_a_resumed_search_goes_on_where_it_was(tmp_path):
     assert proposals[0] == hanging
     assert [proposal["number"] for proposal in proposals] == list(range(3, 12))
     assert again.algorithms() == {"FedAvg": 6, "Flash": 6}
-    drawn = [str(trial.overrides) for trial in again.ledger.trials]
+    drawn = [str(trial.overrides) for trial in again.table.trials]
     assert len(set(drawn)) == 12  # none of the first draws again
     kept = [trial for arm in again.search.arms for trial in arm.study.trials]
     assert sorted(trial.user_attrs["trial"] for trial in kept) == list(range(12))
@@ -204,10 +204,9 @@ def test_constraints_keep_the_search_inside(tmp_path, sampler):
     while (started := play.start()) is not None:
         play.end(len(play.proposals) - 1, traffic__bits=math.log10(started["overrides"]["algorithm.lr"]))
     excess = []
-    for trial in play.ledger.trials:
+    for trial in play.table.trials:
         excess.append(max(0.0, math.log10(trial.overrides["algorithm.lr"]) + 1.5))
         assert trial.feasible == (excess[-1] == 0.0)
-        assert trial.counts == trial.feasible
     free = Play(tmp_path / "free", trials=30, sampler=sampler, allocation="free")
     outside = sum(trial["overrides"]["algorithm.lr"] > 10**-1.5 for trial in free.play())
     assert sum(value > 0 for value in excess) < outside  # the same search without bounds, by the same seed
@@ -221,8 +220,8 @@ def test_several_objectives_make_a_front(tmp_path):
     front = play.search.arms[0].study.best_trials
     assert 1 <= len(front) < 20
     assert all(trial.values[1] == trial.params["algorithm.lr"] for trial in front)
-    for trial in play.ledger.trials:
-        assert trial.values == [trial.objective, trial.overrides["algorithm.lr"]]
+    for trial in play.table.trials:
+        assert trial.values == (trial.objective, trial.overrides["algorithm.lr"])
     again = Play(tmp_path, past=play.folder.read_trials(), trials=20, objectives=[bits], allocation="free")
     assert [trial.values for trial in again.search.arms[0].study.best_trials] == [trial.values for trial in front]
 
@@ -233,10 +232,8 @@ def test_privacy_may_be_an_objective_beside_accuracy(tmp_path):
     play = Play(tmp_path, trials=12, objectives=[epsilon], allocation="free", sampler=RandomSearch(seed=2))
     while (started := play.start()) is not None:
         play.end(len(play.proposals) - 1, privacy__epsilon=10 * started["overrides"]["algorithm.lr"])
-    told = {trial.trial: trial.values for trial in play.ledger.trials}
-    assert all(
-        spent == 10 * play.ledger.trials[number].overrides["algorithm.lr"] for number, (_, spent) in told.items()
-    )
+    told = {trial.number: trial.values for trial in play.table.trials}
+    assert all(spent == 10 * play.table.trials[number].overrides["algorithm.lr"] for number, (_, spent) in told.items())
     front = {trial.user_attrs["trial"] for trial in play.search.arms[0].study.best_trials}
     beaten = {
         a for a, one in told.items() for two in told.values() if two[0] >= one[0] and two[1] <= one[1] and two != one
@@ -253,7 +250,7 @@ def test_trials_are_only_compared_with_their_own_kind(tmp_path):
     def decisions(allocation: str) -> list[str]:
         asha = Asha(grace_rounds=2, reduction_factor=2)
         config = StandIn(study=study(search=SPACE, scheduler=asha, allocation=allocation))
-        scheduler = make_scheduler(config)  # type: ignore[arg-type]
+        scheduler = ray_scheduler(config)  # type: ignore[arg-type]
         found = []
         given = [("FedAvg", 0.9), ("FedAvg", 0.8), ("Flash", 0.3), ("Flash", 0.2)]
         for number, (algorithm, value) in enumerate(given):
@@ -268,16 +265,3 @@ def test_trials_are_only_compared_with_their_own_kind(tmp_path):
 
     assert decisions("equal") == ["CONTINUE", "STOP", "CONTINUE", "STOP"]
     assert decisions("free") == ["CONTINUE", "STOP", "STOP", "STOP"]
-
-
-def test_a_summary_survives_its_file(tmp_path):
-    (tmp_path / "snapshots").mkdir()
-    folder = StudyFolder(tmp_path)
-    trial = TrialSummary(trial=3, algorithm="Flash", overrides={"algorithm.lr": 0.1}, metrics={"train/loss": math.nan})
-    folder.write_trial(trial)
-    trial.status, trial.values = "finished", [0.5, 2.0]
-    folder.write_trial(trial)
-    with folder.trials.open("a") as file:
-        file.write('{"trial": 4, "algor')  # cut off by a kill
-    (again,) = folder.read_trials()
-    assert (again.status, again.values, again.metrics) == ("finished", [0.5, 2.0], {"train/loss": None})

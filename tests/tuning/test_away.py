@@ -9,10 +9,10 @@ import pytest
 from ray import cloudpickle
 from rich.console import Console
 
+from flstudy.study import StudyFolder
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
-from flstudy.tracking.trials import read_entries
-from flstudy.tuning.tuner import tune
+from flstudy.tuning.driver import tune
 from tests.servers import Server, server
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
@@ -30,7 +30,7 @@ def disturb(mlflow: Server, folder, back_after_s: float | None) -> threading.Thr
     def wait_and_kill() -> None:
         until = time.monotonic() + 120
         while time.monotonic() < until and not any(
-            trial["status"] == "finished" for trial in read_entries(folder / "studies" / "small" / "trials.jsonl")
+            trial.status == "finished" for trial in StudyFolder(folder / "studies" / "small").read_trials()
         ):
             time.sleep(0.05)
         mlflow.kill()
@@ -54,8 +54,8 @@ def assert_nothing_is_missing(store, trials) -> None:
     assert {run.info.status for run in found} == {"FINISHED"}
     by_id = {run.info.run_id: run for run in found}
     for trial in trials:
-        run = by_id[trial["run_id"]]
-        assert run.data.params["algorithm.lr"] == str(trial["overrides"]["algorithm.lr"])
+        run = by_id[trial.run_id]
+        assert run.data.params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
         expected = {name: range(1, ROUNDS + 1) for name in ("train/loss", "time/round_s")}
         expected["time/total_s"] = range(ROUNDS, ROUNDS + 1)  # of the whole run, with its last round
         for split in ("valid", "test"):
@@ -66,7 +66,7 @@ def assert_nothing_is_missing(store, trials) -> None:
         assert set(run.data.metrics) == set(expected)
         for name, rounds in expected.items():
             history = store.client.get_metric_history(run.info.run_id, name)
-            assert [metric.step for metric in history] == list(rounds), (trial["trial"], name)
+            assert [metric.step for metric in history] == list(rounds), (trial.number, name)
 
 
 def test_a_study_outlives_a_server_that_comes_back(tmp_path):
@@ -77,9 +77,9 @@ def test_a_study_outlives_a_server_that_comes_back(tmp_path):
         thread.join()
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         if not result.delivered:  # the study was over before the server was there again
-            sync_study(result.path, result.run.store)
-        assert_nothing_is_missing(result.run.store, read_entries(result.path / "trials.jsonl"))
-        assert str(sync_study(result.path, result.run.store)) == "nothing was missing"
+            sync_study(result.folder.path, result.run.store)
+        assert_nothing_is_missing(result.run.store, result.folder.read_trials())
+        assert str(sync_study(result.folder.path, result.run.store)) == "nothing was missing"
 
 
 def test_a_study_outlives_a_server_that_stays_away(tmp_path):
@@ -91,12 +91,12 @@ def test_a_study_outlives_a_server_that_stays_away(tmp_path):
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         assert not result.delivered
         assert "MLflow is away: deliver later with flstudy sync small" in console.file.getvalue()
-        spent = [trial.ended_at - trial.started for trial in result.trials]
+        spent = [trial.ended - trial.started for trial in result.trials]
         # The first two meet the server's end. Those after them have two seconds of rounds, and wait for nothing.
         assert statistics.median(spent) < 15, spent
         mlflow.start()
         store = open_store(mlflow.address)
-        sync_study(result.path, store)
-        assert_nothing_is_missing(store, read_entries(result.path / "trials.jsonl"))
+        sync_study(result.folder.path, store)
+        assert_nothing_is_missing(store, result.folder.read_trials())
         best = store.client.get_run(result.run.run_id).data.tags
-        assert best["best.run_id"] == read_entries(result.path / "trials.jsonl")[int(best["best.trial"])]["run_id"]
+        assert best["best.run_id"] == result.folder.read_trials()[int(best["best.trial"])].run_id

@@ -5,12 +5,12 @@ import sys
 import textwrap
 import time
 
-from flstudy.tuning.hang import HangWatch
+from flstudy.tuning.trial import HangWatch
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from flstudy.tuning.hang import HangWatch
+from flstudy.tuning.trial import HangWatch
 
 def stands_still():
     time.sleep(60)

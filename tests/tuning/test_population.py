@@ -8,11 +8,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from flstudy.config import ConfigError, Pbt, RandomSearch, Tpe
+from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.study.records import read_records
-from flstudy.tuning.schedulers import check_scheduler
-from flstudy.tuning.tuner import tune
+from flstudy.tuning import Pbt, RandomSearch, Tpe
+from flstudy.tuning.driver import tune
 
 SMALL = {
     "task": "Logistic",
@@ -53,7 +53,7 @@ def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
         assert trial.overrides != trial.lineage[-1]["overrides"]
     client = result.run.store.client
     for trial in result.trials:
-        table = read_records(result.path / "records" / f"{trial.trial}.parquet")
+        table = read_records(result.folder.path / "records" / f"{trial.number}.parquet")
         names = table["metric"].to_pylist()
         rounds = [r for r, name in zip(table["round"].to_pylist(), names, strict=True) if name == "train/loss"]
         assert rounds == list(range(1, 13))
@@ -75,4 +75,4 @@ def test_populations_that_cannot_work_are_refused(tmp_path, scheduler, sampler, 
     config = written(tmp_path)
     config.study = replace(config.study, scheduler=scheduler, sampler=sampler)
     with pytest.raises(ConfigError, match=said):
-        check_scheduler(config)
+        scheduler.check(config)

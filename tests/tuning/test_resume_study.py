@@ -15,11 +15,10 @@ from rich.console import Console
 from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
+from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
-from flstudy.tracking.trials import read_entries
-from flstudy.tuning.folder import StudyFolder
+from flstudy.tuning.driver import tune
 from flstudy.tuning.trial import run_trial
-from flstudy.tuning.tuner import tune
 
 ROUNDS = 150
 SMALL = {
@@ -50,7 +49,7 @@ def written(tmp_path):
 def started(folder) -> list[dict]:
     """The list of trials, as far as there is one."""
     try:
-        return read_entries(folder / "trials.jsonl")
+        return [trial.to_json() for trial in StudyFolder(folder).read_trials()]
     except ValueError:
         return []
 
@@ -66,14 +65,14 @@ def test_a_killed_study_goes_on(written, ray_cluster):
         time.sleep(0.05)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    before = {trial["trial"]: trial["overrides"] for trial in started(folder)}
+    before = {trial["number"]: trial["overrides"] for trial in started(folder)}
     assert json.loads((folder / "state.json").read_text())["state"] == "running"
     time.sleep(5)  # Ray ends the workers of a lost driver
 
     config = load(folder / "study.yaml", options=["--study.trials", "4"], command="tune")
     result = tune(config, Console(file=io.StringIO()), resume=folder)
     assert [trial.status for trial in result.trials] == ["finished"] * 4, [trial.error for trial in result.trials]
-    assert {trial.trial: trial.overrides for trial in result.trials[:3]} == before
+    assert {trial.number: trial.overrides for trial in result.trials[:3]} == before
     assert json.loads((folder / "state.json").read_text())["state"] == "finished"
     assert not list((folder / "snapshots").iterdir())
 
@@ -84,10 +83,11 @@ def test_a_killed_study_goes_on(written, ray_cluster):
     for trial in result.trials:
         steps = [metric.step for metric in client.get_metric_history(trial.run_id, "train/loss")]
         assert steps == list(range(1, ROUNDS + 1))
-        table = read_records(folder / "records" / f"{trial.trial}.parquet")
+        table = read_records(folder / "records" / f"{trial.number}.parquet")
         losses = table.filter(pc_equal(table, "train/loss"))
         assert losses["round"].to_pylist() == list(range(1, ROUNDS + 1))
-        alone = run_trial(config, trial.overrides, report=lambda told: True)
+        fresh = Trial(number=0, algorithm=trial.algorithm, overrides=trial.overrides)
+        alone = run_trial(config, fresh, report=lambda trial, save: True)
         assert alone.objective == trial.objective  # bit for bit what nobody disturbed
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert cli.main(["tune", "--resume", str(folder), "--import-from", str(folder)]) == 2
     assert "leave out one of the two" in capsys.readouterr().err
     StudyFolder(folder).write_state("running", study_id="x")
-    told = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(told | {"pid": os.getppid()}))
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(state | {"pid": os.getppid()}))
     with pytest.raises(ConfigError, match=f"is still running in process {os.getppid()}: stop that one first"):
         StudyFolder.resume(folder)

@@ -14,11 +14,11 @@ import yaml
 from ray import cloudpickle
 from rich.console import Console
 
-from flstudy.config import Asha, ConfigError, Confirm, Failures, Resources
+from flstudy.config import ConfigError, Confirm, Failures, Resources
 from flstudy.study.records import read_records
-from flstudy.tracking.trials import read_entries
 from flstudy.tracking.ui import mlflow_server
-from flstudy.tuning.tuner import tune
+from flstudy.tuning import Asha, HyperBand
+from flstudy.tuning.driver import tune
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
@@ -66,7 +66,7 @@ def test_every_trial_ends_and_the_study_goes_on(done):
     assert first["Hangs"].error.endswith("no round ended within study.failures.round_timeout_s = 6 s")
     assert first["Flash"].overrides == {"algorithm": "Flash", "algorithm.lr": 0.1, "algorithm.tau": 0.001}
     assert not result.interrupted
-    assert not set(result.best) & {"Raises", "Diverges", "Dies", "Hangs"}
+    assert not {one.trial.algorithm for one in result.best} & {"Raises", "Diverges", "Dies", "Hangs"}
     assert "starts again: the worker process died" in said
     assert "the third round is too much" in said
     assert "the worker process died" in said
@@ -74,37 +74,37 @@ def test_every_trial_ends_and_the_study_goes_on(done):
 
 def test_winners_are_trained_again_on_new_seeds(done):
     _, result, _ = done
-    best = {trial.trial: trial for trial in result.best.values()}
+    best = {one.trial.number: one.trial for one in result.best}
     again = [trial for trial in result.trials if trial.stage == "confirm"]
-    assert {trial.of for trial in again} == set(best)
+    assert {trial.confirms for trial in again} == set(best)
     for trial in again:
         assert trial.status == "finished"
-        assert trial.overrides == {**best[trial.of].overrides, "seeds": [1000, 1001]}
+        assert trial.overrides == {**best[trial.confirms].overrides, "seeds": [1000, 1001]}
         run = result.run.store.client.get_run(trial.run_id)
-        assert (run.data.tags["stage"], run.data.tags["confirms"]) == ("confirm", str(trial.of))
-        assert run.info.run_name == f"{trial.trial} {trial.algorithm} confirms {trial.of}"
-        table = read_records(result.path / "records" / f"{trial.trial}.parquet")
+        assert (run.data.tags["stage"], run.data.tags["confirms"]) == ("confirm", str(trial.confirms))
+        assert run.info.run_name == f"{trial.number} {trial.algorithm} confirms {trial.confirms}"
+        table = read_records(result.folder.path / "records" / f"{trial.number}.parquet")
         assert set(table["seed"].to_pylist()) == {1000, 1001}
 
 
 def test_the_folder_tells_the_study(done):
     folder, result, _ = done
-    assert result.path == folder / "studies" / "small"
-    assert yaml.safe_load((result.path / "study.yaml").read_text()) == StandIn().plain()
-    assert (result.path / "optuna.journal").stat().st_size > 0
-    told = read_entries(result.path / "trials.jsonl")
-    assert [trial["trial"] for trial in told] == list(range(9))
-    finished = next(trial for trial in told if trial["status"] == "finished")
+    assert result.folder.path == folder / "studies" / "small"
+    assert yaml.safe_load((result.folder.path / "study.yaml").read_text()) == StandIn().plain()
+    assert (result.folder.path / "optuna.journal").stat().st_size > 0
+    listed = [trial.to_json() for trial in result.folder.read_trials()]
+    assert [trial["number"] for trial in listed] == list(range(9))
+    finished = next(trial for trial in listed if trial["status"] == "finished")
     assert finished["rounds"] == 6
     assert finished["metrics"]["valid/accuracy"] == finished["objective"]
-    failed = next(trial for trial in told if trial["algorithm"] == "Raises")
+    failed = next(trial for trial in listed if trial["algorithm"] == "Raises")
     assert failed["error"].strip().endswith("RuntimeError: the third round is too much")
-    diverged = next(trial for trial in told if trial["status"] == "diverged")
+    diverged = next(trial for trial in listed if trial["status"] == "diverged")
     assert diverged["metrics"]["train/loss"] is None
-    for trial in told:
+    for trial in listed:
         if trial["algorithm"] in ("Dies", "Hangs"):
             continue  # with its process, before the first rounds were on disk
-        table = read_records(result.path / "records" / f"{trial['trial']}.parquet")
+        table = read_records(result.folder.path / "records" / f"{trial['number']}.parquet")
         assert max(table["round"].to_pylist()) == max(trial["rounds"], 1)
 
 
@@ -129,7 +129,7 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
         parents = [run for run in runs if "mlflow.parentRunId" not in tags[run["info"]["run_id"]]]
         assert [run["info"]["run_name"] for run in parents] == ["small"]
         assert parents[0]["info"]["status"] == "FINISHED"
-        children = {trial.trial: trial.run_id for trial in result.trials}
+        children = {trial.number: trial.run_id for trial in result.trials}
         assert len(set(children.values())) == 9
         assert set(children.values()) == {run for run, own in tags.items() if "mlflow.parentRunId" in own}
         for trial in result.trials:
@@ -138,7 +138,7 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
             assert own["mlflow.parentRunId"] == parents[0]["info"]["run_id"]
             assert (own["algorithm"], own["drift"], own["dataset"]) == (trial.algorithm, "SuddenDrift", "none")
             assert own["diverged"] == str(trial.status == "diverged").lower()
-            assert own["flstudy.trial"] == str(trial.trial)
+            assert own["flstudy.trial"] == str(trial.number)
             assert {"version.torch", "version.ray", "version.optuna", "version.mlflow"} <= set(own)
             assert run["info"]["status"] == ("FAILED" if trial.status == "failed" else "FINISHED")
             if trial.algorithm == "Dies":
@@ -190,8 +190,8 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     def interrupt():
         until = time.monotonic() + 300  # of a busy machine
         while time.monotonic() < until:
-            told = path / "trials.jsonl"
-            if told.exists() and '"pruned"' in told.read_text():
+            listed = path / "trials.jsonl"
+            if listed.exists() and '"pruned"' in listed.read_text():
                 break
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
@@ -220,6 +220,7 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     [
         ({"search": {"algorithm.lr": {"uniform": [1, 0]}}}, "study.search.algorithm.lr: uniform must have low < high"),
         ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
+        ({"scheduler": HyperBand(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
         ({"resources": Resources(cpu=10_000)}, "study.resources.cpu must lie in [0, "),
     ],
 )

@@ -10,7 +10,7 @@ from rich.console import Console
 from flstudy.config.config import load
 from flstudy.execution import programs
 from flstudy.population import Digits
-from flstudy.tuning.tuner import tune
+from flstudy.tuning.driver import tune
 from tests.tuning import noted
 from tests.tuning.noted import Noted, count, read
 

@@ -13,16 +13,15 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from rich.console import Console
 
-from flstudy.config import Budget, ConfigError, Confirm, GridSearch, TwoStep
+from flstudy.config import Budget, ConfigError, Confirm
+from flstudy.study import StudyFolder
 from flstudy.study.space import Space
-from flstudy.tuning.folder import StudyFolder
-from flstudy.tuning.ledger import Ledger
-from flstudy.tuning.progress import Progress
-from flstudy.tuning.samplers import check_sampler
-from flstudy.tuning.searcher import Search
-from flstudy.tuning.tuner import before_it_starts
-from flstudy.tuning.twostep import first_step, second_step, steps_of, told
-from tests.tuning.stand_in import StandIn, study
+from flstudy.tuning import GridSearch, TwoStep
+from flstudy.tuning.driver import before_it_starts
+from flstudy.tuning.progress import StudyProgress
+from flstudy.tuning.search import Search
+from flstudy.tuning.trial_table import TrialTable
+from tests.tuning.stand_in import StandIn, report, study
 
 LR, SERVER = "algorithm.lr", "algorithm.server_lr"
 EPS, TAU = "algorithm.eps", "algorithm.tau"
@@ -66,12 +65,12 @@ class Play:
 
     def __init__(self, folder, past=(), at_once: int = 1, **settings: Any) -> None:
         self.space, self.config = made(**settings)
-        check_sampler(self.space, self.config)
+        self.config.study.sampler.check(self.space, self.config)
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         self.folder = StudyFolder(folder)
-        progress = Progress(Console(file=io.StringIO()), name="s", config=self.config)
-        self.ledger = Ledger(self.config, self.folder, progress, past)
-        self.search = Search(self.space, self.config, name="s", room=lambda: at_once, past=past, spending=self.ledger)
+        progress = StudyProgress(Console(file=io.StringIO()), name="s", config=self.config)
+        self.table = TrialTable(self.config, self.folder, progress, past)
+        self.search = Search(self.space, self.config, name="s", room=lambda: at_once, past=past, spending=self.table)
         self.proposals: list[dict[str, Any]] = []
         self.finished = False
 
@@ -81,16 +80,15 @@ class Play:
         if proposed is None or self.finished:
             return False
         self.proposals.append(proposed)
-        self.ledger.started(proposed, anew=True)
+        self.table.started(proposed, anew=True)
         return True
 
     def end(self, place: int, status: str = "finished", rounds: int = 6) -> None:
         proposed = self.proposals[place]
-        told = {"status": status, "objective": value(proposed["overrides"]), "round": rounds, "metrics": "{}"}
-        told |= {"error": None, "run_id": None, "synced": True}
-        self.ledger.reported(proposed, told)
-        self.search.on_trial_complete(str(place), told)
-        self.ledger.ended(proposed, told)
+        result = report(status, value(proposed["overrides"]), rounds)
+        self.table.report(proposed, result)
+        self.search.on_trial_complete(str(place), result)
+        self.table.end(proposed, result)
 
     def play(self, most: int | None = None) -> "Play":
         """To the end, or until so many trials are started; the newest of those under way ends first."""
@@ -106,14 +104,14 @@ class Play:
         """Points of the search, by number."""
         return [
             {key: v for key, v in trial.overrides.items() if key != "algorithm"}
-            for trial in self.ledger.trials
+            for trial in self.table.trials
             if trial.algorithm == algorithm and trial.stage == "search"
         ]
 
 
 def test_the_first_step_ties_what_an_algorithm_has_and_sweeps_the_rest():
     space, config = made()
-    points = first_step(space, config, config.study.sampler)
+    points = config.study.sampler.first_points(space, config)[0]
     joint = [point for point in points if point["algorithm"] == "Joint"]
     assert sorted((p[LR], p[SERVER], p[TAU], p[EPS]) for p in joint) == [
         (rate, rate, tau, tau) for rate in RATES for tau in ADAPTIVITY
@@ -121,16 +119,16 @@ def test_the_first_step_ties_what_an_algorithm_has_and_sweeps_the_rest():
     adaptive = [point for point in points if point["algorithm"] == "Adaptive"]
     assert all(EPS not in point and point[LR] == point[SERVER] for point in adaptive)
     assert len(adaptive) == 8
-    assert points == first_step(space, config, config.study.sampler)
-    assert points != first_step(space, config, TwoStep(tie=TIE, seed=1))
+    assert points == config.study.sampler.first_points(space, config)[0]
+    assert points != TwoStep(tie=TIE, seed=1).first_points(space, config)[0]
 
 
 def test_the_first_step_may_take_fewer_values_than_the_second():
     first = {LR: [0.001, 0.1], SERVER: [0.1, 0.001], TAU: [1.0e-3], EPS: [1.0e-3]}
     space, config = made(first=first)
-    points = [p for p in first_step(space, config, config.study.sampler) if p["algorithm"] == "Joint"]
+    points = [p for p in config.study.sampler.first_points(space, config)[0] if p["algorithm"] == "Joint"]
     assert sorted(point[LR] for point in points) == [0.001, 0.1]
-    around = second_step(space, config.study.sampler, {LR: 0.1, SERVER: 0.1, TAU: 1.0e-3, EPS: 1.0e-3}, [])
+    around = config.study.sampler.second_step(space, {LR: 0.1, SERVER: 0.1, TAU: 1.0e-3, EPS: 1.0e-3}, [])
     assert {point[LR] for point in around} == {0.01, 0.1, 1.0}
     assert {point[EPS] for point in around} == set(ADAPTIVITY)
 
@@ -141,7 +139,7 @@ def test_the_second_step_is_the_neighbourhood_nearest_first_without_what_was_run
     space = Space.parse(SEARCH)
     best = {LR: 1.0, SERVER: 0.1, TAU: 1.0e-5, EPS: 1.0e-5}
     done = [{**best, LR: rate, SERVER: rate} for rate in RATES]
-    found = second_step(space, settings, best, done)
+    found = settings.second_step(space, best, done)
 
     def steps(point: dict[str, Any]) -> list[int]:
         grids = {LR: RATES, SERVER: RATES, TAU: ADAPTIVITY, EPS: ADAPTIVITY}
@@ -160,24 +158,24 @@ def test_names_and_switches_keep_the_best_s_value_in_the_second_step():
         "algorithm": {"choice": ["FedAvg"]},
     }
     best = {LR: 0.1, "population.participants": True}
-    assert second_step(Space.parse(search), TwoStep(), best, []) == [{LR: 1.0, "population.participants": True}]
+    assert TwoStep().second_step(Space.parse(search), best, []) == [{LR: 1.0, "population.participants": True}]
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 50])
 def test_each_algorithm_searches_around_its_own_best_once_its_first_step_is_in(tmp_path, at_once):
     play = Play(tmp_path, at_once=at_once).play()
-    assert [trial.trial for trial in play.ledger.trials] == list(range(len(play.proposals)))
+    assert [trial.number for trial in play.table.trials] == list(range(len(play.proposals)))
     for name in ("Adaptive", "Joint"):
         tried = play.tried(name)
         assert all(point[LR] == point[SERVER] for point in tried[:8])
         symmetric = max(tried[:8], key=lambda point: value({"algorithm": name, **point}))
         settings = play.config.study.sampler
         assert sorted(map(_text, tried[8:])) == sorted(
-            map(_text, second_step(play.space, settings, symmetric, tried[:8]))
+            map(_text, settings.second_step(play.space, symmetric, tried[:8]))
         )
         assert len({_text(point) for point in tried}) == len(tried)
         assert BEST[name] in tried  # one step from the symmetric best, on one side only
-    steps = steps_of(play.space, play.config)
+    steps = play.config.study.sampler.plan(play.space, play.config)
     assert [arm.first for arm in steps] == [8, 8]
     assert len(play.tried("Joint")) <= steps[1].first + steps[1].second
 
@@ -206,20 +204,20 @@ def test_a_killed_sweep_goes_on_to_the_same_points(tmp_path, killed_at):
     whole = Play(tmp_path / "whole").play()
     Play(tmp_path / "cut", at_once=2).play(most=killed_at)
     past = StudyFolder(tmp_path / "cut").read_trials()
-    assert any(not trial.ended for trial in past)
+    assert any(not trial.is_over for trial in past)
     again = Play(tmp_path / "cut", past=past, at_once=2).play()
     for name in ("Adaptive", "Joint"):
         assert [*map(_text, again.tried(name))] == [*map(_text, whole.tried(name))]
-    assert {p["number"] for p in again.proposals} >= {trial.trial for trial in past if not trial.ended}
+    assert {p["number"] for p in again.proposals} >= {trial.number for trial in past if not trial.is_over}
 
 
 def test_trials_bound_the_second_step_and_winners_are_confirmed_after_it(tmp_path):
     play = Play(tmp_path, trials=25, confirm=Confirm(top=1, seeds=2), at_once=3).play()
     assert (len(play.tried("Adaptive")), len(play.tried("Joint"))) == (13, 12)
-    assert [arm.second for arm in steps_of(play.space, play.config)] == [5, 4]
-    confirmed = [trial for trial in play.ledger.trials if trial.stage == "confirm"]
+    assert [arm.second for arm in play.config.study.sampler.plan(play.space, play.config)] == [5, 4]
+    confirmed = [trial for trial in play.table.trials if trial.stage == "confirm"]
     assert len(confirmed) == 2
-    assert min(trial.trial for trial in confirmed) == 25
+    assert min(trial.number for trial in confirmed) == 25
     spent = Play(tmp_path / "budget", trials=None, budget=Budget(rounds=20 * 6)).play()
     assert len(spent.proposals) == 20
 
@@ -243,14 +241,15 @@ def test_what_diverged_or_was_stopped_early_is_no_centre(tmp_path):
 
 
 def test_the_plan_is_told_before_it_begins():
-    steps = steps_of(*made(trials=40))
-    assert told(steps) == "step 1: 16 trials, step 2: up to 24 (Adaptive 8 + 12, Joint 8 + 12)"
+    def said(space: Space, config: StandIn) -> list[str]:
+        return before_it_starts(config, config.study.sampler.plan(space, config))
+
+    assert said(*made(trials=40)) == ["step 1: 16 trials, step 2: up to 24 (Adaptive 8 + 12, Joint 8 + 12)"]
     alone = {LR: {"choice": RATES}, SERVER: {"choice": RATES}}
     space, config = made(search=alone, tie=[[LR, SERVER]])
     config.values["algorithm"] = "Joint"
-    assert told(steps_of(space, config)) == "step 1: 4 trials, step 2: up to 6"
-    assert steps_of(space, StandIn(study=study(sampler=GridSearch()))) == []
-    assert before_it_starts(config, steps) == [told(steps)]
+    assert said(space, config) == ["step 1: 4 trials, step 2: up to 6"]
+    assert GridSearch().plan(space, config) == []
     assert before_it_starts(config, []) == []
 
 
@@ -262,7 +261,6 @@ NAMED = {**SEARCH, "population.participants": {"choice": ["a", "b"]}}
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"radius": 0}, "study.sampler.radius must be >= 1, got 0: 1 tries the next values"),
         ({"search": RANGE}, "study.search.algorithm.lr must be a choice with TwoStep, got loguniform: list its grid"),
         ({"tie": [[LR]]}, "study.sampler.tie must hold lists of two keys or more, got ['algorithm.lr']"),
         ({"tie": [[LR, "algorithm.sever_lr"]]}, "got 'algorithm.sever_lr': did you mean 'algorithm.server_lr'?"),
@@ -289,4 +287,4 @@ NAMED = {**SEARCH, "population.participants": {"choice": ["a", "b"]}}
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs(settings, said):
     space, config = made(**settings)
     with pytest.raises(ConfigError, match=re.escape(said)):
-        check_sampler(space, config)
+        config.study.sampler.check(space, config)

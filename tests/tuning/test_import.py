@@ -10,16 +10,13 @@ import yaml
 from rich.console import Console
 
 from flstudy import cli
-from flstudy.config import Asha, MedianStopping, Pbt
 from flstudy.config.config import load
 from flstudy.federation import Record
-from flstudy.study import load_study
+from flstudy.study import Status, StudyFolder, Trial, load_study
 from flstudy.study.records import RecordWriter
-from flstudy.tuning.folder import StudyFolder, TrialSummary
-from flstudy.tuning.past import Past, told_before
-from flstudy.tuning.schedulers import make_scheduler
-from flstudy.tuning.tuner import tune
-from flstudy.tuning.warmstart import take_over
+from flstudy.tuning import Asha, MedianStopping, Pbt
+from flstudy.tuning.driver import import_trials, tune
+from flstudy.tuning.schedulers import History, ray_scheduler, read_history
 from tests.tuning.stand_in import StandIn, study
 
 SPACE = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [0.01, 1.0]}}
@@ -31,12 +28,12 @@ class Given:
 
     def __init__(self, number: int, algorithm: str = "Flash") -> None:
         self.trial_id, self.last_result = str(number), None
-        self.config = {"number": number, "overrides": {"algorithm": algorithm}, "stage": "search", "of": None}
+        self.config = {"number": number, "overrides": {"algorithm": algorithm}, "stage": "search", "confirms": None}
 
 
 def scheduled(settings, past=()):
     """A scheduler of the settings."""
-    return make_scheduler(StandIn(rounds=ROUNDS, study=study(search=SPACE, scheduler=settings)), past)
+    return ray_scheduler(StandIn(rounds=ROUNDS, study=study(search=SPACE, scheduler=settings)), past)
 
 
 def played(scheduler, trial, values):
@@ -65,7 +62,7 @@ def test_a_scheduler_treats_trials_of_earlier_starts_like_its_own(settings):
     expected = [played(whole, Given(number), values) for number, values in enumerate(series)]
     assert min(expected[6:]) < ROUNDS  # something is stopped after the break
     past = [
-        Past(f"past-{number}", Given(number).config, list(enumerate(values[: expected[number]].tolist(), start=1)))
+        History(f"past-{number}", Given(number).config, list(enumerate(values[: expected[number]].tolist(), start=1)))
         for number, values in enumerate(series[:6])
     ]
     resumed = scheduled(settings, past)
@@ -77,9 +74,9 @@ def test_a_scheduler_treats_trials_of_earlier_starts_like_its_own(settings):
 
 
 def test_a_population_forgets_since_its_trials_change_while_they_train():
-    past = [Past("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
+    past = [History("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
     scheduler = scheduled(Pbt(keys=["algorithm.lr"], every=1), past)
-    assert not scheduler._kinds
+    assert not any(kind._trial_state for kind in scheduler._kinds.values())
 
 
 def test_what_was_reported_is_read_from_the_records(tmp_path):
@@ -87,15 +84,15 @@ def test_what_was_reported_is_read_from_the_records(tmp_path):
     with RecordWriter(folder.records(0), [0, 44]) as writer:
         for round, value in ((2, 0.2), (4, 0.4), (6, np.nan)):
             writer.append(Record(round, {"valid/accuracy": [value, value + 0.2], "train/loss": [1.0, 1.0]}))
-    ended = {"algorithm": "Flash", "overrides": {"algorithm.lr": 0.1}}
+    given = {"algorithm": "Flash", "overrides": {"algorithm.lr": 0.1}}
     trials = [
-        TrialSummary(trial=0, status="diverged", rounds=6, objective=0.0, **ended),
-        TrialSummary(trial=1, status="interrupted", rounds=3, objective=0.4, **ended),  # goes on, and tells it again
-        TrialSummary(trial=2, status="failed", **ended),  # before its first round
+        Trial(number=0, status=Status.DIVERGED, rounds=6, objective=0.0, **given),
+        Trial(number=1, status=Status.INTERRUPTED, rounds=3, objective=0.4, **given),  # goes on, and reports it again
+        Trial(number=2, status=Status.FAILED, **given),  # before its first round
     ]
-    first, last = told_before(folder, trials, "valid/accuracy")
-    assert first.told == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
-    assert (first.trial_id, first.config["overrides"], list(last.told)) == ("past-0", {"algorithm.lr": 0.1}, [])
+    first, last = read_history(folder, trials, "valid/accuracy")
+    assert first.reported == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
+    assert (first.trial_id, first.config["overrides"], list(last.reported)) == ("past-0", {"algorithm.lr": 0.1}, [])
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +128,12 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
     path, folder = presets
     config = load(path, options=["--study.name", "search", "--study.trials", "4"], command="tune")
     said = io.StringIO()
-    result = tune(config, Console(file=said), known=folder)
-    assert "search: 2 trials known from presets" in said.getvalue()
+    result = tune(config, Console(file=said), import_from=folder)
+    assert "search: 2 trials imported from presets" in said.getvalue()
     assert [trial.status for trial in result.trials] == ["finished"] * 4
     assert [trial.source for trial in result.trials] == ["presets/0", "presets/1", None, None]
     assert sorted(trial.algorithm for trial in result.trials[2:]) == ["FedAvg", "Flash"]  # shares stay equal
-    first, again = (load_study(one) for one in (folder, result.path))
+    first, again = (load_study(one) for one in (folder, result.folder.path))
     for mine, theirs in zip(again.trials[:2], first.trials, strict=True):
         assert (mine.overrides, mine.objective) == (theirs.overrides, theirs.objective)
         np.testing.assert_array_equal(again.curve(mine, "train/loss")[1], first.curve(theirs, "train/loss")[1])
@@ -170,9 +167,9 @@ def test_nothing_is_taken_over_that_would_be_trained_otherwise(presets, tmp_path
     path, folder = presets
     for name in ("records", "snapshots"):
         (tmp_path / "new" / name).mkdir(parents=True)
-    taken = take_over(folder, StudyFolder(tmp_path / "new"), changed(path, options, tmp_path))
+    taken = import_trials(StudyFolder(folder), StudyFolder(tmp_path / "new"), changed(path, options, tmp_path))
     assert [trial.algorithm for trial in taken] == left
-    assert [trial.trial for trial in taken] == list(range(len(left)))
+    assert [trial.number for trial in taken] == list(range(len(left)))
     assert len(list((tmp_path / "new" / "records").iterdir())) == len(left)
 
 

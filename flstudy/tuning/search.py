@@ -7,13 +7,12 @@ With ``allocation: equal`` every algorithm is an arm with an Optuna study of its
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 """
 
-import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import optuna
 from optuna.storages import JournalStorage
@@ -21,16 +20,67 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from flstudy.config import TwoStep
+from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
-from flstudy.study.space import Domain, Space
-from flstudy.tuning.arms import Arm, Asked, Spending, fresh_seeds, proposal_of
-from flstudy.tuning.folder import TrialSummary
-from flstudy.tuning.samplers import CONSTRAINTS, first_points, make_sampler
-from flstudy.tuning.twostep import STATUS, sequel
+from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, reported
+from flstudy.tuning.samplers import CONSTRAINTS, STATUS, Sequel, optuna_sampler, sampler_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
+
+
+class Spending(Protocol):
+    """What the search asks of the study's trials."""
+
+    def exhausted(self) -> bool:
+        """Whether the budget is spent."""
+        ...
+
+    def rounds(self, algorithm: str | None = None) -> int:
+        """Done by all trials, or by those of one algorithm."""
+        ...
+
+    def winners(self) -> Sequence[Trial]:
+        """The trials of the search that are to be confirmed."""
+        ...
+
+
+@dataclass
+class Arm:
+    """The search among trials that have something in common."""
+
+    fixed: dict[str, Any]
+    """{} or {'algorithm': name}."""
+    study: optuna.Study
+    points: list[dict[str, Any]]
+    """Tried first, as Optuna keeps them."""
+    trials: float
+    """How many it gets."""
+    started: int = 0
+    share: float = float("inf")
+    """How many it may get if more points follow."""
+    sequel: Sequel | None = None
+    """What follows the points, by how they went."""
+
+    def go_on(self) -> None:
+        """When all points have been started, ask for those that follow."""
+        if self.sequel is None or self.started < min(self.trials, self.share):
+            return
+        more = self.sequel(self.study.get_trials(deepcopy=False))
+        if more is None:
+            return
+        self.sequel, self.points = None, [*self.points, *more]
+        self.trials = min(self.share, len(self.points))
+        for point in self.points[self.started :]:
+            self.study.enqueue_trial(point)
+
+
+class OpenProposal(NamedTuple):
+    """A proposal that is under way; ``arm`` and ``trial`` are None for a confirmation."""
+
+    proposal: Proposal
+    arm: Arm | None
+    trial: optuna.Trial | None
 
 
 @dataclass(eq=False)
@@ -53,12 +103,12 @@ class Search(Searcher):
     config: "Config"
     name: str
     room: Callable[[], int]
-    past: Sequence[TrialSummary] = ()
+    past: Sequence[Trial] = ()
     spending: Spending | None = None
     journal: Path | None = None
-    _asked: dict[str, Asked] = field(default_factory=dict)
-    _lost: dict[int, Asked] = field(default_factory=dict)  # by number: their workers died
-    _again: list[Asked] = field(default_factory=list)
+    _asked: dict[str, OpenProposal] = field(default_factory=dict)
+    _lost: dict[int, OpenProposal] = field(default_factory=dict)  # by number: their workers died
+    _again: list[OpenProposal] = field(default_factory=list)
     _confirmed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -66,7 +116,7 @@ class Search(Searcher):
         self._made: dict[str, Config] = {}  # configs by the class names chosen
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.arms = self._make_arms()
-        self._numbers = itertools.count(max((trial.trial for trial in self.past), default=-1) + 1)
+        self._numbers = itertools.count(max((trial.number for trial in self.past), default=-1) + 1)
         for trial in self.past:
             self._remember(trial)
         for arm in self.arms:
@@ -86,7 +136,7 @@ class Search(Searcher):
         self._asked[trial_id] = asked
         return dict(asked.proposal)
 
-    def _next(self) -> Asked | None:
+    def _next(self) -> OpenProposal | None:
         """A new trial of the arm that has had least so far."""
         if self.spending is not None and self.spending.exhausted():
             return None
@@ -101,7 +151,7 @@ class Search(Searcher):
         number = next(self._numbers)
         trial.set_user_attr("trial", number)
         overrides = self.space.suggest(trial, self._has_key, arm.fixed)
-        return Asked({"number": number, "overrides": overrides, "stage": "search", "of": None}, arm, trial)
+        return OpenProposal({"number": number, "overrides": overrides, "stage": "search", "confirms": None}, arm, trial)
 
     def _had(self, arm: Arm) -> float:
         """Trials started; or rounds, those under way counted as whole trials, where only a budget ends the study."""
@@ -110,19 +160,24 @@ class Search(Searcher):
         under_way = sum(asked.arm is arm for asked in self._asked.values())
         return self.spending.rounds(arm.fixed["algorithm"]) + under_way * self.config.rounds
 
-    def _confirmation(self) -> Asked | None:
+    def _confirmation(self) -> OpenProposal | None:
         """A winner of the search with new seeds, once no trial of the search is under way any more."""
         settings = self.config.study.confirm
         searching = [*self._asked.values(), *self._lost.values()]
         if self.spending is None or not settings.seeds or any(asked.arm is not None for asked in searching):
             return None
         for winner in self.spending.winners():
-            if winner.trial in self._confirmed:
+            if winner.number in self._confirmed:
                 continue
-            self._confirmed.add(winner.trial)
+            self._confirmed.add(winner.number)
             overrides = {**winner.overrides, "seeds": fresh_seeds(self.config.seeds, settings.seeds)}
-            number = next(self._numbers)
-            return Asked({"number": number, "overrides": overrides, "stage": "confirm", "of": winner.trial}, None, None)
+            again: Proposal = {
+                "number": next(self._numbers),
+                "overrides": overrides,
+                "stage": "confirm",
+                "confirms": winner.number,
+            }
+            return OpenProposal(again, None, None)
         return None
 
     # ---- learning ----------------------------------------------------------------------------------------------------
@@ -143,29 +198,30 @@ class Search(Searcher):
         elif asked.arm is not None:
             self._tell(asked, None)
 
-    def _tell(self, asked: Asked, result: Mapping[str, Any] | None) -> None:
+    def _tell(self, asked: OpenProposal, result: Mapping[str, Any] | None) -> None:
         assert asked.arm is not None
         assert asked.trial is not None
-        study, trial = asked.arm.study, asked.trial
-        if not result or result.get("status") == "failed":
+        study, trial, section = asked.arm.study, asked.trial, self.config.study
+        ended = reported(result) if result else None
+        if ended is None or ended.status is Status.FAILED:
             study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
-        elif result["status"] == "running":
+        elif ended.status is Status.RUNNING:
             # A scheduler stopped it. Its value is not that of a whole run: TPE ranks such trials behind the finished
             # ones, by the rounds they reached and then by their value there.
-            if len(objectives_of(self.config.study)) == 1:
-                trial.report(result["objective"], step=result["round"])
+            if len(objectives_of(section)) == 1:
+                trial.report(ended.objective, step=ended.rounds)
             study.tell(trial, state=TrialState.PRUNED)
         else:
-            metrics, broken = json.loads(result.get("metrics", "{}")), result["status"] == "diverged"
-            trial.set_user_attr(CONSTRAINTS, violations(self.config.study, metrics))
-            trial.set_user_attr(STATUS, result["status"])
-            study.tell(trial, objective_values(self.config.study, result["objective"], metrics, broken=broken))
+            trial.set_user_attr(CONSTRAINTS, violations(section, ended.metrics))
+            trial.set_user_attr(STATUS, str(ended.status))
+            study.tell(trial, objective_values(section, ended.objective, ended.metrics, broken=ended.is_broken))
 
     # ---- beginning ---------------------------------------------------------------------------------------------------
 
     def _make_arms(self) -> list[Arm]:
         study, search = self.config.study, self.space.domains
-        points, only = first_points(self.space, self.config)
+        settings = sampler_of(self.config)
+        points, only = settings.first_points(self.space, self.config)
         names: list[Any] = [None]
         if study.allocation == "equal" and "algorithm" in search:
             names = list(search["algorithm"].extremes())
@@ -181,57 +237,53 @@ class Search(Searcher):
             drawn = [trial for trial in self.past if self._belongs(trial, fixed)]  # those that did not end, too
             optuna_study = optuna.create_study(
                 storage=storage,
-                study_name=self.name if name is None else f"{self.name} {_short(name)}",
-                sampler=make_sampler(study.sampler, after=len(drawn), constrained=bool(study.constraints)),
+                study_name=self.name if name is None else f"{self.name} {_arm_name(name)}",
+                sampler=optuna_sampler(settings, len(drawn), constrained=bool(study.constraints)),
                 pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
-                directions=["maximize" if goal.mode == "max" else "minimize" for goal in objectives_of(study)],
+                directions=["maximize" if one.higher else "minimize" for one in objectives_of(study)],
             )
-            optuna_study.set_user_attr("objectives", [goal.metric for goal in objectives_of(study)])
-            arm = Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials)
-            if isinstance(study.sampler, TwoStep):
-                arm.sequel = functools.partial(
-                    sequel, self.space, study.sampler, tuple(own), most=study.objective.mode == "max"
-                )
-            arms.append(arm)
+            optuna_study.set_user_attr("objectives", [one.metric for one in objectives_of(study)])
+            sequel = settings.sequel(self.space, own, higher=study.objective.higher)
+            arms.append(Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials, sequel=sequel))
         return arms
 
-    def _remember(self, past: TrialSummary) -> None:
+    def _remember(self, past: Trial) -> None:
         """A trial of a resumed study: told to its arm, or proposed again."""
-        if past.stage == "confirm":
-            assert past.of is not None
-            self._confirmed.add(past.of)
-            if not past.ended:
-                self._again.append(Asked(proposal_of(past), None, None))
+        if past.is_confirmation:
+            assert past.confirms is not None
+            self._confirmed.add(past.confirms)
+            if not past.is_over:
+                self._again.append(OpenProposal(proposal_of(past), None, None))
             return
         arm = next(arm for arm in self.arms if self._belongs(past, arm.fixed))
         arm.started += 1
         point = {key: Domain.parameter(value) for key, value in past.overrides.items() if key not in arm.fixed}
-        if not past.ended:
+        if not past.is_over:
             arm.study.enqueue_trial(point)
             trial = arm.study.ask()
-            trial.set_user_attr("trial", past.trial)
+            trial.set_user_attr("trial", past.number)
             self.space.suggest(trial, self._has_key, arm.fixed)
-            self._again.append(Asked(proposal_of(past), arm, trial))
+            self._again.append(OpenProposal(proposal_of(past), arm, trial))
             return
-        states = {"pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        states = {Status.PRUNED: TrialState.PRUNED, Status.FAILED: TrialState.FAIL}
         state = states.get(past.status, TrialState.COMPLETE)
         single = len(objectives_of(self.config.study)) == 1
-        told = past.values or [past.objective or 0.0]
+        values = past.values or (past.objective,)
         limits = violations(self.config.study, past.metrics)
         arm.study.add_trial(
             optuna.trial.create_trial(
                 state=state,
                 params=point,
                 distributions={key: self.space.domains[key].distribution() for key in point},
-                values=told if state is TrialState.COMPLETE else None,
-                intermediate_values={past.rounds: told[0]} if state is TrialState.PRUNED and single else None,
-                user_attrs={"trial": past.trial, CONSTRAINTS: limits, STATUS: past.status},
+                values=values if state is TrialState.COMPLETE else None,
+                intermediate_values={past.rounds: values[0]} if state is TrialState.PRUNED and single else None,
+                user_attrs={"trial": past.number, CONSTRAINTS: limits, STATUS: str(past.status)},
                 system_attrs={"constraints": limits} if limits else None,
             )
         )
 
     @staticmethod
-    def _belongs(trial: TrialSummary, fixed: Mapping[str, Any]) -> bool:
+    def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:
         return trial.stage == "search" and all(trial.overrides.get(key) == value for key, value in fixed.items())
 
     def _has_key(self, chosen: Mapping[str, Any], key: str) -> bool:
@@ -253,5 +305,5 @@ class Search(Searcher):
         raise NotImplementedError("a study is resumed by flstudy tune --resume")
 
 
-def _short(name: Any) -> str:
+def _arm_name(name: Any) -> str:
     return str(name.get("class_path") if isinstance(name, Mapping) else name).rpartition(".")[2]

@@ -1,0 +1,36 @@
+"""Objects of a user's own classes, by their paths."""
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from flstudy.config import ConfigError
+
+
+def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """An object of the class at a path.
+
+    Args:
+        key: of the config, for messages.
+        path: ``module.Class``.
+        base: of which it must be.
+        arguments: of its constructor.
+        offered: further ones, given where the constructor names them and they are not None.
+
+    Raises:
+        ConfigError: for a class that cannot be imported, is of another kind, or refuses its arguments.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} must name a class that can be imported, got {path!r}: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise ConfigError(f"{key} must name a {base.__module__}.{base.__name__}, got {path!r}, which is none")
+    taken = inspect.signature(found).parameters
+    more = {name: value for name, value in offered.items() if name in taken and value is not None}
+    try:
+        return found(**{**more, **arguments})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}: {path} refuses its init_args: {error}") from error

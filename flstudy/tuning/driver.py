@@ -1,0 +1,379 @@
+"""A study from start to finish: many trials of one config under Ray Tune, proposed by Optuna and recorded in MLflow,
+then its report, on the terminal, on disk and in MLflow."""
+
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from flstudy.config import ConfigError
+from flstudy.config.config import load
+from flstudy.reporting import report
+from flstudy.reporting.findings import TUNING_SPENDS
+from flstudy.reporting.report import terminal
+from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
+from flstudy.study.folder import wanted_name
+from flstudy.study.objectives import check_objectives, objective_values, violations
+from flstudy.tracking.content import environment
+from flstudy.tracking.runs import StudyRun
+from flstudy.tracking.store import check_store, open_store
+from flstudy.tuning.cluster import check_resources, cluster, room, starting
+from flstudy.tuning.progress import StudyProgress
+from flstudy.tuning.samplers import ArmPlan, optuna_sampler, sampler_of
+from flstudy.tuning.schedulers import ray_scheduler, read_history
+from flstudy.tuning.sharing import share
+from flstudy.tuning.worker import Assignment, trainable
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+    from flstudy.tuning.trial_table import TrialTable
+
+
+@dataclass
+class StudyResult:
+    """What a study left behind."""
+
+    folder: StudyFolder
+    trials: list[Trial]
+    best: tuple[BestTrial, ...]
+    """The best trial of each algorithm that has one, best first."""
+    run: StudyRun
+    """Its run in MLflow, for figures and tables made later."""
+    interrupted: bool = False
+    hopeless: str | None = None
+    """Why it stopped by itself: too many trials failed."""
+    delivered: bool = True
+    """Whether MLflow has all of it; `flstudy sync` delivers the rest."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The study for scripts."""
+        return {
+            "study": self.name,
+            "folder": str(self.folder.path),
+            "run_id": self.run.run_id,
+            "interrupted": self.interrupted,
+            "stopped": self.hopeless,
+            "delivered": self.delivered,
+            "best": {
+                one.trial.algorithm: {
+                    **one.trial.to_json(),
+                    "value": one.judged,
+                    "confirmation": None if one.confirmation is None else one.confirmation.number,
+                }
+                for one in self.best
+            },
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def run_study(
+    config: "Config",
+    console: Console | None = None,
+    resume: Path | None = None,
+    *,
+    import_from: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Tune ``config`` as `tune` does, then show and keep the comparison.
+
+    Args:
+        config: the study's.
+        console: where it is shown.
+        resume: the folder of a study to go on with.
+        import_from: the folder of another study, whose trials need not be trained again.
+        as_json: print one JSON object at the end and nothing else.
+
+    Returns:
+        The exit status: 1 where no trial finished, so that there is nothing to compare, or where too many failed.
+    """
+    console = console or terminal()
+    result = tune(config, console, resume, import_from=import_from, quiet=as_json)
+    result.folder.write_events(config.events())
+    written = report(result.folder.path)
+    result.run.log_files(result.folder.path)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2, default=str))
+    else:
+        if result.delivered and not result.run.delivered:
+            console.print(
+                f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
+            )
+        written.print(console)
+        if result.interrupted:
+            console.print(f"Go on with it: [bold]flstudy tune --resume {result.name}[/bold]", highlight=False)
+    return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1
+
+
+def tune(
+    config: "Config",
+    console: Console | None = None,
+    resume: Path | None = None,
+    *,
+    import_from: Path | None = None,
+    quiet: bool = False,
+) -> StudyResult:
+    """Run the study of ``config`` in a new folder; Ctrl-C ends it early with what it has.
+
+    Args:
+        config: the study's.
+        console: where its progress is shown.
+        resume: the folder of a study that stopped or was killed, and goes on: trials that are over are kept, the others
+            are run again, from their snapshots and in their MLflow runs; sampler and scheduler know what they knew.
+        import_from: the folder of another study: trials of it that this one would train alike are not trained again.
+        quiet: print nothing.
+
+    Raises:
+        ConfigError: before any trial starts, for a search space, store, folder or resources that cannot work.
+    """
+    console = console or Console()
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(line, highlight=False, markup=False)
+
+    space = check_study(config)
+    folder = StudyFolder.resume(resume) if resume is not None else None
+    past = folder.read_trials() if folder is not None else []
+    _check_room_for_more(config, past, folder)
+    check_resources(config.study.resources)
+    uri = config.store or (folder.state().get("store") if folder is not None else None)
+    check_store(uri)
+    examples = config.rehearse()
+    aside = ThreadPoolExecutor(1)
+    opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
+    aside.shutdown(wait=False)
+    plan = sampler_of(config).plan(space, config)
+    for line in [*before_it_starts(config, plan), *space.outside(config)]:
+        say(line)
+    with cluster(config.study.resources):
+        store, data = opening.result(), share(examples)
+        del examples
+        if folder is None:
+            folder = StudyFolder.create(config)
+            if folder.name != wanted_name(config):
+                say(f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}")
+            if import_from is not None:
+                past = import_trials(StudyFolder(import_from), folder, config)
+                say(f"{folder.name}: {len(past)} trials imported from {import_from.name}")
+        study_id = folder.state().get("study_id") or uuid.uuid4().hex
+        modules = folder.state().get("modules") or str(Path(config.path).absolute().parent)  # users' own, beside it
+        folder.write_config(config)
+        folder.write_state("running", study_id=study_id, store=store.uri, environment=environment(), modules=modules)
+        run = StudyRun(store, name=folder.name, study_id=study_id, config=config, resumed=resume is not None)
+        assignment = Assignment(
+            config=config,
+            store=store,
+            study=folder.name,
+            study_id=study_id,
+            parent=run.run_id,
+            folder=folder,
+            environment=environment(),
+            data=data,
+            path=(modules,),
+        )
+        progress = StudyProgress(
+            console,
+            name=folder.name,
+            config=config,
+            algorithms=len(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else 1,
+            trials=sum(arm.first + arm.second for arm in plan) or None,
+            spent_s=folder.spent_s(),
+            quiet=quiet,
+        )
+        from flstudy.tuning.trial_table import TrialTable  # needs Ray, which has been started by now
+
+        table = TrialTable(config, folder, progress, past)
+        try:
+            with progress, _stop_on_interrupt(progress) as interrupt:
+                _fit(assignment, space, table, interrupt, past)
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            run.finish("KILLED" if stopped else "FAILED")
+            folder.write_state("interrupted" if stopped else "failed")
+            raise
+    table.close(complete=not interrupt.is_set())  # when no worker can have the last word any more
+    result = StudyResult(folder, table.trials, table.best, run, interrupt.is_set(), table.hopeless)
+    if result.hopeless:
+        progress.say(f"the study stopped: {result.hopeless}")
+    _conclude(result)
+    folder.write_state("interrupted" if result.interrupted else "finished", conclusion=run.told)
+    result.delivered = table.deliver(run)
+    if not result.delivered:
+        console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
+    return result
+
+
+def check_study(config: "Config") -> Space:
+    """The search space of a study that can be run.
+
+    Raises:
+        ConfigError: for a space, objectives, a sampler, a scheduler or a name that cannot work.
+    """
+    space, sampler = Space.parse(config.study.search), sampler_of(config)
+    space.validate(config)
+    check_objectives(config)
+    sampler.check(space, config)
+    optuna_sampler(sampler)
+    if config.study.scheduler is not None:
+        config.study.scheduler.check(config)
+    wanted_name(config)
+    return space
+
+
+def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
+    """What a user is to know before any trial: the plan of a sweep in two steps, and what tuning does to privacy."""
+    flat, lines = config.flat(), []
+    if plan:
+        first, second = sum(arm.first for arm in plan), sum(arm.second for arm in plan)
+        each = ", ".join(f"{arm.algorithm} {arm.first} + {arm.second}" for arm in plan if arm.algorithm is not None)
+        lines.append(f"step 1: {first} trials, step 2: up to {second}" + (f" ({each})" if each else ""))
+    if flat.get("privacy.clip") is not None and (flat.get("privacy.noise") or flat.get("privacy.solve")):
+        lines.append(TUNING_SPENDS)
+    return lines
+
+
+def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> list[Trial]:
+    """Copies trials of another study into a new one's folder and returns them, numbered from 0.
+
+    A trial is imported if it ended by itself, its values lie in this study's search space, and this study would train
+    it with the same config to the last value. None are, if the studies have different objectives. Whether both ran the
+    same version of flstudy is not asked.
+
+    Raises:
+        ConfigError: if ``other`` holds no study.
+    """
+    theirs = load(other.config, command="tune")
+    if (theirs.study.objective, theirs.study.objectives) != (config.study.objective, config.study.objectives):
+        return []
+    domains, imported = Space.parse(config.study.search).domains, list[Trial]()
+    for trial in other.read_trials():
+        # One that a scheduler stopped was stopped by another study's rules.
+        ended = not trial.is_confirmation and trial.status in (Status.FINISHED, Status.DIVERGED)
+        if not ended or not set(trial.overrides) <= set(domains) or not other.records(trial.number).is_dir():
+            continue
+        if not all(domains[key].contains(value) for key, value in trial.overrides.items()):
+            continue
+        if config.with_overrides(trial.overrides).flat() != theirs.with_overrides(trial.overrides).flat():
+            continue
+        number = len(imported)
+        shutil.copytree(other.records(trial.number), folder.records(number))
+        if other.model(trial.number).is_file():
+            shutil.copy(other.model(trial.number), folder.model(number))
+        imported.append(
+            replace(
+                trial,
+                number=number,
+                values=objective_values(config.study, trial.objective, trial.metrics, broken=trial.is_broken),
+                feasible=trial.is_broken or max(violations(config.study, trial.metrics), default=0.0) <= 0.0,
+                source=f"{other.name}/{trial.number}",
+                synced=False,  # MLflow has it in the other study only
+                run_id=None,
+            )
+        )
+    folder.write_trials(imported)
+    return imported
+
+
+def _fit(
+    assignment: Assignment, space: Space, table: "TrialTable", interrupt: threading.Event, past: Sequence[Trial]
+) -> None:
+    """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those that are known already."""
+    from ray import tune as ray_tune
+
+    from flstudy.tuning.search import Search
+    from flstudy.tuning.trial_table import RayEvents, StopOnInterrupt
+
+    study, folder = assignment.config.study, assignment.folder
+    population = study.scheduler is not None and study.scheduler.exchanges  # all of its trials are there from the start
+    search = Search(
+        space,
+        assignment.config,
+        name=folder.name,
+        room=lambda: sys.maxsize if population else min(room(study.resources), study.concurrent or sys.maxsize),
+        past=past,
+        spending=table,
+        journal=folder.journal,
+    )
+    tuner = ray_tune.Tuner(
+        ray_tune.with_resources(trainable(assignment), {"cpu": study.resources.cpu, "gpu": study.resources.gpu}),
+        tune_config=ray_tune.TuneConfig(
+            search_alg=search,
+            scheduler=ray_scheduler(assignment.config, read_history(folder, past, study.objective.metric)),
+            num_samples=-1,  # the search says when it is over
+            reuse_actors=True,  # importing torch anew for every trial took three times as long
+        ),
+        run_config=ray_tune.RunConfig(
+            name=f"ray-{uuid.uuid4().hex[:6]}" if past else "ray",  # Ray's own state of an earlier start is not read
+            storage_path=str(folder.path),
+            verbose=0,
+            stop=StopOnInterrupt(interrupt),
+            callbacks=[RayEvents(table, search, interrupt)],
+            failure_config=ray_tune.FailureConfig(max_failures=study.failures.retries, fail_fast=False),
+            log_to_file=False,
+        ),
+    )
+    with starting(min(search.room(), study.trials or sys.maxsize)):
+        tuner.fit()
+
+
+def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:
+    """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
+    study = config.study
+    search = [trial for trial in past if not trial.is_confirmation]
+    if not past or study.trials is None or sum(trial.is_over for trial in search) < study.trials:
+        return
+    finished = folder is not None and folder.state().get("state") == "finished"
+    if not study.confirm.seeds or (finished and all(trial.is_over for trial in past)):
+        raise ConfigError(
+            f"study.trials must be > {len(search)}, the trials that the study has, got {study.trials}: "
+            "raise it to extend the study"
+        )
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(progress: StudyProgress) -> Iterator[threading.Event]:
+    """The first Ctrl-C lets trials end and keeps the results, a second one insists."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # signals reach the main thread only
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: Any) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+        progress.say("stopping: the results so far are kept (Ctrl-C again to insist)")
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _conclude(result: StudyResult) -> None:
+    """The study's best trials as tags, figures and files of its run."""
+    run = result.run
+    run.log_files(result.folder.path)
+    if result.best:
+        first = result.best[0].trial
+        run.set_tags({"best.trial": first.number, "best.algorithm": first.algorithm, "best.run_id": first.run_id})
+        run.log_metrics({f"best/{one.trial.algorithm}": one.judged for one in result.best})
+    counts = Counter(trial.status for trial in result.trials)
+    run.set_tags({f"trials.{status}": count for status, count in counts.items()})
+    run.finish("KILLED" if result.interrupted else "FINISHED")

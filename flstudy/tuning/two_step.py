@@ -1,0 +1,233 @@
+"""Sweeps in two steps (FedAda², Lee et al. 2024, App. H.2): first a symmetric grid, where server and devices take the
+same values, then the asymmetric neighbourhood of each algorithm's best.
+
+Both steps are functions of the config and of the first step's results, so a resumed study goes on from its list of
+trials alone.
+"""
+
+import functools
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flstudy.config import ConfigError
+from flstudy.hyper import hyper
+from flstudy.study import Status
+from flstudy.study.objectives import arm_shares
+from flstudy.study.space import Domain, Point, Space, nearest_key
+from flstudy.tuning.samplers import CONSTRAINTS, STATUS, ArmPlan, RandomSearch, Sequel
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from flstudy.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStep(RandomSearch):
+    """A sweep in two steps (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
+    their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
+
+    citations: ClassVar[tuple[str, ...]] = ("lee2024",)
+
+    tie: list[list[str]] = field(default_factory=list)
+    """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
+    algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
+    first: dict[str, list[Any]] = field(default_factory=dict)
+    """Values of a key in step 1, some of its choice; those of a key that is not named are all of its choice."""
+    radius: int = hyper(1, "[1, inf)")
+    """Step 2 tries every combination of values up to so many steps of its grid from the best of step 1, nearest first,
+    as far as study.trials goes."""
+
+    # ---- the two steps -----------------------------------------------------------------------------------------------
+
+    def first_points(self, space: Space, config: "Config") -> tuple[list[Point], bool]:
+        """Step 1, the symmetric grid: every combination of values where tied keys have the same one; a key whose
+        partner the chosen algorithm lacks goes by itself."""
+        found = []
+        for chosen, made in space.candidates(config):
+            keys = [key for key in space.domains if key not in space.selectors and made.has_key(key)]
+            groups = self._groups(keys)
+            for values in itertools.product(*(self._values(space, group[0]) for group in groups)):
+                point = {key: Domain.parameter(value) for key, value in chosen.items()}
+                for group, value in zip(groups, values, strict=True):
+                    point |= {key: _as_written(space.domains[key], value) for key in group}
+                found.append(point)
+        random.Random(self.seed).shuffle(found)  # workers that stop early should not have seen one corner only
+        return found, True
+
+    def second_step(self, space: Space, best: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> list[Point]:
+        """The grid around a point: every numeric key up to ``radius`` steps away, each by itself, nearest points first
+        (fewest steps in sum); other keys keep their values.
+
+        Args:
+            space: with the grids.
+            best: the point, of one arm's keys.
+            done: points that are not to be tried again.
+        """
+        axes = []
+        for key, value in best.items():
+            grid = None if key in space.selectors or key not in space.domains else _grid(space.domains[key])
+            if grid is None:
+                axes.append([(value, 0)])
+                continue
+            place = grid.index(value)
+            near = range(max(0, place - self.radius), min(len(grid), place + self.radius + 1))
+            axes.append([(grid[other], abs(other - place)) for other in near])
+        found = []
+        for values in itertools.product(*axes):
+            point = dict(zip(best, (value for value, _ in values), strict=True))
+            if point != best and point not in done:
+                found.append((sum(steps for _, steps in values), point))
+        random.Random(self.seed).shuffle(found)
+        return [point for _, point in sorted(found, key=lambda pair: pair[0])]
+
+    def sequel(self, space: Space, points: Sequence[Point], *, higher: bool) -> Sequel | None:
+        """Step 2 of an arm, once its step 1 is over."""
+        return functools.partial(self._around_best, space, tuple(points), higher)
+
+    def _around_best(
+        self, space: Space, points: Sequence[Point], higher: bool, trials: Sequence["FrozenTrial"]
+    ) -> list[Point] | None:
+        """None as long as a trial of step 1 is under way, [] where none of them came out. ``trials``: of the arm, those
+        of its second step included, which say nothing here."""
+        from optuna.trial import TrialState
+
+        own = [trial for trial in trials if trial.params in points]
+        if any(not trial.state.is_finished() for trial in own):
+            return None
+        sign, ranked = 1 if higher else -1, []
+        for trial in own:
+            outside = max(trial.user_attrs.get(CONSTRAINTS, ()), default=0.0) > 0.0
+            broken = trial.user_attrs.get(STATUS) == Status.DIVERGED
+            if trial.state is TrialState.COMPLETE and not broken and not outside:
+                ranked.append((float("inf"), sign * trial.values[0], -trial.user_attrs["trial"], trial.params))
+            elif trial.state is TrialState.PRUNED and trial.last_step is not None:
+                value = trial.intermediate_values[trial.last_step]
+                ranked.append((trial.last_step, sign * value, -trial.user_attrs["trial"], trial.params))
+        if not ranked:
+            return []
+        best = max(ranked, key=lambda entry: entry[:3])[3]
+        return self.second_step(space, {key: best[key] for key in sorted(best)}, points)
+
+    def plan(self, space: Space, config: "Config") -> list[ArmPlan]:
+        """What each arm does, as far as is known before it begins."""
+        names = list(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else [None]
+        points, found = self.first_points(space, config)[0], []
+        for name, share in zip(names, arm_shares(config.study.trials, len(names)), strict=True):
+            own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
+            around = max(len(self.second_step(space, point, own)) for point in own)
+            short = name.get("class_path", "") if isinstance(name, Mapping) else name
+            found.append(ArmPlan(None if short is None else str(short).rpartition(".")[2], len(own), around, share))
+        return found
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self, space: Space, config: "Config") -> None:
+        """Refuse a sweep that cannot be made, before anything runs."""
+        study, where = config.study, "study.sampler"
+        if study.allocation != "equal":
+            raise ConfigError(
+                f"study.allocation must be equal with TwoStep, got {study.allocation!r}: the second step is around "
+                "each algorithm's own best"
+            )
+        for key, domain in space.domains.items():
+            if domain.kind != "choice":
+                raise ConfigError(
+                    f"study.search.{key} must be a choice with TwoStep, got {domain.kind}: list its grid, such as "
+                    "{choice: [0.001, 0.01, 0.1]}"
+                )
+        self._check_first(space)
+        self._check_tie(space)
+        arms = self.plan(space, config)
+        if not any(arm.around for arm in arms):
+            raise ConfigError(
+                f"{where} leaves step 2 nothing to try, since step 1 is the whole grid: name keys that go together in "
+                f"step 1 in {where}.tie, such as [[algorithm.server_lr, algorithm.lr]], or fewer values in "
+                f"{where}.first"
+            )
+        for arm in arms:
+            if arm.share < arm.first + (arm.around > 0):
+                least = len(arms) * max(other.first + (other.around > 0) for other in arms)
+                raise ConfigError(
+                    f"study.trials must be >= {least} with TwoStep, got {study.trials}: step 1 of "
+                    f"{arm.algorithm or 'the sweep'} takes {arm.first} of its share of {arm.share}, and step 2 "
+                    f"one at least; raise it, or name fewer values in {where}.first"
+                )
+
+    def _check_tie(self, space: Space) -> None:
+        where, seen = "study.sampler.tie", set[str]()
+        for group in self.tie:
+            if len(group) < 2:
+                raise ConfigError(f"{where} must hold lists of two keys or more, got {group}: leave it out")
+            for key in group:
+                if key not in space.domains:
+                    near = nearest_key(key, space.domains)
+                    hint = f"did you mean {near!r}?" if near else "search it over the same values, or leave it out"
+                    raise ConfigError(f"{where} must name keys of study.search, got {key!r}: {hint}")
+                if key in seen:
+                    raise ConfigError(
+                        f"{where} must name a key once, got {key!r} twice: join the two lists, or leave it out"
+                    )
+                seen.add(key)
+                if _grid(space.domains[key]) is None:
+                    raise ConfigError(
+                        f"{where} must name keys with grids of numbers, got {key!r} with "
+                        f"{list(space.domains[key].options)}: leave it out"
+                    )
+            grids = {key: sorted(self._values(space, key)) for key in group}
+            for key, grid in grids.items():
+                if grid != grids[group[0]]:
+                    raise ConfigError(
+                        f"{where}: {key} must take the values of {group[0]} in step 1, {grids[group[0]]}, got {grid}: "
+                        f"give both the same choice, or what they share in study.sampler.first"
+                    )
+
+    def _check_first(self, space: Space) -> None:
+        for key, values in self.first.items():
+            where = f"study.sampler.first.{key}"
+            if key not in space.domains or key in space.selectors:
+                near = nearest_key(key, space.domains)
+                hint = f"did you mean {near!r}?" if near and near != key else "leave it out"
+                raise ConfigError(f"{where} must name a value searched for, got {key!r}: {hint}")
+            options = list(space.domains[key].options)
+            if not isinstance(values, list) or not values:
+                raise ConfigError(
+                    f"{where} must be a list of values of study.search.{key}, got {values!r}: name at least one"
+                )
+            for value in values:
+                if value not in options:
+                    raise ConfigError(
+                        f"{where} must hold values of study.search.{key}, {options}, got {value!r}: add it there"
+                    )
+
+    # ---- grids -------------------------------------------------------------------------------------------------------
+
+    def _groups(self, keys: Sequence[str]) -> list[list[str]]:
+        """Keys that have the same value in step 1, each in one group; in the order of their first ones."""
+        found: list[list[str]] = []
+        for key in keys:
+            tied = next((group for group in self.tie if key in group), [key])
+            group = [other for other in tied if other in keys]
+            if group not in found:
+                found.append(group)
+        return found
+
+    def _values(self, space: Space, key: str) -> list[Any]:
+        """The values of a key in step 1; of those that are written in two ways the domain's own."""
+        domain = space.domains[key]
+        return [value for value in domain.options if value in self.first.get(key, domain.options)]
+
+
+def _grid(domain: Domain) -> list[Any] | None:
+    """The numbers of a choice in order; None where it has anything else."""
+    if domain.kind != "choice" or any(isinstance(v, bool) or not isinstance(v, int | float) for v in domain.options):
+        return None
+    return sorted(domain.options)
+
+
+def _as_written(domain: Domain, value: Any) -> Any:
+    """A tied value as this key's choice writes it: 1 or 1.0."""
+    return Domain.parameter(next(option for option in domain.options if option == value))

@@ -1,0 +1,63 @@
+"""The models that stay: those of the best trials, confirmed or not."""
+
+import io
+
+from rich.console import Console
+
+from flstudy.config import Confirm, Objective
+from flstudy.study import StudyFolder
+from flstudy.tuning.progress import StudyProgress
+from flstudy.tuning.trial_table import TrialTable
+from tests.tuning.stand_in import StandIn, proposal, report, study
+
+
+def table(tmp_path, mode: str, ends: list[tuple[str, str, float]], **settings) -> tuple[TrialTable, StudyFolder]:
+    """The table after trials ended with (algorithm, status, objective), each of which left a model."""
+    metric = Objective(metric="valid/accuracy", mode=mode)
+    config = StandIn(study=study(name="small", folder=str(tmp_path), objective=metric, **settings))
+    folder = StudyFolder.create(config)
+    made = TrialTable(config, folder, StudyProgress(Console(file=io.StringIO()), name="small", config=config))
+    for number, (algorithm, status, objective) in enumerate(ends):
+        made.started(proposal(number, algorithm))
+        folder.model(number).write_bytes(b"weights")
+        made.report(proposal(number, algorithm), report(status, objective, 6))
+        made.end(proposal(number, algorithm), report(status, objective, 6))
+    return made, folder
+
+
+def kept(folder: StudyFolder) -> list[int]:
+    """Trials whose model is there."""
+    return [number for number in range(9) if folder.model(number).exists()]
+
+
+ENDS = [
+    ("FedAvg", "finished", 0.5),
+    ("FedAvg", "finished", 0.9),
+    ("Flash", "finished", 0.7),
+    ("FedAvg", "finished", 0.6),
+]
+
+
+def test_the_best_of_each_algorithm_stays(tmp_path):
+    assert kept(table(tmp_path, "max", ENDS)[1]) == [1, 2]
+
+
+def test_the_best_may_be_the_lowest(tmp_path):
+    assert kept(table(tmp_path, "min", ENDS)[1]) == [0, 2]
+
+
+def test_a_diverged_trial_is_no_best_one(tmp_path):
+    assert kept(table(tmp_path, "max", [("FedAvg", "diverged", 0.99), ("Flash", "finished", 0.1)])[1]) == [1]
+
+
+def test_a_confirmation_decides_whose_model_stays(tmp_path):
+    made, folder = table(tmp_path, "max", ENDS, confirm=Confirm(top=2, seeds=3))
+    assert kept(folder) == [1, 2, 3]  # both of FedAvg may still be the best
+    for number, confirms, value in ((4, 1, 0.3), (5, 3, 0.4)):
+        again = proposal(number, "FedAvg", stage="confirm", confirms=confirms)
+        made.started(again)
+        made.report(again, report("finished", value, 6))
+        made.end(again, report("finished", value, 6))
+    made.close(complete=True)
+    assert [one.trial.number for one in made.best] == [2, 3]
+    assert kept(folder) == [2, 3]
