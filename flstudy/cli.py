@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command in ELSEWHERE:
             code: int = import_module(ELSEWHERE[command]).main(rest)
             return code
-        own = {"run": train, "tune": train, "list": list_names}
+        own = {"run": train, "tune": train, "list": list_names, "schema": show_schema}
         return (own.get(command) or globals()[command])(command, rest)
     except (ConfigError, ValueError) as error:
         if not isinstance(error, ConfigError) and type(error) is not ValueError:
@@ -308,7 +308,7 @@ def init(command: str, arguments: list[str]) -> int:
     return 0
 
 
-def schema(command: str, arguments: list[str]) -> int:
+def show_schema(command: str, arguments: list[str]) -> int:
     """``flstudy schema``."""
     parser = Parser(command, "Print the JSON Schema of configs, for editors and scripts.")
     parser.add_argument("--path", action="store_true", help="print only where its file is")

@@ -17,7 +17,7 @@ from flstudy.config.objects import chosen, section
 from flstudy.config.registry import SECTIONS
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, Study
-from flstudy.config.values import completed, content_of, flat, merged, pairs, put, read
+from flstudy.config.values import completed, content_of, flat, merged, pairs, put, read_yaml
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -84,7 +84,7 @@ class Config:
 
     def _completed(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         given = [*pairs(self.options), *self.overrides.items(), *overrides.items()]
-        return completed(merged(read(self.content, self.path), given), imports=True)
+        return completed(merged(read_yaml(self.content, self.path), given), imports=True)
 
     def plain(self) -> dict[str, Any]:
         """Nested plain values, to be written as YAML and loaded again."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS
-from flstudy.config.schema import PATH, schema
+from flstudy.config.schema import PATH, config_schema
 from flstudy.config.values import SEARCH, completed, content_of, dereferenced, flat, merged, pairs, short, spelled
 
 KINDS = {root.kind: key for key, root in ROOTS.items()}
@@ -59,13 +59,13 @@ def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> I
         section = next((part for part in parts if "properties" in part and "x-class" in part), None)
         classes = next((part["x-classes"] for part in parts if "x-root" in part), None)
         if section is None:
-            yield Row(key, "class" if classes else kind(node), _default(node), node.get("description", ""))
+            yield Row(key, "class" if classes else kind(node), _shown(node), node.get("description", ""))
         else:
             if "description" in node:
                 yield Row(key, SECTION, "null" if node.get("default", 0) is None else "", node["description"])
             yield from rows(section["properties"], key, chosen)
         if chosen.get(key) in (classes or ()):
-            yield from rows(schema()["$defs"][chosen[key]]["properties"], key, chosen)
+            yield from rows(config_schema()["$defs"][chosen[key]]["properties"], key, chosen)
 
 
 def kind(node: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def kind(node: Mapping[str, Any]) -> str:
     return " | ".join(names.get(one, one) for one in types) + (f" {node['x-domain']}" if "x-domain" in node else "")
 
 
-def _default(node: Mapping[str, Any]) -> str:
+def _shown(node: Mapping[str, Any]) -> str:
     return spelled(node["default"]) if "default" in node else "required"
 
 
@@ -109,7 +109,7 @@ def print_help(command: str, path: str | None, options: list[str]) -> None:
     what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
     print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
     print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
-    print_rows(rows(schema()["properties"], "", chosen), "--")
+    print_rows(rows(config_schema()["properties"], "", chosen), "--")
     print("\nThe arguments of classes: flstudy list algorithms Flash, or this help with a CONFIG before it.")
 
 
@@ -118,7 +118,7 @@ def print_list(kind: str, name: str | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    defs = schema()["$defs"]
+    defs = config_schema()["$defs"]
     if name is not None:
         known = defs[KINDS[kind]]["x-classes"] if kind in KINDS else []
         if name not in known:
@@ -127,7 +127,7 @@ def print_list(kind: str, name: str | None = None) -> None:
         print_rows(rows(defs[name]["properties"], KINDS[kind], {}))
         return
     if kind == "configs":
-        described = {str(path): heading(path) for path in configs()}
+        described = {str(path): first_comment(path) for path in configs()}
     else:
         described = {one: defs[one]["description"] for one in defs[KINDS[kind]]["x-classes"]}
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -146,7 +146,7 @@ def configs() -> list[Path]:
     return []
 
 
-def heading(path: Path) -> str:
+def first_comment(path: Path) -> str:
     """The first comment of a YAML file that is not for an editor."""
     comments = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     return next((line for line in comments if not line.startswith("yaml-language-server")), "")
@@ -159,7 +159,7 @@ def starter() -> str:
         "# A study to start from: keys are completed and checked by editors that know the line above.",
         "# flstudy tune FILE runs it, flstudy tune --help names every key, flstudy list algorithms every algorithm.",
     ]
-    return "\n".join([*lines, *_commented(STARTER, schema()["properties"], "", "")]) + "\n"
+    return "\n".join([*lines, *_commented(STARTER, config_schema()["properties"], "", "")]) + "\n"
 
 
 def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, ind
             yield f"{indent}{name}:"
             yield f"{indent}  class_path: {value['class_path']}"
             yield f"{indent}  init_args:"
-            below = schema()["$defs"][short(value)]["properties"]
+            below = config_schema()["$defs"][short(value)]["properties"]
             yield from _commented(value["init_args"], below, key, f"{indent}    ")
         elif key in ("population", "study", SEARCH):
             yield f"{indent}{name}:"

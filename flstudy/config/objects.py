@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flstudy.config.registry import LINKED, SECTIONS, locate
-from flstudy.config.schema import schema
+from flstudy.config.schema import config_schema
 
 hints = functools.cache(typing.get_type_hints)
 
@@ -30,7 +30,7 @@ def chosen(value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
     if value is None:
         return None
     path = value["class_path"]
-    cls = locate(path if "." in path else schema()["$defs"][path]["x-class"])
+    cls = locate(path if "." in path else config_schema()["$defs"][path]["x-class"])
     known = inspect.signature(cls).parameters
     linked = {} if dataset is None else {name: getattr(dataset, name) for name in LINKED if name in known}
     return construct(cls, {**linked, **(value.get("init_args") or {})})

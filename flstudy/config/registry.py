@@ -56,7 +56,7 @@ ROOTS = {
 }
 
 
-class Section(NamedTuple):
+class SectionClass(NamedTuple):
     """A part of a config that is one class; a null section is off."""
 
     module: str
@@ -66,14 +66,16 @@ class Section(NamedTuple):
 
 
 SECTIONS = {  # by key; of '' the keys stand at the top
-    "": Section("flstudy.config.sections", "Settings"),
-    "population": Section("flstudy.population", "Population", "The devices, their data, and what happens to them."),
-    "wireless": Section("flstudy.metrics.wireless", "Wireless", "A radio cell whose costs are logged.", True),
-    "recovery": Section("flstudy.metrics.drift", "Recovery", "When accuracy has recovered from a drift."),
-    "regret": Section("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
-    "privacy": Section("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
-    "run": Section("flstudy.config.sections", "Run", "Where a single run leaves its results."),
-    "study": Section("flstudy.config.sections", "Study", "The search for hyper-parameters."),
+    "": SectionClass("flstudy.config.sections", "Settings"),
+    "population": SectionClass(
+        "flstudy.population", "Population", "The devices, their data, and what happens to them."
+    ),
+    "wireless": SectionClass("flstudy.metrics.wireless", "Wireless", "A radio cell whose costs are logged.", True),
+    "recovery": SectionClass("flstudy.metrics.drift", "Recovery", "When accuracy has recovered from a drift."),
+    "regret": SectionClass("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
+    "privacy": SectionClass("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
+    "run": SectionClass("flstudy.config.sections", "Run", "Where a single run leaves its results."),
+    "study": SectionClass("flstudy.config.sections", "Study", "The search for hyper-parameters."),
 }
 
 TOP = ("task", "population", "algorithm", "", "controller", "schedule", *list(SECTIONS)[2:])

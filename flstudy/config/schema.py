@@ -39,7 +39,7 @@ BOUNDS = {"loguniform": 2, "uniform": 2, "quniform": 3, "randint": 2, "lograndin
 
 
 @functools.cache
-def schema() -> dict[str, Any]:
+def config_schema() -> dict[str, Any]:
     """The schema as it is kept in the package."""
     found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     return found
@@ -47,7 +47,7 @@ def schema() -> dict[str, Any]:
 
 def class_names(key: str) -> list[str]:
     """The classes that a key can name without a module's path."""
-    found: list[str] = schema()["$defs"][key]["x-classes"]
+    found: list[str] = config_schema()["$defs"][key]["x-classes"]
     return found
 
 
@@ -75,7 +75,7 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
         text = docs.get(name, "")
         node |= {"description": text} if text else {}
         node |= {"x-symbol": match[1]} if (match := SYMBOL.match(text)) else {}
-        default = _default(own, fields.get(name), argument.default)
+        default = _default_of(own, fields.get(name), argument.default)
         if default is inspect.Parameter.empty:
             required.append(name)
         else:
@@ -104,7 +104,7 @@ def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [root, {"type": "null"}]} if null else root
 
 
-def _default(key: str, field: Any, given: Any) -> Any:
+def _default_of(key: str, field: Any, given: Any) -> Any:
     if field is not None and field.default_factory is not dataclasses.MISSING:
         given = field.default_factory()
     if key in ROOTS and (given is None or given is inspect.Parameter.empty):
@@ -168,10 +168,11 @@ def within_domain(node: dict[str, Any], domain: str) -> dict[str, Any]:
         return {**node, "prefixItems": [within_domain(part, domain) for part in node["prefixItems"]]}
     if "items" in node:
         return {**node, "items": within_domain(node["items"], domain)}
-    return {**node, **bounded(domain)} if {"integer", "number"} & {*_types(node)} else node
+    return {**node, **bounded(domain)} if {"integer", "number"} & {*types_of(node)} else node
 
 
-def _types(node: Mapping[str, Any]) -> list[str]:
+def types_of(node: Mapping[str, Any]) -> list[str]:
+    """The kinds of value that a node names."""
     types = node.get("type", [])
     return [types] if isinstance(types, str) else types
 
@@ -363,4 +364,4 @@ def text() -> str:
 
 if __name__ == "__main__":
     PATH.write_text(text(), encoding="utf-8")
-    print(f"{PATH}: {len(schema()['$defs'])} definitions", file=sys.stderr)
+    print(f"{PATH}: {len(config_schema()['$defs'])} definitions", file=sys.stderr)

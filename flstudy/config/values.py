@@ -3,6 +3,7 @@
 Nothing here imports torch. Classes of users are taken on trust until somebody asks for them to be imported.
 """
 
+import contextlib
 import copy
 import functools
 import math
@@ -15,7 +16,7 @@ import yaml
 
 from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS, locate
-from flstudy.config.schema import described, schema
+from flstudy.config.schema import class_names, config_schema, described, types_of
 from flstudy.hyper import within
 from flstudy.metrics.registry import METRICS
 
@@ -40,7 +41,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read(text: str, path: str = "the config") -> dict[str, Any]:
+def read_yaml(text: str, path: str = "the config") -> dict[str, Any]:
     """The keys and values of a YAML file's text.
 
     Raises:
@@ -61,7 +62,7 @@ def read(text: str, path: str = "the config") -> dict[str, Any]:
 
 
 class Given(NamedTuple):
-    """A number, bool or null on a command line, which may have been meant as a text."""
+    """A number or bool on a command line, which may have been meant as a text."""
 
     value: Any
     text: str
@@ -81,22 +82,16 @@ def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
             value = yaml.load(text, _Loader)
         except yaml.YAMLError:
             value = text
-        scalar = value is not None and not isinstance(value, str | list | dict)
-        found.append(
-            (key.replace(".init_args", "").removesuffix(".class_path"), Given(value, text) if scalar else value)
-        )
+        key = key.replace(".init_args", "").removesuffix(".class_path")
+        found.append((key, Given(value, text) if isinstance(value, int | float) else value))
     return found
 
 
 def arguments(overrides: Mapping[str, Any]) -> list[str]:
     """Overrides as options, of which a class comes before its own parameters."""
-    return [f"--{key}={_text(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))]
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value) if isinstance(value, str | int) else repr(value)
+    return [
+        f"--{key}={spelled(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))
+    ]
 
 
 def merged(content: Mapping[str, Any], given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -195,7 +190,7 @@ def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
     Raises:
         ConfigError: one sentence with key, value, domain and next step.
     """
-    values = _section("", schema(), content, imports)
+    values = _section("", config_schema(), content, imports)
     _check_study(values, imports)
     return values
 
@@ -210,7 +205,7 @@ def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
 
 
 def content_of(path: str | Path) -> dict[str, Any]:
-    """As `read`, of a file.
+    """As `read_yaml`, of a file.
 
     Raises:
         ConfigError: likewise, and where there is none.
@@ -218,7 +213,7 @@ def content_of(path: str | Path) -> dict[str, Any]:
     if not Path(path).is_file():
         raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
     try:
-        return read(Path(path).read_text(encoding="utf-8"), str(path))
+        return read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a YAML file that can be read: {error}") from error
 
@@ -230,13 +225,10 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         ConfigError: for one that the node does not take.
     """
     node = _branch(node, value)
-    kinds = [node["type"]] if isinstance(node.get("type"), str) else list(node.get("type", ()))
+    kinds = types_of(node)
     if isinstance(value, Given):
-        value = (
-            value.text
-            if kinds and not set(kinds) & set(TYPES.get(type(value.value), ())) and "string" in kinds
-            else value.value
-        )
+        meant = "string" in kinds and not set(kinds) & set(TYPES.get(type(value.value), ()))
+        value = value.text if meant else value.value
     if "x-root" in node:
         return _chosen(key, node, value, imports)
     if "enum" in node:
@@ -285,7 +277,7 @@ class _Definitions(dict[str, Any]):
     """flstudy's definitions, and users' that were imported."""
 
     def __missing__(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = schema()["$defs"].get(name) or _users[name]
+        found: dict[str, Any] = config_schema()["$defs"].get(name) or _users[name]
         return found
 
 
@@ -317,21 +309,16 @@ def _list(key: str, node: Mapping[str, Any], value: Sequence[Any], imports: bool
     if not least <= len(value) <= most:
         raise ConfigError(f"{key} must be a list of {least}{'' if most == least else ' or more'}, got {list(value)!r}")
     nodes = parts or [node.get("items", {})] * len(value)
-    return [
-        check_value(f"{key}[{i}]", one, part, imports=imports)
-        for i, (one, part) in enumerate(zip(value, nodes, strict=True))
-    ]
+    return [check_value(f"{key}[{i}]", one, nodes[i], imports=imports) for i, one in enumerate(value)]
 
 
 def _mapping(key: str, node: Mapping[str, Any], value: Mapping[Any, Any], imports: bool) -> dict[Any, Any]:
     """Keys of the user's choice."""
-    numbers, found = "propertyNames" in node, {}
+    numbers, inner, found = "propertyNames" in node, node.get("additionalProperties") or {}, {}
     for name, one in value.items():
         if numbers and not re.match(node["propertyNames"]["pattern"], str(name)):
             raise ConfigError(f"{key} must have integers for keys, got {name!r}")
-        found[int(name) if numbers else name] = check_value(
-            f"{key}.{name}", one, node.get("additionalProperties") or {}, imports=imports
-        )
+        found[int(name) if numbers else name] = check_value(f"{key}.{name}", one, inner, imports=imports)
     return found
 
 
@@ -356,13 +343,8 @@ def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose
         elif "default" in child:
             found[name] = check_value(own, child["default"], child, imports=imports)
         elif name in node.get("required", ()):
-            kinds = dereferenced(child).get("type")
-            kind = (
-                f", {KINDS[kinds]}{' in ' + child['x-domain'] if 'x-domain' in child else ''}"
-                if isinstance(kinds, str)
-                else ""
-            )
-            raise ConfigError(f"{own} must be given{whose.replace(' of ', ' with ')}{kind}: it has no default")
+            what = " or ".join(KINDS[kind] for kind in types_of(dereferenced(child))) or "a class"
+            raise ConfigError(f"{own} must be given{whose.replace(' of ', ' with ')}, {what}: it has no default")
     extra = {name: one for name, one in value.items() if name not in known}
     return found | _mapping(key, {"additionalProperties": rest if isinstance(rest, Mapping) else {}}, extra, imports)
 
@@ -387,7 +369,10 @@ def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dic
         return _users_own(key, path, given) if imports else {"class_path": path, "init_args": dict(given)}
     if name not in known:
         raise ConfigError(f"unknown {key.rpartition('.')[2]} {name!r}{nearest(name, known)}")
-    return {"class_path": name, "init_args": _section(key, schema()["$defs"][name], given, imports, f" of {name}")}
+    return {
+        "class_path": name,
+        "init_args": _section(key, config_schema()["$defs"][name], given, imports, f" of {name}"),
+    }
 
 
 WRAPPERS = {"study.sampler": "OptunaSampler", "study.scheduler": "RayScheduler"}
@@ -403,9 +388,9 @@ def _users_own(key: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{key} must name a class that can be imported, got {path}: {error}") from error
     base = ROOTS[key].accepts()
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        if key in WRAPPERS and WRAPPERS[key] in schema()["$defs"]:
+        if key in WRAPPERS and WRAPPERS[key] in config_schema()["$defs"]:
             wrapped = {"class_path": path, "init_args": dict(given)}
-            node = schema()["$defs"][WRAPPERS[key]]
+            node = config_schema()["$defs"][WRAPPERS[key]]
             return {"class_path": WRAPPERS[key], "init_args": _section(key, node, wrapped, True)}
         raise ConfigError(f"{key} must name a subclass of {base.__name__}, got {path}")
     return {"class_path": path, "init_args": _section(key, _definition(path, key), given, True, f" of {name}")}
@@ -419,12 +404,15 @@ def _definition(path: str, key: str) -> dict[str, Any]:
 # ---- keys that a study names -------------------------------------------------------------------------------------
 
 
-def nodes(key: str, chosen: Mapping[str, Sequence[str]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+def nodes(
+    key: str, chosen: Mapping[str, Sequence[str]], *, imports: bool = False
+) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The schema's nodes of a dotted key, one for each class that has it, and the keys that there are beside it.
 
     Args:
         key: such as ``population.drift.round``.
-        chosen: the classes that each root may name.
+        chosen: the classes that each key may name, flstudy's by their short names.
+        imports: whether users' classes are looked into; else they have any key.
     """
     found: list[Mapping[str, Any]] = []
     beside: dict[str, None] = {}
@@ -432,114 +420,94 @@ def nodes(key: str, chosen: Mapping[str, Sequence[str]]) -> tuple[list[Mapping[s
     def descend(known: Mapping[str, Any], at: str, parts: Sequence[str]) -> None:
         own = f"{at}.{parts[0]}" if at else parts[0]
         beside.update(dict.fromkeys(f"{at}.{name}" if at else name for name in known))
-        if parts[0] not in known:
-            return
-        if len(parts) == 1:
-            found.append(known[parts[0]])
+        if parts[0] not in known or len(parts) == 1:
+            found.extend([known[parts[0]]] if parts[0] in known else [])
             return
         for node in map(dereferenced, [known[parts[0]], *dereferenced(known[parts[0]]).get("anyOf", ())]):
             for name in chosen.get(own, ()) if "x-root" in node else ():
-                below = schema()["$defs"].get(name) if name in node["x-classes"] else _users.get(f"{own}={name}")
-                if below is None:
-                    found.append({})  # a user's, which nobody has imported
-                else:
-                    descend(below["properties"], own, parts[1:])
+                if "." in name and not imports:
+                    found.append({})
+                    continue
+                below = _definition(name, own) if "." in name else config_schema()["$defs"][name]
+                descend(below["properties"], own, parts[1:])
             if "properties" in node:
                 descend(node["properties"], own, parts[1:])
 
-    descend(schema()["properties"], "", key.split("."))
+    descend(config_schema()["properties"], "", key.split("."))
     return found, list(beside)
 
 
+def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
+    """The keys that name classes, and the classes as they are written."""
+    if not isinstance(values, Mapping):
+        return
+    if "class_path" in values:
+        yield at, str(values["class_path"])
+        values = values.get("init_args") or {}
+    for name, value in values.items():
+        yield from classes_in(value, f"{at}.{name}" if at else str(name))
+
+
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:
-    """The keys of a study's search and presets, and the values that they may take."""
-    study, chosen = values["study"], {}
-    for key, name in flat({key: value for key, value in values.items() if key != "study"}):
-        if key in ROOTS and name is not None:
-            chosen[key] = [name]
-    chosen = {key: [_path(values, key)] for key in chosen}
+    """The keys of a study's search and presets, the values that they may take, and the metrics that it names."""
+    study = values["study"]
+    chosen = {key: [path] for key, path in classes_in({**values, "study": None})}
+    for root, domain in study["search"].items():
+        if root in ROOTS and "choice" in domain:
+            node, options = config_schema()["$defs"][root], [one for one in domain["choice"] if one is not None]
+            with _saying(SEARCH):
+                found = [check_value(root, option, node, imports=imports) for option in options]
+            chosen |= {root: []}
+            for key, path in (pair for one in found for pair in classes_in(one, root)):
+                chosen.setdefault(key, []).append(path)
     for key, domain in study["search"].items():
-        if key in ROOTS and isinstance(domain.get("choice"), list):
-            for option in domain["choice"]:
-                if option is not None:
-                    _prefixed(SEARCH, key, option, schema()["$defs"][key], imports)
-            chosen[key] = [_name(option) for option in domain["choice"] if option is not None]
-            for option in domain["choice"]:
-                for own, value in _apart(key, option):
-                    if own != key and own in ROOTS and value is not None:
-                        chosen.setdefault(own, []).append(_name(value))
-    for key, domain in study["search"].items():
-        found, known = nodes(str(key), chosen)
+        found, known = nodes(str(key), chosen, imports=imports)
         if not found:
             root = max((root for root in chosen if str(key).startswith(f"{root}.")), key=len, default="")
-            whose = f" of {' or '.join(short(name) for name in chosen[root])}" if root else ""
+            whose = f" of {' or '.join(map(short, chosen[root]))}" if root else ""
             raise ConfigError(f"{SEARCH}: unknown key {key!r}{whose}{nearest(str(key), known)}")
         for node in found if key not in ROOTS else ():
             _check_domain(key, domain, node)
-    _check_presets(study["presets"], chosen)
-    users = any("." in path for paths in chosen.values() for path in paths)
-    if not users:  # classes of a user's may measure something of their own
+    _check_presets(study["presets"], chosen, imports)
+    if not any("." in path for paths in chosen.values() for path in paths):  # users' may measure something of their own
         _check_metrics(study)
 
 
-def _path(values: Mapping[str, Any], key: str) -> str:
-    """The class, as it is written, that a completed config has at a key."""
-    place: Any = values
-    for part in key.split("."):
-        place = place.get("init_args", place)[part]
-    return str(place["class_path"])
-
-
-def _name(option: Any) -> str:
-    """The short name of one of flstudy's classes, the path of a user's."""
-    path = str(option.get("class_path") if isinstance(option, Mapping) else option)
-    return short(path) if path.startswith("flstudy.") else path
-
-
-def _prefixed(where: str, key: str, value: Any, node: Mapping[str, Any], imports: bool = False) -> None:
+@contextlib.contextmanager
+def _saying(where: str) -> Iterator[None]:
+    """Refusals that say where."""
     try:
-        check_value(key, value, node, imports=imports)
+        yield
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
 def _check_domain(key: str, domain: Mapping[str, Any], node: Mapping[str, Any]) -> None:
     """Refuse a distribution of values that a key does not take."""
-    ((kind, bounds),) = domain.items()
-    if kind == "choice":
-        values = bounds
-    else:
-        low, high = bounds[:2]
-        target = dereferenced(node)
-        kinds = target.get("type", ()) if not isinstance(target.get("type"), str) else [target["type"]]
-        if "int" in kind:
-            values = [int(low), int(high) - 1]
-        elif "integer" in kinds:
-            raise ConfigError(
-                f"{SEARCH}.{key} must be drawn from integers, got {kind}: use randint, lograndint or choice"
-            )
-        else:
-            values = [low, high]
+    ((kind, values),) = domain.items()
+    if kind in ("randint", "lograndint"):
+        values = [int(values[0]), int(values[1]) - 1]
+    elif kind != "choice":
+        values = values[:2]
+        if "integer" in types_of(dereferenced(node)):
+            raise ConfigError(f"{SEARCH}.{key} must be drawn from integers, got {kind}: use randint or lograndint")
     for value in values:
-        _prefixed(f"{SEARCH}.{key} must hold only values that the config takes", key, value, node)
+        with _saying(f"{SEARCH}.{key} must hold only values that the config takes"):
+            check_value(key, value, node)
 
 
-def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> None:
+def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
     """Refuse presets of no algorithm, and values that it does not take."""
-    own = schema()["$defs"]["algorithm"]["x-classes"]
-    others = [short(path) for path in chosen["algorithm"] if "." in path]
+    paths = {name: name for name in class_names("algorithm")} | {short(path): path for path in chosen["algorithm"]}
     for name, values in presets.items():
         where = f"study.presets.{name}"
-        if name not in own and name not in others:
-            raise ConfigError(f"study.presets: unknown algorithm {name!r}{nearest(str(name), [*own, *others])}")
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{where} must hold hyper-parameters and values, got {values!r}")
+        if name not in paths:
+            raise ConfigError(f"study.presets: unknown algorithm {name!r}{nearest(str(name), list(paths))}")
         for key, value in values.items():
             dotted = str(key) if "." in str(key) else f"algorithm.{key}"
-            found, known = nodes(dotted, {**chosen, "algorithm": [name if name in own else f".{name}"]})
+            found, known = nodes(dotted, {**chosen, "algorithm": [paths[name]]}, imports=imports)
             if not found:
-                known = known if "." in str(key) else [one.rpartition(".")[2] for one in known]
-                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(str(key), known)}")
+                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(dotted, known)}")
             for node in found:
                 check_value(f"{where}.{key}", value, node)
 

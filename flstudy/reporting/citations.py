@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flstudy.config.schema import schema
+from flstudy.config.schema import config_schema
 from flstudy.study import StudyResults
 
 TOOLS: dict[str, str] = {
@@ -44,7 +44,7 @@ def references() -> dict[str, str]:
 def cited() -> dict[str, tuple[str, ...]]:
     """The BibTeX keys of every shipped class that a config can name, by its short name: those that the class has for
     its ``citations``."""
-    classes = [node for node in schema()["$defs"].values() if "x-class" in node]
+    classes = [node for node in config_schema()["$defs"].values() if "x-class" in node]
     return {node["title"]: tuple(node.get("x-citations", ())) for node in classes}
 
 

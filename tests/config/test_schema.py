@@ -17,13 +17,13 @@ from flstudy.cli import main
 from flstudy.config import Config, ConfigError, load
 from flstudy.config.help import KINDS, configs, starter
 from flstudy.config.registry import ROOTS
-from flstudy.config.schema import PATH, class_names, generated, schema, text
+from flstudy.config.schema import PATH, class_names, config_schema, generated, text
 from flstudy.config.values import completed, content_of, merged, nodes, quick_check
 from flstudy.study.space import Space
 from flstudy.tasks import Mlp
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"
-STANDARD = Draft202012Validator(schema())
+STANDARD = Draft202012Validator(config_schema())
 
 ACCEPTED: list[dict[str, Any]] = [
     {},
@@ -141,8 +141,8 @@ def verdict(action: Any) -> bool:
 
 def test_the_kept_schema_is_that_of_the_classes():
     assert text() == PATH.read_text(encoding="utf-8"), "run: flstudy schema --write"
-    assert generated() == schema()
-    Draft202012Validator.check_schema(schema())
+    assert generated() == config_schema()
+    Draft202012Validator.check_schema(config_schema())
 
 
 @pytest.mark.parametrize("changes", [*ACCEPTED, *REFUSED, *BEYOND], ids=str)
@@ -168,15 +168,15 @@ def test_a_node_says_what_an_editor_shows():
     assert (found["x-domain"], found["x-symbol"], found["default"]) == ("[0, inf)", "γ", 0.04)
     assert "early stopping" in found["description"]
     assert "algorithm.tau" in beside
-    flash = schema()["$defs"]["Flash"]
+    flash = config_schema()["$defs"]["Flash"]
     assert (flash["x-class"], flash["x-citations"]) == ("flstudy.algorithms.flash.Flash", ["panchal2023"])
-    assert schema()["$defs"]["SuddenDrift"]["required"] == ["round"]
+    assert config_schema()["$defs"]["SuddenDrift"]["required"] == ["round"]
     assert {"algorithm.tau", "population.drift.change.size"} <= set(
-        schema()["$defs"]["Study"]["properties"]["search"]["properties"]
+        config_schema()["$defs"]["Study"]["properties"]["search"]["properties"]
     )
     undescribed = [
         f"{name}.{key}"
-        for name, node in schema()["$defs"].items()
+        for name, node in config_schema()["$defs"].items()
         for key, one in node.get("properties", {}).items()
         if "x-class" in node and "description" not in one
     ]
