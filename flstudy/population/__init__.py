@@ -4,27 +4,15 @@ from flstudy.population.availability import AlternatingGroups, Availability
 from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
 from flstudy.population.data_stream import DataStream, FreshDraws
-from flstudy.population.datasets import (
-    AgNews,
-    Cifar10,
-    Cifar100,
-    Dataset,
-    Digits,
-    Emnist,
-    Examples,
-    FashionMnist,
-    HeavyTails,
-    InMemory,
-    Landmarks,
-    LibSvm,
-    Mnist,
-    Shakespeare,
-    StackOverflow,
-    StackOverflowTags,
-    Svhn,
-    Synthetic,
-    TinyImageNet,
-)
+from flstudy.population.datasets.base import Dataset, Examples, InMemory
+from flstudy.population.datasets.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn
+from flstudy.population.datasets.landmarks import Landmarks
+from flstudy.population.datasets.libsvm import LibSvm
+from flstudy.population.datasets.natural import Emnist, Shakespeare, StackOverflow
+from flstudy.population.datasets.news import AgNews
+from flstudy.population.datasets.synthetic import HeavyTails, Synthetic
+from flstudy.population.datasets.tags import StackOverflowTags
+from flstudy.population.datasets.tinyimagenet import TinyImageNet
 from flstudy.population.device_data import DeviceData, EvaluationIndex, Split
 from flstudy.population.drift import (
     ClassIntroduction,
@@ -52,67 +40,5 @@ from flstudy.population.population import Cohort, ExampleStore, Population
 from flstudy.population.scheduled import ScheduledAvailability, ScheduledDrift
 from flstudy.registry import import_modules
 
-__all__ = [
-    "AgNews",
-    "AlternatingGroups",
-    "Availability",
-    "BalancedDirichlet",
-    "BatchPlan",
-    "Batches",
-    "Change",
-    "Cifar10",
-    "Cifar100",
-    "ClassIntroduction",
-    "Cohort",
-    "ComposedSwaps",
-    "DataStream",
-    "Dataset",
-    "DeviceData",
-    "Digits",
-    "Dirichlet",
-    "Distinct",
-    "Drift",
-    "Emnist",
-    "EvaluationIndex",
-    "Event",
-    "ExampleStore",
-    "Examples",
-    "FashionMnist",
-    "FeatureShift",
-    "FreshDraws",
-    "Half",
-    "HeavyTails",
-    "Iid",
-    "InMemory",
-    "IncrementalDrift",
-    "LabelGroups",
-    "LabelSwap",
-    "Landmarks",
-    "LibSvm",
-    "Mnist",
-    "NoChange",
-    "PartialOverlap",
-    "Partition",
-    "Population",
-    "RecurrentDrift",
-    "RepeatedDrift",
-    "Rotation",
-    "ScheduledAvailability",
-    "ScheduledDrift",
-    "Shakespeare",
-    "Shards",
-    "Split",
-    "StackOverflow",
-    "StackOverflowTags",
-    "StaggeredDrift",
-    "SuddenDrift",
-    "Svhn",
-    "Synthetic",
-    "TinyImageNet",
-    "TwoShard",
-]
-
-import_modules(
-    __name__, __path__
-)  # a data set, partition or drift that is not listed above can be named in configs, too
-import_modules(f"{__name__}.datasets", [f"{folder}/datasets" for folder in __path__])
+# A partition or drift that is not listed above can be named in configs, too.
+import_modules(__name__, __path__)

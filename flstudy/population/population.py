@@ -1,6 +1,6 @@
 """The world of a run as a LightningDataModule: devices with their data, cohorts, drift. One round is one epoch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import lightning as L
@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
 
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked
@@ -21,8 +22,7 @@ from flstudy.population.datasets.base import Dataset, InMemory
 from flstudy.population.device_data import DeviceData, EvaluationIndex, Members, Split, divided, owners, refuse_empty
 from flstudy.population.drift import Drift, Event
 from flstudy.population.partition import Partition
-from flstudy.population.rounds import Rounds, RoundSampler, cohort_size
-from flstudy.population.streams import random_bits
+from flstudy.population.streams import generator, random_bits
 
 
 class Cohort(NamedTuple):
@@ -70,6 +70,17 @@ class ExampleStore(NamedTuple):
             lives = lives.view(*concept.shape, *[1] * (y.dim() - concept.dim()))
             y = torch.where(y < 0, y, self.table[lives, y.clamp(min=0)])
         return x, y
+
+
+def cohort_size(sampling: str, number: int, there: int, participants: int, clients: int) -> int:
+    """How many of the devices that are there take part in round ``number`` (from 1).
+
+    fixed: ``participants``, or all. poisson: a binomial number, with probability participants / clients. It is the same
+    for all seeds, whose rounds are one program; each seed by itself draws as if every device tossed its own coin.
+    """
+    if sampling == "fixed":
+        return min(participants, there)
+    return int(generator(0, "participants", number).binomial(there, participants / clients))
 
 
 class Population(L.LightningDataModule):
@@ -275,3 +286,32 @@ class Population(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Any]:
         """One item: the coordinator evaluates the whole population by itself."""
         return DataLoader(TensorDataset(torch.zeros(1)))
+
+
+class Rounds(TorchDataset[Any]):
+    """Cohorts by round."""
+
+    def __init__(self, cohort: Callable[[int], Any]) -> None:
+        self.cohort = cohort
+
+    def __getitem__(self, round: int) -> Any:
+        return self.cohort(round)
+
+
+class RoundSampler(Sampler[int]):
+    """Yields the round (from 1) of the current epoch; Lightning calls ``set_epoch``, also after a resume, so that no
+    cohort is ever replayed."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning's loop before each epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        # Read when the round begins: on a resume the iterator is made before ``set_epoch`` is called.
+        yield self.epoch + 1
+
+    def __len__(self) -> int:
+        return 1

@@ -9,22 +9,4 @@ from flstudy.tasks.task_function import TaskFunction, initial_parameters
 from flstudy.tasks.texts import FastText, TagLogistic
 from flstudy.tasks.vit import Vit
 
-__all__ = [
-    "Cnn",
-    "FastText",
-    "Logistic",
-    "Lstm",
-    "Mlp",
-    "Penalty",
-    "Quadratic",
-    "ResNet18",
-    "ResNet34",
-    "TagLogistic",
-    "Task",
-    "TaskFunction",
-    "Vgg",
-    "Vit",
-    "initial_parameters",
-]
-
 import_modules(__name__, __path__)  # a task that is not listed above can be named in configs, too

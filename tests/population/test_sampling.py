@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flstudy.population.rounds import cohort_size
+from flstudy.population.population import cohort_size
 
 from ..worlds import DEVICES, world
 
