@@ -247,10 +247,10 @@ def sync(command: str, arguments: list[str]) -> int:
     from flstudy.tracking.store import open_store, without_password
     from flstudy.tracking.sync import sync_study
 
-    for folder in map(_study, given.studies):
-        state = StudyFolder(folder).state()
-        if not (folder / "study.yaml").is_file() or "study_id" not in state:
-            raise ConfigError(f"there is no study {str(folder)!r} that was started: see flstudy studies")
+    for folder in map(StudyFolder.named, given.studies):
+        state = folder.state()
+        if not folder.config.is_file() or "study_id" not in state:
+            raise ConfigError(f"there is no study {str(folder.path)!r} that was started: see flstudy studies")
         if state["state"] == "running":
             raise ConfigError(
                 f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"

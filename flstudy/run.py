@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flstudy.config import ConfigError
+from flstudy.metrics.registry import mean_over_replicas
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
@@ -145,7 +146,7 @@ def _progress(console: Console, config: "Config") -> Iterator[Any]:
             nonlocal said, first, shown
             first = record.round - 1 if first is None else first
             if "valid/accuracy" in record.metrics:
-                shown = f"  valid accuracy {statistics.fmean(record.metrics['valid/accuracy']):.1%}"
+                shown = f"  valid accuracy {mean_over_replicas(record.metrics['valid/accuracy']):.1%}"
             bar.update(task, completed=record.round, description=f"{config.tags()['algorithm']}{shown}")
             if not console.is_terminal and time.monotonic() - said > 20:
                 said = time.monotonic()
@@ -164,5 +165,5 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
         if name in metrics:
             values = metrics[name]
             deviation = f"{statistics.stdev(values):.4g}" if len(values) > 1 else ""
-            table.add_row(name, f"{statistics.fmean(values):.4g}", deviation)
+            table.add_row(name, f"{mean_over_replicas(values):.4g}", deviation)
     return table

@@ -1,7 +1,7 @@
 """The folder of a study, readable without any server. Nobody else knows where a file of it lies.
 
 studies/<name>/study.yaml              the config
-               state.json              how the study stands: its format, id, process, store and conclusion
+               state.json              how the study stands: its format, id, process and store
                trials.jsonl            a `Trial` per line; of several lines of one trial the last one counts
                events.json             [{"round": 40, "label": "sudden drift"}]; absent where nothing happens
                records/<trial>.parquet every metric of every round and replica

@@ -8,10 +8,14 @@ import importlib.metadata
 import math
 import statistics
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flstudy.metrics.registry import mean_over_replicas
+from flstudy.metrics.registry import METRICS, mean_over_replicas
+from flstudy.study.best import BestTrial
+from flstudy.study.objectives import objectives_of
+from flstudy.study.trial import Status, Trial
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -19,43 +23,77 @@ if TYPE_CHECKING:
 STUDY, STUDY_ID, TRIAL, PARENT = "flstudy.study", "flstudy.study_id", "flstudy.trial", "mlflow.parentRunId"
 DELIVERED = "flstudy.delivered"  # the last round, once the run has all that there is up to it
 TEXT_LENGTH = 5000  # of a tag
-BAD_ENDS = ("pruned", "diverged", "failed", "interrupted")  # a tag each
-_STATUS = {"failed": "FAILED", "interrupted": "KILLED", "running": "KILLED"}
+NOTE = "mlflow.note.content"  # a run's description, in Markdown
+BAD_ENDS = (Status.PRUNED, Status.DIVERGED, Status.FAILED, Status.INTERRUPTED)  # a tag each
+_STATUS = {Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED", Status.RUNNING: "KILLED"}
 _LIBRARIES = ("torch", "lightning", "ray", "optuna", "mlflow", "flstudy")
-_EVALUATION = ("valid/", "test/")
+_PREDICTIONS = {"correctness", "losses"}  # what metrics of a model's predictions need
+_MAIN = ("train/loss", "valid/accuracy", "test/accuracy", "traffic/up_bytes", "time/round_s")
 
 
 def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
-    """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of evaluations
-    as ``_std``, and accuracies seed by seed as ``seed44/...``."""
+    """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of what
+    evaluations say of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``."""
     for name, values in metrics.items():
         yield name, mean_over_replicas(values)
-        if len(values) > 1 and name.startswith(_EVALUATION):
-            finite = all(math.isfinite(value) for value in values)
+        metric = METRICS.get(name)
+        if metric is None or not _PREDICTIONS & {*metric.needs}:
+            continue
+        if len(values) > 1:
+            finite = all(map(math.isfinite, values))
             yield f"{name}_std", statistics.stdev(values) if finite else math.nan
-        if name.endswith("accuracy") and len(values) == len(seeds):
+        if metric.is_fraction and metric.better == "max" and len(values) == len(seeds):
             for seed, value in zip(seeds, values, strict=True):
                 yield f"seed{seed}/{name}", value
 
 
-def trial_name(number: int, algorithm: str, of: int | None = None) -> str:
-    """Of a trial's run; ``of``: the trial that it confirms."""
-    return f"{number} {algorithm}" + ("" if of is None else f" confirms {of}")
+def trial_identity(
+    trial: Trial,
+    *,
+    study: str,
+    study_id: str,
+    parent: str,
+    tags: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> tuple[dict[str, str], str, dict[str, str]]:
+    """What makes a trial's run: the key by which it is found again, its name, its tags.
 
-
-def trial_tags(
-    study: str, algorithm: str, tags: Mapping[str, str], environment: Mapping[str, str], of: int | None = None
-) -> dict[str, str]:
-    """Tags of a trial's run beside its key; ``tags`` are its config's, ``of`` the trial that it confirms."""
-    stage = {"stage": "search"} if of is None else {"stage": "confirm", "confirms": str(of)}
-    return {STUDY: study, **environment, **tags, "algorithm": algorithm, **stage}
+    Args:
+        trial: its number, algorithm and what it confirms.
+        study: name.
+        study_id: by which its runs are found.
+        parent: run id of the study.
+        tags: of the config.
+        environment: of the study.
+    """
+    key, name = {STUDY_ID: study_id, TRIAL: str(trial.number)}, f"{trial.number} {trial.algorithm}"
+    made = {"flstudy.kind": "trial", PARENT: parent, STUDY: study, **environment, **tags}
+    made |= {"algorithm": trial.algorithm, "stage": trial.stage, "diverged": "false"}
+    if trial.confirms is not None:
+        name, made["confirms"] = f"{name} confirms {trial.confirms}", str(trial.confirms)
+    return key, name, made
 
 
 def study_tags(config: "Config") -> dict[str, str]:
-    """What a study's run is filtered by."""
-    tags = {**config.tags(), "flstudy.kind": "study"}
+    """Tags by which a study's run is filtered, and its description."""
+    tags = {**config.tags(), "flstudy.kind": "study", NOTE: study_note(config)}
     # The config's own algorithm would pose as the only one.
     return {**tags, "algorithm": "searched"} if "algorithm" in config.study.search else tags
+
+
+def study_note(config: "Config") -> str:
+    """What the metrics say by which a study decides, and the main ones beside them, as a table in Markdown."""
+    study = config.study
+    roles = {one.metric: f"objective, {one.mode}" for one in objectives_of(study)}
+    for metric, bounds in study.constraints.items():
+        bound = "constraint, " + ", ".join(f"{kind} {value:g}" for kind, value in bounds.items())
+        roles[metric] = f"{roles[metric]}; {bound}" if metric in roles else bound
+    rows = ["| metric | role | unit | meaning |", "|---|---|---|---|"]
+    for name in dict.fromkeys([*roles, *_MAIN]):
+        known = METRICS.get(name)
+        unit, sentence = (known.unit, known.sentence) if known else ("", "")
+        rows.append(f"| {name} | {roles.get(name, '')} | {unit} | {sentence} |")
+    return "\n".join(rows)
 
 
 def study_params(config: "Config") -> dict[str, Any]:
@@ -69,17 +107,30 @@ def study_params(config: "Config") -> dict[str, Any]:
     return params | {f"study.search.{key}": domain for key, domain in study.search.items()}
 
 
-def run_status(status: str) -> str:
+def run_status(status: Status) -> str:
     """MLflow's status of a trial's run; a trial that was left running was killed."""
     return _STATUS.get(status, "FINISHED")
 
 
+def ending_tags(trial: Trial) -> dict[str, str]:
+    """Tags of a trial that is over, or was left running."""
+    end = Status.INTERRUPTED if trial.status is Status.RUNNING else trial.status
+    return {**({str(end): "true"} if end in BAD_ENDS else {}), **error_tags(trial.error)}
+
+
 def error_tags(error: str | None) -> dict[str, str]:
     """A traceback as tags: its last line as ``error``, all of it as the run's description."""
-    if error is None or not error.strip():
-        return {}
-    text = error.strip()
-    return {"error": text.splitlines()[-1][:TEXT_LENGTH], "mlflow.note.content": f"```\n{text[-TEXT_LENGTH:]}\n```"}
+    text = (error or "").strip()
+    return {"error": text.splitlines()[-1][:TEXT_LENGTH], NOTE: f"```\n{text[-TEXT_LENGTH:]}\n```"} if text else {}
+
+
+def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and metrics of a study's run in the end: its best trial, each algorithm's best value, trials by status."""
+    tags = {f"trials.{status}": str(count) for status, count in Counter(trial.status for trial in trials).items()}
+    if best:
+        trial = best[0].trial
+        tags |= {"best.trial": str(trial.number), "best.algorithm": trial.algorithm, "best.run_id": str(trial.run_id)}
+    return tags, {f"best/{one.trial.algorithm}": one.judged for one in best}
 
 
 def environment() -> dict[str, str]:

@@ -4,11 +4,11 @@
     probabilities = model.predict(x)              # x [B, *shape] -> [B, classes], [B, T, classes] for sequences
 
 MLflow finds the weights, the config that rebuilds the task, and this module by name: nothing is unpickled. A trial has
-a model for each seed; the one of its first seed is kept.
+a model for each seed; the one of its first seed is kept. torch is imported on use: studies whose folder keeps no model
+need none of this.
 """
 
 import importlib.metadata
-import json
 import logging
 import os
 import tempfile
@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import yaml
 from numpy.typing import NDArray
 
-from flstudy.config.config import Config, load
+from flstudy.study.results import StudyResults
 from flstudy.tracking.store import Store, one_line
-from flstudy.tracking.trials import read_entries
 
 if TYPE_CHECKING:
+    from flstudy.config import Config
     from flstudy.federation import Coordinator
 
 log = logging.getLogger(__name__)
@@ -38,6 +37,8 @@ _LIBRARIES = ("flstudy", "torch", "lightning", "PyYAML")  # what rebuilding a ta
 
 def save_model(coordinator: "Coordinator", path: Path) -> None:
     """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing."""
+    import torch
+
     inputs = coordinator.population.store.x
     content = {
         "version": 1,
@@ -52,7 +53,7 @@ def save_model(coordinator: "Coordinator", path: Path) -> None:
     os.replace(hidden, path)
 
 
-class Served:
+class ServedTask:
     """A trained task as MLflow calls it.
 
     Attributes:
@@ -60,7 +61,9 @@ class Served:
         dtype: of inputs, numpy's name.
     """
 
-    def __init__(self, config: Config, saved: Mapping[str, Any]) -> None:
+    def __init__(self, config: "Config", saved: Mapping[str, Any]) -> None:
+        import torch
+
         self.task = config.build()[0].task
         self.shape, self.dtype = tuple(saved["shape"]), str(saved["dtype"])
         real = next((part.dtype for part in saved["state"].values() if part.is_floating_point()), torch.float32)
@@ -73,6 +76,8 @@ class Served:
         Raises:
             ValueError: for inputs of another shape.
         """
+        import torch
+
         given = np.asarray(inputs)
         if given.shape[1:] != self.shape:
             raise ValueError(f"inputs must be [B, {', '.join(map(str, self.shape))}], got {list(given.shape)}")
@@ -82,14 +87,18 @@ class Served:
         return logits.softmax(-1).to(torch.float32).numpy()
 
 
-def _load_pyfunc(data_path: str) -> Served:
-    """What MLflow looks for in a ``loader_module``."""
+def _load_pyfunc(data_path: str) -> ServedTask:
+    """The model in a folder; MLflow calls this function of a ``loader_module`` by its name."""
+    import torch
+
+    from flstudy.config import load
+
     folder = Path(data_path)
     saved = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
-    return Served(load(folder / _CONFIG), saved)
+    return ServedTask(load(folder / _CONFIG), saved)
 
 
-def log_model(store: Store, run_id: str, config: Config, weights: Path, tags: Mapping[str, str]) -> str:
+def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: Mapping[str, str]) -> str:
     """Log a model that `save_model` wrote as the run's ``model``; returns MLflow's id of it.
 
     Args:
@@ -135,7 +144,7 @@ def log_model(store: Store, run_id: str, config: Config, weights: Path, tags: Ma
     return logged.model_id
 
 
-def register(store: Store, name: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+def register_model(store: Store, name: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
     """Register a logged model as the next version of ``name``; returns the version."""
     from mlflow.exceptions import MlflowException
 
@@ -151,37 +160,28 @@ def register(store: Store, name: str, model_id: str, run_id: str, tags: Mapping[
     return str(made.version)
 
 
-def log_models(folder: Path, store: Store, run_ids: Mapping[int, str]) -> int:
-    """Log the models that a study's folder keeps, the best of each algorithm, each to its trial's run, and register
-    that of the best trial where the study has a name for it; what was done before is left alone.
-
-    Args:
-        folder: of the study.
-        store: MLflow.
-        run_ids: by trial.
-
-    Returns:
-        How many were logged or registered.
+def log_models(results: StudyResults, store: Store) -> int:
+    """Log the model of each algorithm's best trial to the trial's run, and register that of the study's best trial
+    where the study has a name for it; what was done before is left alone. Returns how many were logged or registered.
     """
-    done = 0
-    wanted = (yaml.safe_load((folder / "study.yaml").read_text()).get("study") or {}).get("register")
-    told = (json.loads((folder / "state.json").read_text()).get("conclusion") or {}).get("tags", {})
-    for entry in read_entries(folder / "trials.jsonl"):
-        number, weights = entry["trial"], folder / "models" / f"{entry['trial']}.pt"
-        run_id = run_ids.get(number)
+    done, wanted = 0, results.section.get("register")
+    for place, one in enumerate(results.best):
+        number, run_id, weights = one.trial.number, one.trial.run_id, results.folder.model(one.trial.number)
         if run_id is None or not weights.is_file():
             continue
         try:
             known = store.client.get_run(run_id).data.tags
-            tags = {"study": folder.name, "trial": str(number), "algorithm": entry["algorithm"]}
+            tags = {"study": results.name, "trial": str(number), "algorithm": one.trial.algorithm}
             model_id = known.get(LOGGED)
             if model_id is None:
-                config = load(folder / "study.yaml", entry["overrides"], command="tune")
+                from flstudy.config import load
+
+                config = load(results.folder.config, one.trial.overrides, command="tune")
                 model_id = log_model(store, run_id, config, weights, tags)
                 store.log_tags(run_id, {LOGGED: model_id})
                 done += 1
-            if wanted and told.get("best.trial") == str(number) and REGISTERED not in known:
-                version = register(store, wanted, model_id, run_id, tags)
+            if wanted and place == 0 and REGISTERED not in known:
+                version = register_model(store, wanted, model_id, run_id, tags)
                 store.log_tags(run_id, {REGISTERED: f"{wanted} {version}"})
                 done += 1
         except Exception as error:  # the weights are in the folder

@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flstudy.study.folder import StudyFolder
 from flstudy.tracking.content import (
     DELIVERED,
-    PARENT,
     STUDY,
     STUDY_ID,
     TEXT_LENGTH,
@@ -31,68 +31,64 @@ log = logging.getLogger(__name__)
 
 _AWAY_S = 2.0  # how long the end of a trial waits for a store that does not answer
 _SLOW_S = 6.0  # an attempt after a failed one that takes longer counts as failed, too
-_AGAIN_S = 30.0  # how long a study asks nothing of a store that did not answer
+FILES = "flstudy.files"
+"""Tag of a study's run: digests of the files that it has."""
 
 
 class StudyRun:
-    """The parent run of a study, written by the driver.
-
-    Attributes:
-        told: the tags and metrics that it was given, to be kept in the study's folder.
-        delivered: whether MLflow has taken everything so far.
-    """
+    """The parent run of a study, opened by the driver; `flstudy.tracking.sync` completes it at the study's end."""
 
     def __init__(self, store: Store, *, name: str, study_id: str, config: "Config", resumed: bool = False) -> None:
         """``resumed``: the run is there already, with its parameters, which MLflow lets nobody change."""
         self.store = store
-        self.told: dict[str, Any] = {"tags": {}, "metrics": {}}
-        self.delivered = True
-        self._ask_again = 0.0
         self.run_id = store.get_or_create(
             {STUDY_ID: study_id, "flstudy.kind": "study"}, name, {STUDY: name, **study_tags(config), **environment()}
         )
-        self._safely(store.client.log_dict, self.run_id, config.plain(), "config.yaml")
-        if resumed:
-            self.set_tags({"resumed": "true", "study.trials": config.study.trials})
-            return
-        self._safely(store.log_params, self.run_id, study_params(config))
+        if self._taken(store.client.log_dict, config.plain(), "config.yaml"):
+            if resumed:
+                self._taken(store.log_tags, {"resumed": "true", "study.trials": str(config.study.trials)})
+            else:
+                self._taken(store.log_params, study_params(config))
 
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Values of the whole study, such as the best objective."""
-        now = int(1000 * time.time())
-        values = [MetricValue(name, float(value), now, 0) for name, value in metrics.items()]
-        self.told["metrics"] |= {value.name: value.value for value in values}
-        self._safely(self.store.log_metrics, self.run_id, values)
-
-    def log_files(self, folder: Path) -> None:
-        """The list of trials and every file of ``report/`` in a study's folder, as far as they are new or changed."""
-        self._safely(log_study_files, self.store, self.run_id, folder)
-
-    def set_tags(self, tags: Mapping[str, Any]) -> None:
-        texts = {name: str(value)[:TEXT_LENGTH] for name, value in tags.items()}
-        self.told["tags"] |= texts
-        self._safely(self.store.log_tags, self.run_id, texts)
+    def log_files(self, folder: StudyFolder) -> bool:
+        """The list of trials and the report, as far as they are new or changed; returns whether MLflow has them."""
+        return self._taken(partial(log_study_files, self.store), folder)
 
     def finish(self, status: str = "FINISHED") -> None:
-        self._safely(self.store.client.set_terminated, self.run_id, status)
+        self._taken(self.store.client.set_terminated, status)
 
-    def _safely(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-        """Results are on disk as well: a store that went away must not lose a study, nor hold it up at every call."""
-        if time.monotonic() < self._ask_again:
-            self.delivered = False
-            return
+    def _taken(self, call: Callable[..., Any], *arguments: Any) -> bool:
+        """Whether MLflow took something, on the second attempt at the latest: a store that went away must not lose a
+        study, whose results are on disk as well."""
         for last in (False, True):
             try:
-                call(*arguments, **named)
-                return
+                call(self.run_id, *arguments)
+                return True
             except Exception as error:
-                if not last and not is_refusal(error):
-                    time.sleep(0.5)  # none of the calls does harm when it is made twice
-                    continue
-                log.warning("MLflow did not take %s of the study: %s", call.__name__, one_line(error))
-                if not is_refusal(error):
-                    self.delivered, self._ask_again = False, time.monotonic() + _AGAIN_S
-                return
+                if last or is_refusal(error):
+                    log.warning("MLflow did not take all of the study: %s", one_line(error))
+                    break
+                time.sleep(0.5)  # none of the calls does harm when it is made twice
+        return False
+
+
+def log_study_files(store: Store, run_id: str, folder: StudyFolder) -> int:
+    """The list of trials and the report of a study's folder as artifacts; returns how many were new or changed."""
+    known = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
+    found = {path: "report" for path in sorted(folder.report.glob("*")) if path.is_file()}
+    found |= {path: "" for path in [folder.trials] if path.is_file()}
+    digests = {
+        f"{place}/{path.name}".lstrip("/"): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        for path, place in found.items()
+    }
+    changed = 0
+    for (path, place), (name, digest) in zip(found.items(), digests.items(), strict=True):
+        if known.get(name) != digest:
+            store.client.log_artifact(run_id, str(path), place or None)
+            changed += 1
+    if changed:
+        store.client.set_tag(run_id, FILES, json.dumps(digests))
+    return changed
 
 
 class TrialRun:
@@ -113,18 +109,14 @@ class TrialRun:
         *,
         name: str,
         key: Mapping[str, str],
-        parent: str | None = None,
         tags: Mapping[str, str] | None = None,
         every_s: float = 2.0,
         every_rounds: int = 20,
         patience_s: float = 20.0,
         away_s: float = _AWAY_S,
     ) -> None:
-        """``key``: the tags by which a second start finds the run again; ``parent``: run id of the study."""
-        self.store, self.name, self.key = store, name, dict(key)
-        self.tags = {"flstudy.kind": "trial", "diverged": "false", **(tags or {})}
-        if parent is not None:
-            self.tags[PARENT] = parent
+        """``key``: the tags by which a second start finds the run again."""
+        self.store, self.name, self.key, self.tags = store, name, dict(key), dict(tags or {})
         self.every_s, self.every_rounds = every_s, every_rounds
         self.patience_s, self.away_s = patience_s, min(away_s, patience_s)
         self.run_id: str | None = None
@@ -277,26 +269,3 @@ class TrialRun:
             else:
                 self._over.wait(wait_s)  # `finish` is worth another attempt at once
             wait_s = min(2 * wait_s, 5.0)
-
-
-FILES = "flstudy.files"
-"""Tag of a study's run: digests of the files that it has."""
-
-
-def log_study_files(store: Store, run_id: str, folder: Path) -> int:
-    """The list of trials and the report of a study's folder as artifacts; returns how many were new or changed."""
-    known = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
-    found = {path: "report" for path in sorted((folder / "report").glob("*")) if path.is_file()}
-    found |= {path: "" for path in [folder / "trials.jsonl"] if path.is_file()}
-    digests = {
-        f"{place}/{path.name}".lstrip("/"): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        for path, place in found.items()
-    }
-    changed = 0
-    for (path, place), (name, digest) in zip(found.items(), digests.items(), strict=True):
-        if known.get(name) != digest:
-            store.client.log_artifact(run_id, str(path), place or None)
-            changed += 1
-    if changed:
-        store.client.set_tag(run_id, FILES, json.dumps(digests))
-    return changed

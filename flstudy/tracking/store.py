@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-FOLDER = "mlflow_tracking"
+_FOLDER = "mlflow_tracking"  # of the working directory
+_DEFAULT = f"sqlite:///{_FOLDER}/mlflow.db"
 EXPERIMENT = "flstudy"
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _FORMS = "sqlite:///FILE, http(s)://HOST:PORT or postgresql://..."
@@ -56,7 +57,6 @@ class Store:
 
     uri: str
     experiment_id: str
-    experiment: str = EXPERIMENT
 
     @property
     def client(self) -> "MlflowClient":
@@ -127,11 +127,6 @@ def one_line(error: Exception) -> str:
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 
-def default_uri(folder: str | Path = FOLDER) -> str:
-    """SQLite under ``./mlflow_tracking``."""
-    return f"sqlite:///{Path(folder).absolute() / 'mlflow.db'}"
-
-
 def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store:
     """Check, create or migrate the store, and make the experiment; to be done once, before any trial starts.
 
@@ -152,7 +147,7 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
             f"store must be a writable MLflow store, got {without_password(uri)!r}, which answers {one_line(error)!r}: "
             f"check the address and what runs there"
         ) from error
-    return Store(uri, experiment_id, experiment)
+    return Store(uri, experiment_id)
 
 
 def check_store(uri: str | None = None) -> tuple[str, str]:
@@ -160,7 +155,7 @@ def check_store(uri: str | None = None) -> tuple[str, str]:
 
     Raises ConfigError for any other.
     """
-    uri = absolute_uri(uri) if uri else default_uri()
+    uri = absolute_uri(uri)
     scheme = urlsplit(uri).scheme.split("+")[0]
     if scheme == "sqlite":
         _check_sqlite(uri)
@@ -172,8 +167,10 @@ def check_store(uri: str | None = None) -> tuple[str, str]:
     return uri, scheme
 
 
-def absolute_uri(uri: str) -> str:
-    """The URI with a relative SQLite path made absolute: workers have their own working directories."""
+def absolute_uri(uri: str | None) -> str:
+    """The URI, or the default one, with a relative SQLite path made absolute: workers have working directories of their
+    own."""
+    uri = uri or _DEFAULT
     if uri.startswith("sqlite") and "///" in uri and not uri.startswith("sqlite:////"):
         head, path = uri.split("///", 1)
         if path != ":memory:":
@@ -186,21 +183,21 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(unquote(uri.split("///", 1)[1].split("?")[0])) if uri.startswith("sqlite") and "///" in uri else None
 
 
-def _quieten_mlflow() -> None:
-    """Keep MLflow from telemetry, from minutes of silent retries and from chatter; what the user has set, stays."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+_SETTINGS = {  # against telemetry, minutes of silent retries and chatter
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     # A request whose answer was lost may have been carried out: we ask again only where that does no harm.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run of a server
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a line for every run of a server
+    "GIT_PYTHON_REFRESH": "quiet",
+}
 
 
 @functools.cache
 def _client(uri: str) -> "MlflowClient":
-    _quieten_mlflow()
+    os.environ.update({**_SETTINGS, **os.environ})  # what the user has set, stays
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -212,19 +209,16 @@ def _check_sqlite(uri: str) -> None:
         raise ConfigError(f"store must be {_FORMS}, got {uri!r}: name a file that all trials can open")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=_CONNECT_S)
-        try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_CONNECT_S)) as connection:
             # Readers and one writer at a time without blocking each other; kept in the file for later connections.
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("BEGIN IMMEDIATE")  # fails on a read-only file, or one that is no database
             connection.rollback()
-        finally:
-            connection.close()
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(
             f"store must be a writable SQLite file, got {str(path)!r} ({reason}): "
-            f"give a file in a folder that you may write, such as sqlite:///mlflow_tracking/mlflow.db"
+            f"give a file in a folder that you may write, such as {_DEFAULT}"
         ) from error
 
 
@@ -237,7 +231,7 @@ def _check_server(uri: str, scheme: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"store must be a server that answers, got {without_password(uri)!r} ({error}): "
-            f"start it, or leave store out to use {FOLDER}/mlflow.db"
+            f"start it, or leave store out to use {_FOLDER}/mlflow.db"
         ) from error
 
 
@@ -259,13 +253,9 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         )
     if found is not None:
         return found.experiment_id
-    location: str | None = None  # a server has its own
-    if scheme == "sqlite":
-        file = sqlite_file(uri)
-        assert file is not None
-        location = (file.parent / "artifacts").as_uri()
-    elif not scheme.startswith("http"):
-        location = (Path(FOLDER).absolute() / "artifacts").as_uri()
+    file = sqlite_file(uri)
+    folder = Path(_FOLDER).absolute() if file is None else file.parent
+    location = None if scheme.startswith("http") else (folder / "artifacts").as_uri()  # a server has its own
     try:
         return client.create_experiment(name, artifact_location=location)
     except Exception:

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from flstudy.config import ConfigError
-from flstudy.tracking.store import absolute_uri, default_uri, open_store
+from flstudy.tracking.store import absolute_uri, open_store
 
 HOST = "127.0.0.1"
 PORT = 5000
@@ -26,7 +26,7 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
 
     Raises ConfigError for a store that cannot be opened and for a port that is taken.
     """
-    uri = absolute_uri(store) if store else default_uri()
+    uri = absolute_uri(store)
     if uri.startswith(("http://", "https://")):
         open_store(uri)
         say(f"this store has its own pages: {uri}")
@@ -43,7 +43,7 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
 def mlflow_server(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An MLflow server on the store, as (address, process), once it answers; ended afterwards."""
     check_port(port)
-    open_store(uri)  # made or migrated here, where errors are told in a sentence
+    open_store(uri)  # made or migrated here, where an error is one sentence
     address = f"http://{HOST}:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", HOST]
     command += ["--port", str(port), "--workers", "1"]

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -105,11 +104,11 @@ def run_study(
     result = tune(config, console, resume, import_from=import_from, quiet=as_json)
     result.folder.write_events(config.events())
     written = report(result.folder.path)
-    result.run.log_files(result.folder.path)
+    kept = result.delivered and result.run.log_files(result.folder)
     if as_json:
         print(json.dumps(result.to_json(), indent=2, default=str))
     else:
-        if result.delivered and not result.run.delivered:
+        if result.delivered and not kept:
             console.print(
                 f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
             )
@@ -210,9 +209,8 @@ def tune(
     result = StudyResult(folder, table.trials, table.best, run, interrupt.is_set(), table.hopeless)
     if result.hopeless:
         progress.say(f"the study stopped: {result.hopeless}")
-    _conclude(result)
-    folder.write_state("interrupted" if result.interrupted else "finished", conclusion=run.told)
-    result.delivered = table.deliver(run)
+    folder.write_state("interrupted" if result.interrupted else "finished")
+    result.delivered = table.deliver(store)
     if not result.delivered:
         console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     return result
@@ -364,16 +362,3 @@ def _stop_on_interrupt(progress: StudyProgress) -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _conclude(result: StudyResult) -> None:
-    """The study's best trials as tags, figures and files of its run."""
-    run = result.run
-    run.log_files(result.folder.path)
-    if result.best:
-        first = result.best[0].trial
-        run.set_tags({"best.trial": first.number, "best.algorithm": first.algorithm, "best.run_id": first.run_id})
-        run.log_metrics({f"best/{one.trial.algorithm}": one.judged for one in result.best})
-    counts = Counter(trial.status for trial in result.trials)
-    run.set_tags({f"trials.{status}": count for status, count in counts.items()})
-    run.finish("KILLED" if result.interrupted else "FINISHED")

@@ -23,6 +23,7 @@ from flstudy.metrics.run_summary import RunSummary
 from flstudy.study import Status, Trial
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RecordWriter, read_rounds
+from flstudy.tracking.content import ending_tags, run_status
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -49,9 +50,7 @@ class Tracker(Protocol):
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
     def log(self, record: Record) -> None: ...
-    def finish(
-        self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None
-    ) -> Any: ...
+    def finish(self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None) -> Any: ...
 
 
 def run_trial(
@@ -207,8 +206,7 @@ class TrialTraining:
         trial = self.trial
         if trial.is_broken:
             trial.objective = worst_value(self.objective)
-        tags = {"rounds": str(trial.rounds)} | ({} if trial.status is Status.FINISHED else {str(trial.status): "true"})
-        self.close("FAILED" if trial.status is Status.FAILED else "FINISHED", tags)
+        self.close(run_status(trial.status), {"rounds": str(trial.rounds), **ending_tags(trial)})
         if trial.status is not Status.PRUNED:
             self.report(trial, self.save)
         return trial
@@ -216,7 +214,7 @@ class TrialTraining:
     def close(self, status: str, tags: dict[str, str] | None) -> None:
         """End the tracking."""
         if self.tracker is not None and self.opened:
-            self.tracker.finish(status, tags=tags, error=self.trial.error)
+            self.tracker.finish(status, tags=tags)
 
 
 class Snapshots(Checkpoint):

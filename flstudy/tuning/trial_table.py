@@ -14,7 +14,7 @@ from ray import tune
 from flstudy.study import BestTrial, Status, StudyFolder, Trial, best_trials
 from flstudy.study.best import ranked
 from flstudy.study.objectives import objective_values, violations, worst_value
-from flstudy.tracking.runs import StudyRun
+from flstudy.tracking.store import Store
 from flstudy.tracking.sync import sync_study
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, reported
@@ -182,26 +182,16 @@ class TrialTable:
         if complete:
             self._keep_models([one.trial for one in self.best])
 
-    def deliver(self, run: StudyRun) -> bool:
-        """Give MLflow what it has missed of the study, if anything; returns whether it has all of it now."""
-        runs = {trial.number: trial.run_id for trial in self.trials if trial.synced and trial.run_id is not None}
+    def deliver(self, store: Store) -> bool:
+        """Give MLflow what it has missed of the study; returns whether it has all of it now."""
         try:
-            if run.delivered and len(runs) == len(self.trials):
-                self._log_models(run, runs)
-                return True
-            runs = sync_study(self._folder.path, run.store).run_ids
+            runs = sync_study(self._folder, store).run_ids
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
             log.warning("MLflow has not got all of the study: %s", error)
             return False
         for trial in self.trials:
             trial.synced, trial.run_id = True, runs[trial.number]
         return True
-
-    def _log_models(self, run: StudyRun, runs: dict[int, str]) -> None:
-        if any(self._folder.model(number).exists() for number in runs):
-            from flstudy.tracking.models import log_models  # the engine, which stand-ins do without
-
-            log_models(self._folder.path, run.store, runs)
 
 
 class RayEvents(tune.Callback):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.study import Status, StudyFolder, Trial
-from flstudy.tracking.content import STUDY_ID, TRIAL, trial_name, trial_tags
+from flstudy.tracking.content import trial_identity
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store
 from flstudy.tuning.proposals import Proposal, algorithm_of, result_of
@@ -48,10 +48,15 @@ class Assignment:
 
     def tracker(self, trial: Trial) -> TrialRun:
         """The trial's run in MLflow, the same one whenever the trial is started again."""
-        key = {STUDY_ID: self.study_id, TRIAL: str(trial.number)}
-        tags = trial_tags(self.study, trial.algorithm, self.config.tags(), self.environment, trial.confirms)
-        name = trial_name(trial.number, trial.algorithm, trial.confirms)
-        return TrialRun(self.store, name=name, key=key, parent=self.parent, tags=tags)
+        key, name, tags = trial_identity(
+            trial,
+            study=self.study,
+            study_id=self.study_id,
+            parent=self.parent,
+            tags=self.config.tags(),
+            environment=self.environment,
+        )
+        return TrialRun(self.store, name=name, key=key, tags=tags)
 
 
 def thread_settings(threads: int) -> dict[str, str]:

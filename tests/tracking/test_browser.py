@@ -11,7 +11,8 @@ import pytest
 
 from flstudy.config import Study
 from flstudy.federation import Record
-from flstudy.tracking.content import STUDY_ID, TRIAL
+from flstudy.study import StudyFolder
+from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
 from flstudy.tracking.runs import StudyRun, TrialRun
 from flstudy.tracking.store import open_store
 from flstudy.tracking.ui import mlflow_server
@@ -50,15 +51,16 @@ def pages(tmp_path_factory):
     trials = []
     for number in range(2):
         key = {STUDY_ID: "5" * 32, TRIAL: str(number)}
-        run = TrialRun(store, name=f"{number} Flash", key=key, parent=parent.run_id)
+        run = TrialRun(store, name=f"{number} Flash", key=key, tags={PARENT: parent.run_id})
         run.start(params={"algorithm.lr": 0.1 * (number + 1)}, tags={"algorithm": "Flash"}, seeds=Small.seeds)
         for r in range(1, 21):
             run.log(Record(r, {"train/loss": [1 / r, 2 / r], "valid/accuracy": [1 - 1 / r, 1 - 0.9 / r]}))
         assert run.finish(tags={"rounds": "20"})
         trials.append(run.run_id)
-    (folder / "report").mkdir()
-    (folder / "report" / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
-    parent.log_files(folder)
+    study = StudyFolder(folder)
+    study.report.mkdir()
+    (study.report / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
+    parent.log_files(study)
     parent.finish()
     with mlflow_server(uri, free_port()) as (address, _):
         yield SimpleNamespace(

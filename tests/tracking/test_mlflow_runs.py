@@ -6,7 +6,8 @@ import time
 import pytest
 
 from flstudy.federation import Record
-from flstudy.tracking.content import environment, error_tags
+from flstudy.study import Trial
+from flstudy.tracking.content import environment, error_tags, round_values, trial_identity
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store, insert_values, open_store
 from tests.processes import store_writers
@@ -37,7 +38,7 @@ def steps(store, run_id, name):
 
 
 def test_a_run_has_means_spreads_and_seeds(store):
-    run = trial_run(store, "figures", parent="0" * 32)
+    run = trial_run(store, "figures", tags={"stage": "search"})
     run.start(
         params={"algorithm.lr": 0.1}, tags={"algorithm": "Flash", "drift": "none"}, seeds=SEEDS, config={"rounds": 2}
     )
@@ -47,8 +48,7 @@ def test_a_run_has_means_spreads_and_seeds(store):
     found = store.client.get_run(run.run_id)
     assert found.info.status == "FINISHED"
     assert found.data.params == {"algorithm.lr": "0.1"}
-    assert found.data.tags["mlflow.parentRunId"] == "0" * 32
-    assert found.data.tags["diverged"] == "false"
+    assert found.data.tags["stage"] == "search"
     assert found.data.tags["rounds"] == "2"
     metrics = found.data.metrics
     assert metrics["valid/accuracy"] == pytest.approx(0.7)
@@ -76,6 +76,27 @@ def test_a_failure_keeps_its_traceback(store):
     assert found.data.tags["error"] == "RuntimeError: too much"
     assert "line 3" in found.data.tags["mlflow.note.content"]
     assert error_tags(None) == {}
+
+
+def test_a_trial_is_found_again_by_its_key_below_its_study():
+    trial = Trial(number=7, algorithm="Flash", stage="confirm", confirms=3)
+    study = {"study": "moving", "study_id": "s", "parent": "0" * 32}
+    key, name, tags = trial_identity(trial, **study, tags={"drift": "none"}, environment={"version.torch": "2"})
+    assert key == {"flstudy.study_id": "s", "flstudy.trial": "7"}
+    assert name == "7 Flash confirms 3"
+    assert tags["mlflow.parentRunId"] == "0" * 32
+    assert {"stage": "confirm", "confirms": "3", "diverged": "false", "drift": "none"}.items() <= tags.items()
+
+
+def test_what_a_metric_is_decides_whether_its_spread_and_seeds_are_logged():
+    def names(metric):
+        return [name for name, _ in round_values({metric: [0.5, 0.75]}, SEEDS)]
+
+    assert names("traffic/bits") == ["traffic/bits"]
+    assert names("test/loss") == ["test/loss", "test/loss_std"]
+    seeds = ["seed0/test/mean_accuracy", "seed44/test/mean_accuracy"]
+    assert names("test/mean_accuracy") == ["test/mean_accuracy", "test/mean_accuracy_std", *seeds]
+    assert names("test/accuracy_spread") == ["test/accuracy_spread", "test/accuracy_spread_std"]
 
 
 def test_many_metrics_go_in_several_calls(store):

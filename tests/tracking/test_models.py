@@ -1,7 +1,5 @@
 """The best models of a study in MLflow: they predict what the trained task predicts, wherever they are loaded."""
 
-import json
-
 import mlflow
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import yaml
 
 from flstudy.config.config import load
 from flstudy.population import Digits
+from flstudy.study import Status, StudyFolder, Trial
 from flstudy.tracking.models import save_model
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
@@ -43,19 +42,21 @@ def trained(tmp_path_factory):
     return config, coordinator, folder / "models" / "3.pt"
 
 
-def study_folder(path, trained):
-    """A study whose third trial is its best."""
+def trial(number, objective, **more):
+    done = {"status": Status.FINISHED, "rounds": 2, "objective": objective}
+    return Trial(number=number, algorithm="FedAvg", overrides=OVERRIDES, **done, **more)
+
+
+def study_folder(path, trained, *others):
+    """A study that has kept the model of its trial 3."""
     config, _, weights = trained
-    (path / "models").mkdir(parents=True)
-    (path / "models" / "3.pt").write_bytes(weights.read_bytes())
-    (path / "study.yaml").write_text(yaml.safe_dump(config.plain()))
-    conclusion = {"tags": {"best.trial": "3"}, "metrics": {}}
-    (path / "state.json").write_text(
-        json.dumps({"study_id": path.name, "state": "finished", "conclusion": conclusion, "environment": {}})
-    )
-    trial = {"trial": 3, "algorithm": "FedAvg", "overrides": OVERRIDES, "status": "finished", "rounds": 2}
-    (path / "trials.jsonl").write_text(json.dumps(trial) + "\n")
-    return path
+    folder = StudyFolder(path)
+    folder.model(3).parent.mkdir(parents=True)
+    folder.model(3).write_bytes(weights.read_bytes())
+    folder.write_config(config)
+    folder.write_state("finished", study_id=path.name, environment={})
+    folder.write_trials([trial(3, 0.8), *others])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def images():
 
 def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images, monkeypatch):
     first = sync_study(study_folder(tmp_path / "first", trained), store)
-    assert first.models == 2  # logged, and registered
+    assert first.counts["models"] == 2  # logged, and registered
     _, coordinator, _ = trained
     with torch.no_grad():
         expected = coordinator.task(images).softmax(-1).numpy()
@@ -84,7 +85,7 @@ def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, im
         with pytest.raises(Exception, match="shape"):
             model.predict(np.zeros((2, 3), np.float32))
 
-        again = sync_study(tmp_path / "first", store)
+        again = sync_study(StudyFolder(tmp_path / "first"), store)
         assert str(again) == "nothing was missing"
         second = sync_study(study_folder(tmp_path / "second", trained), store)
         versions = store.client.search_model_versions("name = 'digits'")
@@ -100,8 +101,9 @@ def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, im
 
 def test_a_finished_trial_leaves_its_model(tmp_path, trained):
     config, coordinator, _ = trained
-    outcome = run_trial(config, OVERRIDES, report=lambda told: True, model=tmp_path / "models" / "0.pt")
-    assert outcome.status == "finished"
+    one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
+    run_trial(config, one, report=lambda trial, save: True, model=tmp_path / "models" / "0.pt")
+    assert one.status is Status.FINISHED
     saved = torch.load(tmp_path / "models" / "0.pt", weights_only=True)
     assert saved["seed"] == 0
     assert saved["shape"] == [1, 8, 8]
@@ -111,15 +113,31 @@ def test_a_finished_trial_leaves_its_model(tmp_path, trained):
 
 def test_a_stopped_trial_leaves_none(tmp_path, trained):
     config, _, _ = trained
-    outcome = run_trial(config, OVERRIDES, report=lambda told: False, model=tmp_path / "models" / "0.pt")
-    assert outcome.status == "pruned"
+    one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
+    run_trial(config, one, report=lambda trial, save: False, model=tmp_path / "models" / "0.pt")
+    assert one.status is Status.PRUNED
     assert not (tmp_path / "models").exists()
+
+
+def test_the_registered_model_is_that_of_the_best_trial(tmp_path, store, trained):
+    """Its confirmation names it, and has no model of its own; others that were ahead register none."""
+    again = trial(4, 0.7, stage="confirm", confirms=2), trial(5, 0.75, stage="confirm", confirms=3)
+    folder = study_folder(tmp_path / "confirmed", trained, trial(2, 0.9), *again)
+    folder.model(2).write_bytes(trained[2].read_bytes())  # left behind by a study that was killed
+    sent = sync_study(folder, store)
+    assert sent.counts["models"] == 2
+    runs = {number: store.client.get_run(run_id).data.tags for number, run_id in sent.run_ids.items()}
+    assert [number for number, tags in runs.items() if "flstudy.model" in tags] == [3]
+    name, version = runs[3]["flstudy.registered"].split()
+    assert store.client.get_model_version(name, version).tags["trial"] == "3"
+    study = store.find({"flstudy.study_id": "confirmed", "flstudy.kind": "study"})
+    assert study.data.tags["best.trial"] == "3"
 
 
 def test_trouble_with_a_model_fails_nothing(tmp_path, store, trained, caplog):
     folder = study_folder(tmp_path / "broken", trained)
-    (folder / "models" / "3.pt").write_bytes(b"cut off")
-    told = sync_study(folder, store)
-    assert told.models == 0
-    assert told.runs == 2
+    folder.model(3).write_bytes(b"cut off")
+    sent = sync_study(folder, store)
+    assert sent.counts["models"] == 0
+    assert sent.counts["runs"] == 2
     assert "the model of trial 3 is not in MLflow" in caplog.text

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from flstudy.config import ConfigError
-from flstudy.tracking.store import absolute_uri, default_uri, open_store, sqlite_file
+from flstudy.tracking.store import absolute_uri, open_store, sqlite_file
 
 
 def test_a_store_is_made_once_with_its_own_artifact_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_store()
-    assert store.uri == default_uri() == f"sqlite:///{tmp_path}/mlflow_tracking/mlflow.db"
+    assert store.uri == absolute_uri(None) == f"sqlite:///{tmp_path}/mlflow_tracking/mlflow.db"
     experiment = store.client.get_experiment(store.experiment_id)
     assert experiment.name == "flstudy"
     assert experiment.artifact_location == (tmp_path / "mlflow_tracking" / "artifacts").as_uri()

@@ -1,4 +1,4 @@
-"""A store that goes away costs nothing: what it missed is told when it is back, or later from the study's folder."""
+"""A store that goes away costs nothing: what it missed it gets when it is back, or later from the study's folder."""
 
 import json
 import time
@@ -12,12 +12,13 @@ from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.federation import Record
+from flstudy.study import Status, StudyFolder, Trial
+from flstudy.study.folder import FORMAT
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
-from flstudy.tracking.trials import read_entries
 from tests.servers import server
 
 SEEDS = [0, 44]
@@ -41,32 +42,28 @@ def record(r: int) -> Record:
     return Record(r, {"train/loss": [1.0 / r, 2.0 / r], "valid/accuracy": [0.5, 0.7]})
 
 
-def keep(folder: Path, number: int, rounds: int) -> None:
+def keep(folder: StudyFolder, number: int, rounds: int) -> None:
     """A trial's records."""
-    with RecordWriter(folder / "records" / f"{number}.parquet", SEEDS) as writer:
+    with RecordWriter(folder.records(number), SEEDS) as writer:
         for r in range(1, rounds + 1):
             writer.append(record(r))
 
 
-def entry(number: int, status: str = "finished", rounds: int = 60, **more) -> dict:
-    return {
-        "trial": number, "algorithm": "FedAvg", "overrides": {"algorithm.lr": 0.1 * (number + 1)}, "status": status,
-        "rounds": rounds, "objective": 0.6, "metrics": {}, "run_id": None, "error": None, "synced": False,
-        "started": 1.7e9, "ended_at": 1.7e9 + 60, **more,
-    }  # fmt: skip
+def trial(number: int, status: str = "finished", rounds: int = 60, **more) -> Trial:
+    known = {"objective": 0.6, "synced": False, "started": 1.7e9, "ended": 1.7e9 + 60, **more}
+    overrides = {"algorithm.lr": 0.1 * (number + 1)}
+    return Trial(number=number, algorithm="FedAvg", overrides=overrides, status=Status(status), rounds=rounds, **known)
 
 
-def study_folder(parent: Path, *entries: dict, **state) -> Path:
+def study_folder(parent: Path, *trials: Trial, **state) -> StudyFolder:
     """What a study leaves behind, but for its records."""
-    folder = parent / "studies" / "small"
-    (folder / "report").mkdir(parents=True)
+    folder = StudyFolder(parent / "studies" / "small")
+    folder.report.mkdir(parents=True)
     (parent / "small.yaml").write_text(yaml.safe_dump(CONFIG))
-    config = load(parent / "small.yaml", command="tune")
-    (folder / "study.yaml").write_text(yaml.safe_dump(config.plain()))
-    told = {"study_id": "5" * 32, "state": "finished", "started": 1.7e9, "ended": 1.7e9 + 300, "environment": {}}
-    told["conclusion"] = {"tags": {"best.trial": "0", "best.run_id": "None"}, "metrics": {"best/FedAvg": 0.6}}
-    (folder / "state.json").write_text(json.dumps({**told, **state}))
-    (folder / "trials.jsonl").write_text("".join(json.dumps(trial) + "\n" for trial in entries))
+    folder.write_config(load(parent / "small.yaml", command="tune"))
+    known = {"format": FORMAT, "study_id": "5" * 32, "state": "finished", "started": 1.7e9, "ended": 1.7e9 + 300}
+    folder.state_file.write_text(json.dumps({**known, "environment": {}, **state}))
+    folder.write_trials(trials)
     return folder
 
 
@@ -97,7 +94,7 @@ def wait_until(there: Callable[[], bool]) -> None:
 
 
 def begun(run: TrialRun, rounds: int) -> None:
-    """Some rounds are told, so that the store goes away in the middle."""
+    """Some rounds are delivered, so that the store goes away in the middle."""
     run.start(params={"algorithm": "FedAvg"}, tags={}, seeds=SEEDS, config={"rounds": 60})
     for r in range(1, rounds + 1):
         run.log(record(r))
@@ -132,8 +129,8 @@ def test_a_server_that_comes_back_misses_nothing(mlflow):
 
 
 @pytest.mark.end_to_end
-def test_a_server_that_stays_away_holds_up_nothing_and_is_told_later(mlflow, tmp_path):
-    folder = study_folder(tmp_path, entry(0))
+def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, tmp_path):
+    folder = study_folder(tmp_path, trial(0))
     store = open_store(mlflow.address)
     run = trial_run(store)
     begun(run, 20)
@@ -152,9 +149,9 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_told_later(mlflow, tmp
     mlflow.start()
     known = len(steps(store, run.run_id, "train/loss"))
     assert known == 20
-    told = sync_study(folder, store)
-    assert told.values == (60 - known) * PER_ROUND + 1  # and best/FedAvg
-    assert (told.runs, told.run_ids) == (1, {0: run.run_id})  # the study's own
+    sent = sync_study(folder, store)
+    assert sent.counts["values"] == (60 - known) * PER_ROUND + 1  # and best/FedAvg
+    assert (sent.counts["runs"], sent.run_ids) == (1, {0: run.run_id})  # the study's own
     assert_all_there(store, run.run_id, 60)
     assert store.client.get_run(run.run_id).info.status == "FINISHED"
     assert str(sync_study(folder, store)) == "nothing was missing"
@@ -176,19 +173,19 @@ def test_a_server_that_hangs_holds_up_a_trial_for_seconds_only(mlflow):
 def test_an_empty_store_gets_the_whole_study(tmp_path):
     error = "Traceback\n  line 3\nRuntimeError: too much\n"
     ends = [("finished", 60), ("pruned", 20), ("diverged", 7), ("interrupted", 30), ("running", 26)]
-    entries = [entry(n, status, rounds) for n, (status, rounds) in enumerate(ends)]
-    folder = study_folder(tmp_path, *entries, entry(5, "failed", 3, error=error))
+    trials = [trial(n, status, rounds) for n, (status, rounds) in enumerate(ends)]
+    folder = study_folder(tmp_path, *trials, trial(5, "failed", 3, error=error))
     for n, (_, rounds) in enumerate(ends):
         keep(folder, n, rounds)
-    (folder / "report" / "report.html").write_text("<h1>small</h1>")
+    (folder.report / "report.html").write_text("<h1>small</h1>")
     store = open_store(f"sqlite:///{tmp_path}/other.db")
-    told = sync_study(folder, store)
+    sent = sync_study(folder, store)
     rounds = sum(rounds for _, rounds in ends)
-    assert (told.runs, told.values, told.ends) == (7, rounds * PER_ROUND + 1, 7)
+    assert (sent.counts["runs"], sent.counts["values"], sent.counts["ends"]) == (7, rounds * PER_ROUND + 1, 7)
 
     found = {run.info.run_id: run for run in store.client.search_runs([store.experiment_id])}
     assert len(found) == 7
-    trials = [found[told.run_ids[n]] for n in range(6)]
+    trials = [found[sent.run_ids[n]] for n in range(6)]
     status = [run.info.status for run in trials]
     assert status == ["FINISHED", "FINISHED", "FINISHED", "KILLED", "KILLED", "FAILED"]
     for n, (run, (end, rounds)) in enumerate(zip(trials, ends, strict=False)):
@@ -207,18 +204,18 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
     assert (study.info.run_name, study.info.status) == ("small", "FINISHED")
     assert study.data.params["study.trials"] == "5"
     assert study.data.metrics == {"best/FedAvg": 0.6}
-    assert study.data.tags["best.run_id"] == told.run_ids[0]
+    assert study.data.tags["best.run_id"] == sent.run_ids[0]
     assert {file.path for file in store.client.list_artifacts(parent)} == {"config.yaml", "report", "trials.jsonl"}
     assert [file.path for file in store.client.list_artifacts(parent, "report")] == ["report/report.html"]
-    assert {trial["run_id"] for trial in read_entries(folder / "trials.jsonl")} == set(told.run_ids.values())
+    assert {trial.run_id for trial in folder.read_trials()} == set(sent.run_ids.values())
 
     assert str(sync_study(folder, store)) == "nothing was missing"
-    (folder / "report" / "report.html").write_text("<h1>SMALL</h1>")
+    (folder.report / "report.html").write_text("<h1>SMALL</h1>")
     assert str(sync_study(folder, store)) == "1 file"
 
 
-def test_only_what_is_missing_is_told(tmp_path):
-    folder = study_folder(tmp_path, entry(0), state="interrupted")
+def test_only_what_is_missing_is_sent(tmp_path):
+    folder = study_folder(tmp_path, trial(0), state="interrupted")
     keep(folder, 0, 60)
     store = open_store(f"sqlite:///{tmp_path}/mlflow.db")
     run = trial_run(store)
@@ -227,30 +224,50 @@ def test_only_what_is_missing_is_told(tmp_path):
         run.log(record(r))
     run.finish("KILLED", tags={"interrupted": "true"})
     assert run.delivered
-    told = sync_study(folder, store)
-    assert told.values == 40 * PER_ROUND + 1
+    sent = sync_study(folder, store)
+    assert sent.counts["values"] == 40 * PER_ROUND + 1
     assert_all_there(store, run.run_id, 60)
     tags = store.client.get_run(run.run_id).data.tags
     assert tags["interrupted"] == "false"  # it went on, and finished
     assert str(sync_study(folder, store)) == "nothing was missing"
 
 
+def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
+    """Whatever was ahead when it was pruned, and whatever led before it was trained again."""
+    ahead = trial(1, "pruned", 20, objective=0.9)
+    searched = trial(0, objective=0.8), ahead, trial(2, objective=0.79), trial(3, "diverged", 7, objective=0.0)
+    again = [
+        trial(4, objective=0.7, stage="confirm", confirms=0),
+        trial(5, objective=0.75, stage="confirm", confirms=2),
+    ]
+    folder = study_folder(tmp_path, *searched, *again)
+    store = open_store(f"sqlite:///{tmp_path}/mlflow.db")
+    sent = sync_study(folder, store)
+    run = store.find({STUDY_ID: "5" * 32, "flstudy.kind": "study"})
+    best = {name.removeprefix("best."): value for name, value in run.data.tags.items() if name.startswith("best.")}
+    assert best == {"trial": "2", "algorithm": "FedAvg", "run_id": sent.run_ids[2]}
+    assert run.data.metrics == {"best/FedAvg": 0.75}
+    assert "| valid/accuracy | objective, max | fraction | Of the model" in run.data.tags["mlflow.note.content"]
+    confirming = store.client.get_run(sent.run_ids[5])
+    assert (confirming.info.run_name, confirming.data.tags["confirms"]) == ("5 FedAvg confirms 2", "2")
+
+
 def test_the_command_says_what_it_delivered(tmp_path, capsys):
-    folder = study_folder(tmp_path, entry(0))
+    folder = study_folder(tmp_path, trial(0))
     keep(folder, 0, 60)
     store = f"sqlite:///{tmp_path}/mlflow.db"
-    assert cli.main(["sync", str(folder), "--store", store]) == 0
+    assert cli.main(["sync", str(folder.path), "--store", store]) == 0
     assert capsys.readouterr().out.startswith("small: 2 runs, 301 values, ")
-    assert cli.main(["sync", str(folder), "--store", store]) == 0
+    assert cli.main(["sync", str(folder.path), "--store", store]) == 0
     assert capsys.readouterr().out == f"small: nothing was missing ({store})\n"
-    assert cli.main(["sync", str(folder), "--store", "http://127.0.0.1:9"]) == 2
+    assert cli.main(["sync", str(folder.path), "--store", "http://127.0.0.1:9"]) == 2
     assert "store must be a server that answers" in capsys.readouterr().err
-    assert cli.main(["sync", str(folder / "absent")]) == 2
+    assert cli.main(["sync", str(folder.path / "absent")]) == 2
     assert "there is no study" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_state_is_refused(tmp_path):
-    folder = study_folder(tmp_path, entry(0))
-    (folder / "state.json").unlink()
+    folder = study_folder(tmp_path, trial(0))
+    folder.state_file.unlink()
     with pytest.raises(ConfigError, match="must be the folder of a study that was started"):
         sync_study(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"))

@@ -77,9 +77,9 @@ def test_a_study_outlives_a_server_that_comes_back(tmp_path):
         thread.join()
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         if not result.delivered:  # the study was over before the server was there again
-            sync_study(result.folder.path, result.run.store)
+            sync_study(result.folder, result.run.store)
         assert_nothing_is_missing(result.run.store, result.folder.read_trials())
-        assert str(sync_study(result.folder.path, result.run.store)) == "nothing was missing"
+        assert str(sync_study(result.folder, result.run.store)) == "nothing was missing"
 
 
 def test_a_study_outlives_a_server_that_stays_away(tmp_path):
@@ -96,7 +96,7 @@ def test_a_study_outlives_a_server_that_stays_away(tmp_path):
         assert statistics.median(spent) < 15, spent
         mlflow.start()
         store = open_store(mlflow.address)
-        sync_study(result.folder.path, store)
+        sync_study(result.folder, store)
         assert_nothing_is_missing(store, result.folder.read_trials())
         best = store.client.get_run(result.run.run_id).data.tags
         assert best["best.run_id"] == result.folder.read_trials()[int(best["best.trial"])].run_id

@@ -26,8 +26,8 @@ class Notes:
     def log(self, record):
         self.rounds.append(record.round)
 
-    def finish(self, status="FINISHED", *, tags=None, error=None):
-        self.ended = (status, tags, error)
+    def finish(self, status="FINISHED", *, tags=None):
+        self.ended = (status, tags)
 
 
 def run(overrides, report=lambda trial: True, config=None, **named):
@@ -53,7 +53,7 @@ def test_a_trial_runs_to_its_end(tmp_path):
     assert tracker.started["seeds"] == [0, 44, 56]
     assert tracker.rounds == [1, 2, 3, 4, 5, 6, 6]  # the figures of the whole run come with its last round
     assert trial.metrics["time/total_s"] == pytest.approx(0.06)
-    assert tracker.ended == ("FINISHED", {"rounds": "6"}, None)
+    assert tracker.ended == ("FINISHED", {"rounds": "6"})
     rounds, values = curve(read_records(tmp_path / "0.parquet"), "valid/accuracy")
     assert rounds.tolist() == [2, 4, 6]
     assert values[:, -1].mean() == pytest.approx(trial.objective)  # the mean over replicas
@@ -65,7 +65,7 @@ def test_a_diverging_trial_reports_the_worst_value_and_is_tagged():
     assert heard[-1].objective == 0.0
     assert heard[-1].status == "diverged"
     assert math.isnan(trial.metrics["train/loss"])
-    assert tracker.ended == ("FINISHED", {"rounds": "3", "diverged": "true"}, None)
+    assert tracker.ended == ("FINISHED", {"rounds": "3", "diverged": "true"})
 
 
 def test_a_raising_trial_is_recorded_with_its_traceback():
@@ -73,7 +73,9 @@ def test_a_raising_trial_is_recorded_with_its_traceback():
     assert (trial.status, trial.rounds, trial.objective) == ("failed", 2, 0.0)
     assert "Traceback" in trial.error
     assert trial.error.strip().endswith("RuntimeError: the third round is too much")
-    assert tracker.ended == ("FAILED", {"rounds": "2", "failed": "true"}, trial.error)
+    status, tags = tracker.ended
+    assert (status, tags["rounds"], tags["failed"]) == ("FAILED", "2", "true")
+    assert tags["error"] == "RuntimeError: the third round is too much"
     assert heard[-1].objective == 0.0
 
 
@@ -81,7 +83,7 @@ def test_overrides_that_make_no_config_are_a_failed_trial_with_a_run():
     trial, heard, tracker = run({"algorithm": "Scafold"})
     assert trial.status == "failed"
     assert tracker.started["params"]["algorithm"] == "FedAvg"  # the study's own
-    assert "got 'Scafold'" in tracker.ended[2]
+    assert "got 'Scafold'" in tracker.ended[1]["error"]
     assert len(heard) == 1
 
 
@@ -90,7 +92,7 @@ def test_the_scheduler_can_stop_a_trial():
     assert (trial.status, trial.rounds) == ("pruned", 4)
     assert trial.objective == heard[-1].objective > 0  # of the last evaluation, not the worst
     assert len(heard) == 2
-    assert tracker.ended == ("FINISHED", {"rounds": "4", "pruned": "true"}, None)
+    assert tracker.ended == ("FINISHED", {"rounds": "4", "pruned": "true"})
 
 
 def test_an_objective_that_is_never_measured_fails_with_the_nearest_name():
