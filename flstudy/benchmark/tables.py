@@ -4,20 +4,8 @@ from typing import Any
 
 WIDTH = 100
 SETTINGS = ("threads", "repeats", "seconds", "seeds", "precision")  # options that change what a figure means
-HEAD = [
-    "executor",
-    "rounds/s",
-    "fits/s",
-    "× plain",
-    "useful",
-    "MiB",
-    "compile s",
-    "fit",
-    "data",
-    "serv",
-    "eval",
-    "rest",
-]
+RATES = ["rounds/s", "fits/s", "× plain"]
+HEAD = ["executor", *RATES, "useful", "MiB", "compile s", "fit", "data", "serv", "eval", "rest"]
 PARTS = ("fit", "data", "server", "evaluation", "rest")
 NOTES = """\
 rounds/s      rounds × seeds per second, without evaluation; median of {repeats} interleaved blocks
