@@ -46,7 +46,7 @@ class Declared(NamedTuple):
     @classmethod
     def of(cls, annotation: Any, domain: str | None) -> "Declared":
         """What an annotation says, with the domain."""
-        parts = list(_parts(annotation))
+        parts = list(_alternatives(annotation))
         choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
         return cls(annotation, domain, choices, tuple(part for part in parts if isinstance(part, type)))
 
@@ -136,11 +136,11 @@ def _arguments(init: Any) -> dict[str, Declared]:
     return found
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def _alternatives(annotation: Any) -> Iterator[Any]:
     """The annotations of which a union or a list is made."""
     if get_origin(annotation) in (Union, types.UnionType, list, tuple, Sequence):
         for part in get_args(annotation):
-            yield from _parts(part)
+            yield from _alternatives(part)
     else:
         yield annotation
 

@@ -41,4 +41,4 @@ from flstudy.population.scheduled import ScheduledAvailability, ScheduledDrift
 from flstudy.registry import import_modules
 
 # A partition or drift that is not listed above can be named in configs, too.
-import_modules(__name__, __path__)
+import_modules(__name__, __path__)  # a partition or drift that is not listed above can be named in configs, too
