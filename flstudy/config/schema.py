@@ -35,6 +35,7 @@ PATH = Path(__file__).with_name("schema.json")
 SYMBOL = re.compile(r"^((?:[A-Za-zΑ-ω]|[Α-ω]+)(?:[_₀-₉0-9]\w*)?)(?:, | of |: | / )")
 PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
 NUMBER = {"type": ["integer", "number"]}  # stays as it is written
+WIDTH = 200  # of a line of the file
 BOUNDS = {"loguniform": 2, "uniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}
 
 
@@ -349,17 +350,19 @@ def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") 
 
 
 def text() -> str:
-    """The schema as the file has it: a key of a config on each line."""
+    """The schema as the file has it: what fits on a line stands on one."""
 
-    def lines(value: Any, depth: int) -> str:
-        if depth == 0 or not isinstance(value, dict) or not value:
-            return json.dumps(value, ensure_ascii=False)
-        inner = ",\n".join(
-            f"{' ' * (5 - depth)}{json.dumps(key)}: {lines(one, depth - 1)}" for key, one in value.items()
-        )
-        return f"{{\n{inner}\n{' ' * (4 - depth)}}}"
+    def lines(value: Any, indent: str) -> str:
+        flat = json.dumps(value, ensure_ascii=False)
+        if len(indent) + len(flat) <= WIDTH or not isinstance(value, dict | list):
+            return flat
+        deeper = f"{indent} "
+        if isinstance(value, list):
+            return "[\n" + ",\n".join(deeper + lines(one, deeper) for one in value) + f"\n{indent}]"
+        inner = (f"{deeper}{json.dumps(key)}: {lines(one, deeper)}" for key, one in value.items())
+        return "{\n" + ",\n".join(inner) + f"\n{indent}}}"
 
-    return lines(generated(), 4) + "\n"
+    return lines(generated(), "") + "\n"
 
 
 if __name__ == "__main__":

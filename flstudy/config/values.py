@@ -468,6 +468,13 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
             raise ConfigError(f"{SEARCH}: unknown key {key!r}{whose}{nearest(str(key), known)}")
         for node in found if key not in ROOTS else ():
             _check_domain(key, domain, node)
+    two_steps = short(study["sampler"]) == "TwoStep"
+    sweep = study["sampler"]["init_args"] if two_steps else {"tie": [], "first": {}}
+    for where, named in (("tie", [key for tied in sweep["tie"] for key in tied]), ("first", sweep["first"])):
+        for key in named:
+            if key not in study["search"]:
+                near = nearest(str(key), list(study["search"]), "")
+                raise ConfigError(f"study.sampler.{where} must name keys of study.search, got {key!r}{near}")
     _check_presets(study["presets"], chosen, imports)
     if not any("." in path for paths in chosen.values() for path in paths):  # users' may measure something of their own
         _check_metrics(study)

@@ -113,6 +113,8 @@ BEYOND: list[dict[str, Any]] = [  # refused too, but by what a standard validato
     {"study.search.algorithm.lr": {"choice": ["fast"]}},
     {"study.search.algorithm": {"choice": ["FedAvg", "Flush"]}},
     {"study.search.population.epochs": {"uniform": [1, 3]}},
+    {"study.sampler": {"class_path": "TwoStep", "init_args": {"tie": [["algorithm.lr", "algorithm.sever_lr"]]}}},
+    {"study.sampler": {"class_path": "TwoStep", "init_args": {"first": {"algorithm.lrr": [0.1]}}}},
     {"study.presets": {"FedPox": {"mu": 1}}},
     {"study.presets": {"FedProx": {"population.epocs": 2}}},
     {"study.objective.metric": "valid/accurcy"},
