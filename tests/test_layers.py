@@ -1,9 +1,10 @@
-"""Laws of the house: who may import whom, and what the engine needs."""
+"""Laws of the house: who may import whom, what the engine needs, and that a name means one thing."""
 
 import ast
 import functools
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,17 @@ run(FedAvg(lr=0.1), 1, evaluate=True)
 assert not {STUDY} & set(sys.modules), "a run"
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
+
+
+OWN_PART = {"Server", "Client", "Local", "Message", "Upload"}  # each method's file calls its states by these names
+
+
+def test_a_class_or_function_name_means_one_thing():
+    """Names at the top of modules; `main` is each command's, private names are a module's own affair."""
+    where = defaultdict(list)
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name != "main" and node.name[0] != "_":
+                if room(path) != "algorithms" or node.name not in OWN_PART:
+                    where[node.name].append(str(path.relative_to(PACKAGE)))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}

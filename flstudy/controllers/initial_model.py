@@ -21,7 +21,7 @@ from flstudy.controllers.controller import Controller, Moment, ProbeRounds
 from flstudy.population import Event
 
 
-class History(NamedTuple):
+class SessionModels(NamedTuple):
     """Sessions' last models and gradients, oldest first; the gradients of `Average` are empty."""
 
     pilots: Tensor  # [P so far, *x]
@@ -51,10 +51,10 @@ class Average(Controller):
             raise ValueError(f"{name}: state must be reset or keep, got {state!r}")
         self.pilots, self.history, self.state = pilots, history, state
 
-    def init(self, server: Any) -> History:
+    def init(self, server: Any) -> SessionModels:
         """Nothing is remembered yet."""
         nothing = server.x.new_empty((0, *server.x.shape))
-        return History(nothing, nothing, nothing)
+        return SessionModels(nothing, nothing, nothing)
 
     def check(self, sessions: int) -> None:
         """The first session that starts from a model of its own is the one after the first that follows the pilots."""
@@ -64,12 +64,14 @@ class Average(Controller):
                 f"{sessions}: raise rounds, shorten the sessions (population.availability) or lower pilots"
             )
 
-    def weights(self, state: History, layout: Layout) -> Tensor:
+    def weights(self, state: SessionModels, layout: Layout) -> Tensor:
         """μ [sessions remembered]."""
         count = len(state.models)
         return state.models.new_full((count,), 1 / count)
 
-    def before_round(self, state: History, server: Any, moment: Moment) -> tuple[History, Any, Event | None]:
+    def before_round(
+        self, state: SessionModels, server: Any, moment: Moment
+    ) -> tuple[SessionModels, Any, Event | None]:
         """Where a session begins and there is something to remember, start from it."""
         if not moment.begins or not len(state.models):
             return state, server, None
@@ -78,8 +80,8 @@ class Average(Controller):
         return state, start, Event(moment.number, "initial model")
 
     def after_round(
-        self, state: History, server: Any, losses: Tensor, moment: Moment
-    ) -> tuple[History, Any, Event | None]:
+        self, state: SessionModels, server: Any, losses: Tensor, moment: Moment
+    ) -> tuple[SessionModels, Any, Event | None]:
         """Where a session ends, remember its model."""
         if not moment.ends:
             return state, server, None
@@ -88,7 +90,7 @@ class Average(Controller):
         state = state._replace(models=torch.cat([state.models, server.x[None]]))
         return self.forget(state, moment.layout), server, None
 
-    def forget(self, state: History, layout: Layout) -> History:
+    def forget(self, state: SessionModels, layout: Layout) -> SessionModels:
         """At most ``history`` sessions."""
         if self.history is None or len(state.models) <= self.history:
             return state
@@ -150,7 +152,7 @@ class DynamicInitialModel(Average):
         self.scale, self.gradient_rounds, self.gradient_devices = scale, gradient_rounds, gradient_devices
         self.similarity, self.pilot, self.decay, self.retention = similarity, pilot, decay, retention
 
-    def pilot_model(self, state: History) -> Tensor:
+    def pilot_model(self, state: SessionModels) -> Tensor:
         """w_pilot: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up to 1."""
         count = len(state.pilots)
         if self.pilot == "mean":
@@ -160,20 +162,22 @@ class DynamicInitialModel(Average):
         weight[0] = self.decay ** (count - 1)
         return torch.tensordot(weight, state.pilots, 1)
 
-    def probe_rounds(self, state: History, server: Any, moment: Moment) -> ProbeRounds | None:
+    def probe_rounds(self, state: SessionModels, server: Any, moment: Moment) -> ProbeRounds | None:
         """After the pilots, every session begins with V rounds from the pilot model."""
         if not moment.begins or moment.session < self.pilots:
             return None
         return ProbeRounds(self.pilot_model(state), self.gradient_rounds, self.gradient_devices)
 
-    def before_round(self, state: History, server: Any, moment: Moment) -> tuple[History, Any, Event | None]:
+    def before_round(
+        self, state: SessionModels, server: Any, moment: Moment
+    ) -> tuple[SessionModels, Any, Event | None]:
         """Remember G_s, then start from the weighted mean."""
         if moment.probed is not None:
             gradient = moment.probed - self.pilot_model(state)
             state = state._replace(gradients=torch.cat([state.gradients, gradient[None]]))
         return super().before_round(state, server, moment)
 
-    def weights(self, state: History, layout: Layout) -> Tensor:
+    def weights(self, state: SessionModels, layout: Layout) -> Tensor:
         """μ, eq. (19); the last gradient is this session's."""
         distance = self.distances(state.gradients[:-1], state.gradients[-1], layout)
         return torch.softmax(-self.scale * distance, 0)
@@ -192,7 +196,7 @@ class DynamicInitialModel(Average):
         ]
         return torch.stack(apart).mean(0)
 
-    def forget(self, state: History, layout: Layout) -> History:
+    def forget(self, state: SessionModels, layout: Layout) -> SessionModels:
         """At most ``history`` sessions, the most different ones where asked."""
         if self.history is None or len(state.models) <= self.history:
             return state

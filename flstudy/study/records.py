@@ -43,7 +43,7 @@ class RoundRecord(Protocol):
     def metrics(self) -> Mapping[str, Sequence[float]]: ...  # one value per replica
 
 
-def schema(seeds: Sequence[int]) -> pa.Schema:
+def record_schema(seeds: Sequence[int]) -> pa.Schema:
     """One row per (replica, round, metric), rounds ascending."""
     return pa.schema(
         [
@@ -74,7 +74,7 @@ class RecordWriter:
         if flush_every < 1:
             raise ValueError(f"flush_every must be >= 1 rounds, got {flush_every}")
         self.path, self.flush_every = Path(path), flush_every
-        self.schema = schema(seeds)
+        self.schema = record_schema(seeds)
         self._seeds = np.asarray(seeds, dtype=np.int64)
         self._pending: dict[int, dict[str, NDArray[np.float64]]] = {}
         self._last_round: int | None = None  # of this writer; None makes the next round start an attempt
@@ -225,7 +225,7 @@ def _read_parts(path: Path) -> pa.Table:
         if replaces is not None:
             limit = replaces if limit is None else min(limit, replaces)
     if not tables:
-        return schema([]).empty_table()
+        return record_schema([]).empty_table()
     if len(tables) == 1:
         return tables[0]
     return _last_wins(pa.concat_tables(reversed(tables)).unify_dictionaries())

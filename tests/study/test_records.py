@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flstudy.study.records import RecordWriter, curve, read_records, schema
+from flstudy.study.records import RecordWriter, curve, read_records, record_schema
 
 SEEDS = [0, 44, 56]
 
@@ -39,7 +39,7 @@ def test_rows_have_the_documented_columns_and_values(tmp_path):
         writer.append(Record(1, {"train/loss": [0.5, 0.25, float("nan")]}))
         writer.append(Record(2, {"train/loss": [0.1, 0.2, 0.3], "test/accuracy": [0.7, 0.8, 0.9]}))
     table = read_records(path)
-    assert table.schema.equals(schema(SEEDS), check_metadata=False)
+    assert table.schema.equals(record_schema(SEEDS), check_metadata=False)
     assert table.schema.metadata[b"flstudy.records.version"] == b"1"
     rows = [tuple(row.values()) for row in table.to_pylist()]
     assert rows[:2] == [(0, 0, 1, "train/loss", 0.5), (1, 44, 1, "train/loss", 0.25)]
@@ -209,7 +209,7 @@ def test_bad_input_names_the_value_and_the_domain(tmp_path):
 
 def test_records_of_another_version_are_refused(tmp_path):
     (tmp_path / "t").mkdir()
-    newer = schema(SEEDS).with_metadata({b"flstudy.records.version": b"2"})
+    newer = record_schema(SEEDS).with_metadata({b"flstudy.records.version": b"2"})
     pq.write_table(pa.table([[], [], [], [], []], schema=newer), tmp_path / "t" / "000000-from-1.parquet")
     with pytest.raises(ValueError, match="have version 2, this flstudy reads version 1"):
         read_records(tmp_path / "t")
