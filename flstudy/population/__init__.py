@@ -40,5 +40,4 @@ from flstudy.population.population import Cohort, ExampleStore, Population
 from flstudy.population.scheduled import ScheduledAvailability, ScheduledDrift
 from flstudy.registry import import_modules
 
-# A partition or drift that is not listed above can be named in configs, too.
 import_modules(__name__, __path__)  # a partition or drift that is not listed above can be named in configs, too
