@@ -2,6 +2,4 @@
 
 from flstudy.reporting.report import Report, write_report
 
-report = write_report
-
-__all__ = ["Report", "report", "write_report"]
+__all__ = ["Report", "write_report"]

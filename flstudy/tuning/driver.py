@@ -18,7 +18,7 @@ from rich.console import Console
 
 from flstudy.config import ConfigError
 from flstudy.config.config import load
-from flstudy.reporting import report
+from flstudy.reporting import write_report
 from flstudy.reporting.findings import TUNING_SPENDS
 from flstudy.reporting.report import terminal
 from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
@@ -103,7 +103,7 @@ def run_study(
     console = console or terminal()
     result = tune(config, console, resume, import_from=import_from, quiet=as_json)
     result.folder.write_events(config.events())
-    written = report(result.folder.path)
+    written = write_report(result.folder.path)
     kept = result.delivered and result.run.log_files(result.folder)
     if as_json:
         print(json.dumps(result.to_json(), indent=2, default=str))
