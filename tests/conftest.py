@@ -1,5 +1,6 @@
 """What all tests share: one thread, one Ray cluster, and the units into which pytest-xdist divides the suite."""
 
+import gc
 import os
 
 import pytest
@@ -26,10 +27,35 @@ def ray_cluster():
         yield
 
 
+@pytest.fixture
+def let_go():
+    """For tests with models of ten million parameters: a Trainer's cycles would keep gigabytes of them for a while."""
+    yield
+    gc.collect()
+
+
+# The longest after Ray: none of them should begin when all others are done.
+LONG = (
+    "tests/laws/test_executors",
+    "tests/tracking",
+    "tests/reproduction",
+    "tests/laws",
+    "tests/tasks",
+    "tests/config",
+)
+
+
+def when(item):
+    """The place of a test's file in the order of work."""
+    if "ray_cluster" in item.fixturenames:
+        return -1
+    return next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
+
+
 def pytest_collection_modifyitems(items):
     """With ``--dist loadgroup`` a file is a unit of work, except that all tests with Ray are one unit, the first."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             group = "ray" if "ray_cluster" in item.fixturenames else item.nodeid.split("::")[0]
             item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: "ray_cluster" not in item.fixturenames)
+    items.sort(key=when)

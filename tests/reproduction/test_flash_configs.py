@@ -101,6 +101,7 @@ def model_and_data(path):
     return content["task"], content["population"]["dataset"]
 
 
+@pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
     config = load(path)

@@ -41,6 +41,7 @@ SMALL = {
 ROUNDS = {"mnist": 50, "fmnist": 50, "svhn": 200, "tinyimagenet": 200, "cifar10": 150, "cifar100": 150, "agnews": 100}
 
 
+@pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
     config = load(path)

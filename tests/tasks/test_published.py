@@ -216,6 +216,7 @@ def test_mapped_gradients_of_a_resnet_are_those_of_each_lane(kind):
         assert difference((mapped[0][lane], mapped[1][lane]), (g, value)) < 1e-10
 
 
+@pytest.mark.usefixtures("let_go")
 def test_executors_agree_on_a_resnet():
     """Two devices, one round: its eleven million parameters make more slow."""
 
