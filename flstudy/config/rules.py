@@ -6,6 +6,7 @@ from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
 from flstudy.controllers import Controller, Schedule
 from flstudy.federation import Coordinator
+from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.registry import refuse_unmeasured
@@ -42,7 +43,7 @@ def check_parts(config: "Config", parts: Parts) -> None:
         population.availability.check(population.clients, rounds)
     if parts.controller is not None:
         try:
-            parts.controller.check(population.attendance(rounds)[1] + 1)
+            check_horizons([parts.controller], parts.schedule, population, rounds)
         except ValueError as error:
             raise ConfigError(f"controller: {error}") from error
     try:

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
 from flstudy.algorithms import Layout
+from flstudy.hyper import Configurable
 from flstudy.population import Event
 
 
@@ -34,11 +35,8 @@ class ProbeRounds(NamedTuple):
     devices: int | None = None  # how many take part; None: as many as in any round
 
 
-class Controller(ABC):
+class Controller(Configurable, ABC):
     """Sees one replica's server state. Its own state is a tree of tensors, checkpointed with the run."""
-
-    citations: ClassVar[tuple[str, ...]] = ()
-    """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
 
     measures: ClassVar[tuple[str, ...]] = ()
     """Names of its own `metrics`, for `flstudy.metrics.registry`."""
@@ -48,6 +46,15 @@ class Controller(ABC):
     @abstractmethod
     def init(self, server: Any) -> Any:
         """The controller's state before the first round."""
+
+    def planned(self, rounds: int | None) -> Self:
+        """The controller for a run of so many rounds (None: nobody knows how many), which are its horizon where it was
+        given none.
+
+        Raises:
+            ValueError: for a controller that needs a horizon and has none.
+        """
+        return self
 
     def check(self, sessions: int) -> None:
         """Raise ValueError if the controller makes no sense in a world of so many sessions."""

@@ -10,6 +10,7 @@ Laws: R = 0 is `Average`; R → ∞ takes the model of the session whose gradien
 algorithm alone.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn.functional import normalize
 
 from flstudy.algorithms import Layout
 from flstudy.controllers.controller import Controller, Moment, ProbeRounds
+from flstudy.hyper import hyper
 from flstudy.population import Event
 
 
@@ -29,27 +31,19 @@ class SessionModels(NamedTuple):
     gradients: Tensor  # [of the same sessions and of this one, *x]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Average(Controller):
-    """Starts a session from the mean of all models with which earlier ones ended, the pilots' left out.
-
-    Args:
-        pilots: P, sessions at the beginning that only train, ≥ 1.
-        history: H, latest sessions that are remembered; null remembers all.
-        state: what becomes of the server's other state (moments, control variates) when its model is replaced: it
-            starts anew (``reset``) or stays (``keep``). The devices' rows stay with them.
-    """
+    """Starts a session from the mean of all models with which earlier ones ended, the pilots' left out."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    def __init__(self, pilots: int = 1, history: int | None = None, state: Literal["reset", "keep"] = "reset") -> None:
-        name = type(self).__name__
-        if pilots < 1:
-            raise ValueError(f"{name}: pilots must be ≥ 1, got {pilots}")
-        if history is not None and history < 1:
-            raise ValueError(f"{name}: history must be ≥ 1, got {history}")
-        if state not in ("reset", "keep"):
-            raise ValueError(f"{name}: state must be reset or keep, got {state!r}")
-        self.pilots, self.history, self.state = pilots, history, state
+    pilots: int = hyper(1, "[1, inf)")
+    """P, sessions at the beginning that only train."""
+    history: int | None = hyper(None, "[1, inf)")
+    """H, latest sessions that are remembered; null remembers all."""
+    state: Literal["reset", "keep"] = "reset"
+    """What becomes of the server's other state (moments, control variates) when its model is replaced: it starts anew
+    or stays. The devices' rows stay with them."""
 
     def init(self, server: Any) -> SessionModels:
         """Nothing is remembered yet."""
@@ -97,6 +91,7 @@ class Average(Controller):
         return state._replace(models=state.models[-self.history :])
 
 
+@dataclass(frozen=True, kw_only=True)
 class DynamicInitialModel(Average):
     """Starts a session from the models of earlier ones whose devices' data were alike.
 
@@ -104,53 +99,22 @@ class DynamicInitialModel(Average):
     averages the distances over tensors and leaves biases out: ``per_tensor_normalised``, where R is on another scale.
     In that code the gradient rounds use half of the learning rate and session P + 1 starts from the very first model;
     here as in the paper.
-
-    Args:
-        pilots: P, sessions at the beginning that only train, ≥ 1.
-        scale: R, how much nearer sessions count more, ≥ 0.
-        gradient_rounds: V, rounds from the pilot model, ≥ 1.
-        gradient_devices: devices that take part in them; null: as many as in any round.
-        similarity: d of two gradients: ``l2``, ``per_tensor_normalised`` (in [0, 2]) or ``cosine`` (1 - cos).
-        pilot: the pilot model is the ``mean`` of the pilot sessions', or their ``ema``.
-        decay: β of ``ema``, in (0, 1): the share of what came before.
-        history: H, sessions that are remembered; null remembers all.
-        retention: which are forgotten: the oldest (``recent``), or the one whose gradient is nearest to another's
-            (``diverse``).
-        state: what becomes of the server's other state when its model is replaced: ``reset`` or ``keep``.
     """
 
-    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
-
-    def __init__(
-        self,
-        pilots: int = 1,
-        scale: float = 10.0,
-        gradient_rounds: int = 1,
-        gradient_devices: int | None = None,
-        similarity: Literal["l2", "per_tensor_normalised", "cosine"] = "l2",
-        pilot: Literal["mean", "ema"] = "mean",
-        decay: float = 0.5,
-        history: int | None = None,
-        retention: Literal["recent", "diverse"] = "recent",
-        state: Literal["reset", "keep"] = "reset",
-    ) -> None:
-        super().__init__(pilots, history, state)
-        if not scale >= 0:
-            raise ValueError(f"DynamicInitialModel: scale must be ≥ 0, got {scale}")
-        for name, value in (("gradient_rounds", gradient_rounds), ("gradient_devices", gradient_devices)):
-            if value is not None and value < 1:
-                raise ValueError(f"DynamicInitialModel: {name} must be ≥ 1, got {value}")
-        if not 0 < decay < 1:
-            raise ValueError(f"DynamicInitialModel: decay must lie in (0, 1), got {decay}")
-        for name, choice, known in (
-            ("similarity", similarity, ("l2", "per_tensor_normalised", "cosine")),
-            ("pilot", pilot, ("mean", "ema")),
-            ("retention", retention, ("recent", "diverse")),
-        ):
-            if choice not in known:
-                raise ValueError(f"DynamicInitialModel: {name} must be one of {', '.join(known)}, got {choice!r}")
-        self.scale, self.gradient_rounds, self.gradient_devices = scale, gradient_rounds, gradient_devices
-        self.similarity, self.pilot, self.decay, self.retention = similarity, pilot, decay, retention
+    scale: float = hyper(10.0, "[0, inf)")
+    """R, how much nearer sessions count more."""
+    gradient_rounds: int = hyper(1, "[1, inf)")
+    """V, rounds from the pilot model."""
+    gradient_devices: int | None = hyper(None, "[1, inf)")
+    """Devices that take part in them; null: as many as in any round."""
+    similarity: Literal["l2", "per_tensor_normalised", "cosine"] = "l2"
+    """d of two gradients; per_tensor_normalised lies in [0, 2], cosine is 1 - cos."""
+    pilot: Literal["mean", "ema"] = "mean"
+    """Whether the pilot model is the mean of the pilot sessions' or their exponential average."""
+    decay: float = hyper(0.5, "(0, 1)")
+    """β of ema: the share of what came before."""
+    retention: Literal["recent", "diverse"] = "recent"
+    """Which sessions are forgotten: the oldest, or the one whose gradient is nearest to another's."""
 
     def pilot_model(self, state: SessionModels) -> Tensor:
         """w_pilot: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up to 1."""

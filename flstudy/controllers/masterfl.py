@@ -24,7 +24,8 @@ that devices receive, not after the round. After a detection the paper's text go
 
 import math
 import warnings
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.controllers.controller import Detector, Moment
 from flstudy.controllers.instances import BlockSchedule, Rate, running_instance
+from flstudy.hyper import hyper
 from flstudy.population import Event
 
 TESTS = ("no test", "test 1", "test 2", "tests 1 and 2")
@@ -60,76 +62,76 @@ class Master(NamedTuple):
     reachable: Tensor  # [] F̃
 
 
+@dataclass(frozen=True, kw_only=True)
 class MasterFL(Detector):
     """Runs an algorithm on many time scales, detects drifts and begins anew.
 
     The devices' rows stay with them, whichever instance runs: it is meant for methods that keep none.
-
-    Args:
-        rounds: T, horizon of the run, ≥ 2; ρ̂ and the longest block depend on it.
-        on_detect: the block after a detection: of order 0 (``reset``), or of the next order (``increment``).
-        restart_init: where a block's instances begin: at the model with which the last block ended (``warm``), at the
-            run's first (``first``), or each at one that the modules' ``reset_parameters`` draw (``random``).
-        lr: an ``instance`` of order k scales the devices' learning rate by 2^(-k/2), for methods whose server sends it
-            (FedOmd); the ``algorithm`` keeps its own.
-        rho_hat_scale: κ, > 0. Experience: at 1 nothing is ever detected; 1e-3 to 1e-2 detect.
-        c1: of ρ(t) = min(c₁/√t + c₂/t, 1), > 0; Definition 3 asks for ρ ≥ 1/√t.
-        c2: of the same, ≥ 0.
-        delta: δ, probability of a wrong detection, in (0, 1).
-        loss_max: losses count for the tests as min(loss / loss_max, 1), > 0; ln(classes) is that of a blind guess.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024", "wei2021")
-
     measures: ClassVar[tuple[str, ...]] = tuple(
         f"controller/{name}" for name in ("block_order", "instance_order", "loss", "reachable", "best")
     )
     watches: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        rounds: int,
-        on_detect: Literal["reset", "increment"] = "reset",
-        restart_init: Literal["warm", "first", "random"] = "warm",
-        lr: Literal["instance", "algorithm"] = "instance",
-        rho_hat_scale: float = 1.0,
-        c1: float = 1.0,
-        c2: float = 0.0,
-        delta: float = 0.05,
-        loss_max: float = 1.0,
-    ) -> None:
-        if rounds < 2:
-            raise ValueError(f"MasterFL: rounds must be ≥ 2, got {rounds}")
-        for name, value in (("rho_hat_scale", rho_hat_scale), ("c1", c1), ("loss_max", loss_max)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"MasterFL: {name} must be > 0, got {value}")
-        if not 0 <= c2 < math.inf:
-            raise ValueError(f"MasterFL: c2 must be ≥ 0, got {c2}")
-        if not 0 < delta < 1:
-            raise ValueError(f"MasterFL: delta must lie in (0, 1), got {delta}")
-        for name, choice, known in (
-            ("on_detect", on_detect, ("reset", "increment")),
-            ("restart_init", restart_init, ("warm", "first", "random")),
-            ("lr", lr, ("instance", "algorithm")),
-        ):
-            if choice not in known:
-                raise ValueError(f"MasterFL: {name} must be one of {', '.join(known)}, got {choice!r}")
-        self.rounds, self.on_detect, self.restart_init, self.lr = rounds, on_detect, restart_init, lr
-        self.rho_hat_scale, self.rho, self.delta, self.loss_max = rho_hat_scale, Rate(c1=c1, c2=c2), delta, loss_max
-        self.largest = math.ceil(math.log2(rounds))  # order of the longest block
+    rounds: int | None = hyper(None, "[2, inf)")
+    """T, horizon on which ρ̂ and the longest block depend; null: the run's rounds."""
+    on_detect: Literal["reset", "increment"] = "reset"
+    """The block after a detection: of order 0, or of the next order."""
+    restart_init: Literal["warm", "first", "random"] = "warm"
+    """Where a block's instances begin: at the model with which the last block ended, at the run's first, or each at one
+    that the modules' reset_parameters draw."""
+    lr: Literal["instance", "algorithm"] = "instance"
+    """An instance of order k scales the devices' learning rate by 2^(-k/2), for methods whose server sends it (FedOmd);
+    or the algorithm keeps its own."""
+    rho_hat_scale: float = hyper(1.0, "(0, inf)")
+    """κ. Experience: at 1 nothing is ever detected; 1e-3 to 1e-2 detect."""
+    c1: float = hyper(1.0, "(0, inf)")
+    """c₁ of ρ(t) = min(c₁/√t + c₂/t, 1); Definition 3 asks for ρ ≥ 1/√t."""
+    c2: float = hyper(0.0, "[0, inf)")
+    """c₂ of the same."""
+    delta: float = hyper(0.05, "(0, 1)")
+    """δ, probability of a wrong detection."""
+    loss_max: float = hyper(1.0, "(0, inf)")
+    """Losses count for the tests as min(loss / loss_max, 1); ln(classes) is that of a blind guess."""
+
+    def planned(self, rounds: int | None) -> Self:
+        """Of a horizon T."""
+        if self.rounds is not None:
+            return self
+        if rounds is None:
+            raise ValueError("MasterFL: rounds must be given, since the run has no end: set it, or max_epochs")
+        return replace(self, rounds=rounds)
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        assert self.rounds is not None, "planned was not called"
+        return self.rounds
+
+    @property
+    def largest(self) -> int:
+        """Order of the longest block."""
+        return math.ceil(math.log2(self.horizon))
+
+    @property
+    def rho(self) -> Rate:
+        """ρ."""
+        return Rate(c1=self.c1, c2=self.c2)
 
     def rho_hat(self, t: int) -> float:
         """ρ̂(t), Definition 3."""
-        wide = 6 * (math.log2(self.rounds) + 1) * math.log(self.rounds / self.delta)
+        wide = 6 * (math.log2(self.horizon) + 1) * math.log(self.horizon / self.delta)
         return self.rho_hat_scale * wide * self.rho(t)
 
     def check(self, sessions: int) -> None:
         """Warn where no losses in [0, 1] can fail a test: F - F̃ and U are at most 1, ρ̂ is least at T."""
-        least = 3 * self.rho_hat(self.rounds)
+        least = 3 * self.rho_hat(self.horizon)
         if least > 1:
             warnings.warn(
-                f"MasterFL: within {self.rounds} rounds no test can fail, since 3 ρ̂({self.rounds}) = {least:.3g} > 1: "
-                f"only the ends of blocks restart; to detect drifts set rho_hat_scale (now {self.rho_hat_scale:g}) "
+                f"MasterFL: within {self.horizon} rounds no test can fail, since 3 ρ̂({self.horizon}) = {least:.3g} > "
+                f"1: only the ends of blocks restart; to detect drifts set rho_hat_scale (now {self.rho_hat_scale:g}) "
                 f"below {self.rho_hat_scale / least:.2g}",
                 stacklevel=1,  # said once by a process, whoever asks
             )

@@ -1,9 +1,10 @@
 """Starting anew at given rounds."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from flstudy.controllers.controller import Controller, Moment
+from flstudy.hyper import hyper
 from flstudy.population import Event
 
 
@@ -13,20 +14,19 @@ class Start(NamedTuple):
     server: Any
 
 
+@dataclass(frozen=True, kw_only=True)
 class Restart(Controller):
-    """Starts the server anew at given rounds: the simplest answer to a drift whose time is known.
+    """Starts the server anew at given rounds: the simplest answer to a drift whose time is known."""
 
-    Args:
-        rounds: rounds (from 1) that begin with the initial server state; device rows are kept.
-        keep_model: restart only what surrounds the model (moments, control variates), not the model.
-    """
+    rounds: list[int] = hyper(domain="[1, inf)")
+    """Rounds (from 1) that begin with the initial server state; device rows are kept."""
+    keep_model: bool = False
+    """Restart only what surrounds the model (moments, control variates), not the model."""
 
-    citations: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, rounds: Sequence[int], keep_model: bool = False) -> None:
-        if not rounds or min(rounds) < 1:
-            raise ValueError(f"Restart: rounds must be one or more numbers ≥ 1, got {list(rounds)}")
-        self.rounds, self.keep_model = frozenset(rounds), keep_model
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rounds:
+            raise ValueError("Restart: rounds must be one or more numbers, got none")
 
     def init(self, server: Any) -> Start:
         """Remembers the first state."""

@@ -33,21 +33,22 @@ class ControllerRunner:
         self.states: list[Any] = []
 
     def start(self, server: Any, rounds: int | None) -> None:
-        """Every controller's first state.
+        """Every controller's first state, in a run of so many rounds; None: nobody knows how many.
 
         Raises:
-            ValueError: from a controller that makes no sense in this world.
+            ValueError: from a controller that makes no sense in this world, or a schedule without an end.
         """
-        if rounds is not None and rounds > 0:
-            sessions = self.population.attendance(rounds)[1] + 1
-            for controller in self.controllers:
-                controller.check(sessions)
+        self.rounds = rounds
+        self.controllers = check_horizons(self.controllers, self.schedule, self.population, rounds)
         self.replicas = len(leaves(server)[0])
         self.states = [stack([c.init(take(server, s)) for s in range(self.replicas)]) for c in self.controllers]
 
     def scheduled(self, round: int) -> Algorithm:
         """The algorithm as it is in a round."""
-        return self.algorithm if self.schedule is None else self.schedule.at(self.algorithm, self.population.age(round))
+        if self.schedule is None:
+            return self.algorithm
+        session = self.population.session_rounds(round, self.rounds) if self.schedule.rounds is None else None
+        return self.schedule.at(self.algorithm, self.population.age(round), session)
 
     def before(self, server: Any, round: int, play: Callable[[ProbeRounds], Tensor]) -> tuple[Any, list[Event]]:
         """The server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S, ...],
@@ -102,3 +103,21 @@ class ControllerRunner:
             seed=seed,
             draw=partial(self.draw, seed),
         )
+
+
+def check_horizons(
+    controllers: Sequence[Controller], schedule: Schedule | None, population: Population, rounds: int | None
+) -> list[Controller]:
+    """The controllers as a run of so many rounds (None: nobody knows how many) has them.
+
+    Raises:
+        ValueError: from a controller that makes no sense in this world, or a schedule without an end.
+    """
+    if schedule is not None and schedule.rounds is None and rounds is None:
+        raise ValueError(f"{type(schedule).__name__}: rounds must be given, since the run has no end: set max_epochs")
+    planned = [controller.planned(rounds) for controller in controllers]
+    if rounds is not None:
+        sessions = population.attendance(rounds)[1] + 1
+        for controller in planned:
+            controller.check(sessions)
+    return planned

@@ -38,6 +38,11 @@ class Availability(Configurable, ABC):
         """The first round of the session of round ``number`` (from 1)."""
         return next(earlier for earlier in range(number, 0, -1) if self.begins(earlier))
 
+    def length(self, number: int, last: int) -> int:
+        """How many rounds the session of round ``number`` has in a run whose last round is ``last``."""
+        first = self.began(number)
+        return next((later for later in range(first + 1, last + 1) if self.begins(later)), last + 1) - first
+
     def known(self, number: int, devices: int) -> int:
         """How many devices have ever been there by round ``number`` (from 1)."""
         seen = np.zeros(devices, dtype=bool)
@@ -70,6 +75,9 @@ class AlternatingGroups(Availability):
 
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
         return groups_of(devices, self.groups) == self.session(number) % self.groups  # type: ignore[no-any-return]
+
+    def length(self, number: int, last: int) -> int:
+        return self.rounds
 
     def session(self, number: int) -> int:
         return (number - 1) // self.rounds

@@ -232,6 +232,12 @@ class Population(L.LightningDataModule):
         """How many rounds of its session came before a round (from 1)."""
         return round - 1 if self.availability is None else round - self.availability.began(round)
 
+    def session_rounds(self, round: int, last: int | None) -> int | None:
+        """How many rounds the session of a round (from 1) has in a run of ``last`` rounds; None where nobody knows."""
+        if last is None:
+            return None
+        return last if self.availability is None else self.availability.length(round, last)
+
     def concepts(self, round: int) -> Tensor:
         """[S, N]: the concept of every device in a round (from 1)."""
         if self.drift is None:

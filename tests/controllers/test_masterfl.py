@@ -306,12 +306,12 @@ def test_any_algorithm_runs_with_its_own_rate():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"rounds": 1}, "rounds must be ≥ 2, got 1"),
-        ({"rho_hat_scale": 0.0}, "rho_hat_scale must be > 0"),
-        ({"c1": math.inf}, "c1 must be > 0"),
-        ({"c2": -1.0}, "c2 must be ≥ 0"),
+        ({"rounds": 1}, "rounds must lie in [2, inf), got 1"),
+        ({"rho_hat_scale": 0.0}, "rho_hat_scale must lie in (0, inf)"),
+        ({"c1": math.inf}, "c1 must lie in (0, inf)"),
+        ({"c2": -1.0}, "c2 must lie in [0, inf)"),
         ({"delta": 1.0}, "delta must lie in (0, 1), got 1.0"),
-        ({"loss_max": -1.0}, "loss_max must be > 0"),
+        ({"loss_max": -1.0}, "loss_max must lie in (0, inf)"),
         ({"on_detect": "stop"}, "on_detect must be one of reset, increment, got 'stop'"),
         ({"restart_init": "cold"}, "restart_init must be one of warm, first, random"),
         ({"lr": "mine"}, "lr must be one of instance, algorithm"),
@@ -320,3 +320,11 @@ def test_any_algorithm_runs_with_its_own_rate():
 def test_bad_values_are_named(values, said):
     with pytest.raises(ValueError, match=re.escape(f"MasterFL: {said}")):
         MasterFL(**{"rounds": 10, **values})
+
+
+def test_the_horizon_is_the_run_s_where_none_is_given():
+    runs = [played(MasterFL(rounds=given, rho_hat_scale=1e-3), rounds=14) for given in (14, None)]
+    assert difference(runs[0].server, runs[1].server) == 0
+    assert runs[0].record.metrics["detector/detected"] == runs[1].record.metrics["detector/detected"]
+    with pytest.raises(ValueError, match="MasterFL: rounds must be given, since the run has no end"):
+        MasterFL().planned(None)

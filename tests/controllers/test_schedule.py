@@ -7,9 +7,9 @@ import pytest
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.controllers import Cosine, Polynomial
-from flstudy.population import AlternatingGroups
+from flstudy.population import AlternatingGroups, ScheduledAvailability
 
-from ..worlds import difference, drifting, run
+from ..worlds import DEVICES, difference, drifting, measured, run
 
 
 def test_the_formula_of_the_released_code():
@@ -52,11 +52,25 @@ def test_a_round_is_one_of_the_algorithm_with_that_rate(algorithm):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Polynomial(rounds=0), "Polynomial: rounds must be ≥ 1, got 0"),
+        (lambda: Polynomial(rounds=0), "Polynomial: rounds must lie in [1, inf), got 0"),
         (lambda: Cosine(rounds=3, floor=1.5), "Cosine: floor must lie in [0, 1], got 1.5"),
-        (lambda: Polynomial(rounds=3, power=0), "Polynomial: power must be > 0, got 0"),
+        (lambda: Polynomial(rounds=3, power=0), "Polynomial: power must lie in (0, inf), got 0"),
     ],
 )
 def test_bad_values_are_named(make, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         make()
+
+
+def test_its_length_is_the_session_s_or_the_run_s_where_none_is_given():
+    def rates(schedule, rounds=6, **world):
+        return measured(
+            run(FedAvg(lr=0.1), rounds, schedule=schedule, population=drifting(**world)), "train/lr"
+        ).tolist()
+
+    sessions = {"availability": AlternatingGroups(rounds=2), "participants": 2}
+    assert rates(Polynomial(), **sessions) == rates(Polynomial(rounds=2), **sessions)
+    assert rates(Cosine()) == rates(Cosine(rounds=6))
+    stays = {device: [(1, 0)] for device in range(DEVICES)}
+    uneven = {"availability": ScheduledAvailability(schedule=stays, starts=[3])}
+    assert rates(Cosine(), **uneven) == rates(Cosine(rounds=2), 2, **uneven) + rates(Cosine(rounds=4), **uneven)[2:]

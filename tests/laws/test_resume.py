@@ -43,7 +43,7 @@ def check_equal(one: dict, other: dict) -> None:
 
 def controllers():
     """A restart before the checkpoint and one after it, which needs the state that is remembered from round 0."""
-    return [Restart([3]), Restart([8], keep_model=True)]
+    return [Restart(rounds=[3]), Restart(rounds=[8], keep_model=True)]
 
 
 @pytest.mark.parametrize("name", plain())
