@@ -38,8 +38,10 @@ class ControllerRunner:
         Raises:
             ValueError: from a controller that makes no sense in this world, or a schedule without an end.
         """
-        self.rounds = rounds
-        self.controllers = check_horizons(self.controllers, self.schedule, self.population, rounds)
+        given, self.rounds = self.controllers, rounds
+        self.controllers = check_horizons(given, self.schedule, self.population, rounds)
+        own = all(one is other for one, other in zip(given, self.controllers, strict=True))
+        self.takes_horizon = not own or (self.schedule is not None and self.schedule.rounds is None)
         self.replicas = len(leaves(server)[0])
         self.states = [stack([c.init(take(server, s)) for s in range(self.replicas)]) for c in self.controllers]
 

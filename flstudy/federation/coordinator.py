@@ -157,7 +157,7 @@ class Coordinator(L.LightningModule):
         last = self.trainer.max_epochs
         planned = None if last is None or last < 0 else last
         saved = self._saved or {}  # a run that goes on keeps the horizon for which it was planned
-        self.runner.start(self.server, saved.get("horizon", planned))
+        self.runner.start(self.server, saved.get("horizon") or planned)
         self.round_metrics.start(population, self.task)
         self.aggregator.start(population, self.trainer.max_epochs, self._saved)
         if self._saved is not None:
@@ -273,7 +273,7 @@ class Coordinator(L.LightningModule):
             "algorithm": type(self.algorithm).__name__,
             "seeds": list(self.seeds),
             "executor": self.executor_name,
-            "horizon": self.runner.rounds,
+            "horizon": self.runner.rounds if self.runner.takes_horizon else None,
             "choices": self.executor.choices(),
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
