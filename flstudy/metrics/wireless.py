@@ -117,9 +117,6 @@ class Wireless:
 
     def __post_init__(self) -> None:
         check(self)
-        for name, allowed in {"share": ("split", "each"), "initialization": ("charged", "free")}.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"Wireless: {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
         if self.nearest >= self.radius:
             raise ValueError(f"Wireless: nearest must lie below radius ({self.radius} m), got {self.nearest}")
         if self.environment_height >= min(self.base_height, self.user_height):

@@ -280,8 +280,8 @@ def test_a_round_within_a_session_has_no_initialization():
     ("given", "words"),
     [
         ({"bandwidth": 0}, "bandwidth must lie in"),
-        ({"share": "half"}, "share must be split or each"),
-        ({"initialization": "half"}, "initialization must be charged or free"),
+        ({"share": "half"}, "share must be one of split, each"),
+        ({"initialization": "half"}, "initialization must be one of charged, free"),
         ({"carrier": 200}, "carrier must lie in"),
         ({"nearest": 300}, "nearest must lie below radius"),
         ({"environment_height": 2}, "environment_height must lie below"),
