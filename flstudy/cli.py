@@ -143,6 +143,11 @@ def resumed(arguments: list[str]) -> Path | None:
             raise ConfigError(
                 f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
             )
+    from flstudy.study import StudyFolder
+
+    modules = StudyFolder(folder).state().get("modules")  # the user's own lie beside the config that was typed
+    if modules is not None and modules not in sys.path:
+        sys.path.append(modules)
     return folder
 
 

@@ -271,6 +271,7 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
         number = len(imported)
         shutil.copytree(other.records(trial.number), folder.records(number))
         if other.model(trial.number).is_file():
+            folder.model(number).parent.mkdir(exist_ok=True)
             shutil.copy(other.model(trial.number), folder.model(number))
         imported.append(
             replace(
