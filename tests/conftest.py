@@ -52,6 +52,7 @@ def when(item):
     return next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
     """With ``--dist loadgroup`` a file is a unit of work, except that all tests with Ray are one unit, the first."""
     for item in items:

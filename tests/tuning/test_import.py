@@ -165,7 +165,7 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
 )
 def test_nothing_is_taken_over_that_would_be_trained_otherwise(presets, tmp_path, options, left):
     path, folder = presets
-    for name in ("records", "snapshots"):
+    for name in ("records", "snapshots", "models"):
         (tmp_path / "new" / name).mkdir(parents=True)
     taken = import_trials(StudyFolder(folder), StudyFolder(tmp_path / "new"), changed(path, options, tmp_path))
     assert [trial.algorithm for trial in taken] == left
