@@ -167,11 +167,11 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
         assert [file["path"] for file in artifacts] == ["config.yaml"]
 
 
-def test_too_many_failures_stop_the_study_with_a_reason(done):
-    folder, _, _ = done
+@pytest.mark.usefixtures("ray_cluster")
+def test_too_many_failures_stop_the_study_with_a_reason(tmp_path):
     search = {"algorithm": {"choice": ["Raises"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
     console = Console(file=io.StringIO(), width=300)
-    result = tune(prepared(folder, trials=30, search=search, failures=Failures(most=3)), console)
+    result = tune(prepared(tmp_path, trials=30, search=search, failures=Failures(most=3)), console)
     assert 3 <= sum(trial.status == "failed" for trial in result.trials) < 30
     reason = "trials failed (study.failures.most), trial"
     assert reason in result.hopeless
@@ -179,13 +179,14 @@ def test_too_many_failures_stop_the_study_with_a_reason(done):
     assert f"the study stopped: {result.hopeless}" in console.file.getvalue()
 
 
-def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
-    folder, _, _ = done
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
+    (tmp_path / "studies" / "small").mkdir(parents=True)
     search = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
     asha = Asha(grace_rounds=2, reduction_factor=2)
     config = {"rounds": 40, "round_s": 0.05}
-    interrupted = prepared(folder, trials=40, search=search, scheduler=asha, config=config)
-    path = folder / "studies" / "small-3"
+    interrupted = prepared(tmp_path, trials=40, search=search, scheduler=asha, config=config)
+    path = tmp_path / "studies" / "small-2"
 
     def interrupt():
         until = time.monotonic() + 300  # of a busy machine
@@ -201,8 +202,8 @@ def test_a_second_study_stops_on_ctrl_c_and_prunes(done, tmp_path):
     result = tune(interrupted, console)
     said = console.file.getvalue()
     assert result.interrupted
-    assert result.name == "small-3"
-    assert "study 'small' exists already: this one is 'small-3'" in said
+    assert result.name == "small-2"
+    assert "study 'small' exists already: this one is 'small-2'" in said
     assert "stopping: the results so far are kept" in said
     assert len(result.trials) < 40
     assert "pruned" in {trial.status for trial in result.trials}
