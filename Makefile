@@ -15,7 +15,7 @@ study: $(READY) ## Run a real study in a few minutes: tune_configs/quick.yaml
 	$(BIN)/flstudy tune tune_configs/quick.yaml
 
 test: lint ## Lint, type-check and test
-	$(BIN)/python -m pytest tests -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile
 
 lint: $(READY) ## Ruff and mypy, the same as pre-commit
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """The one local Ray of all studies of the session, each of which joins it; its tests run in one xdist worker.
+    """The one local Ray of all studies of a session (of pytest-xdist: of each worker), which they join.
 
     A test that shoots at drivers or at Ray itself starts its own, in a process of its own.
     """
@@ -34,29 +34,28 @@ def let_go():
     gc.collect()
 
 
-# The longest after Ray: none of them should begin when all others are done.
+# What takes longest comes first: nothing long should begin when all the rest is done.
 LONG = (
+    "tests/tuning/test_study",
+    "tests/tuning/test_away",
     "tests/laws/test_executors",
+    "tests/reproduction/test_reproduce",
+    "tests/tuning/test_resume",
+    "tests/tuning",
     "tests/tracking",
     "tests/reproduction",
     "tests/laws",
-    "tests/tasks",
-    "tests/config",
 )
 
 
-def when(item):
-    """The place of a test's file in the order of work."""
-    if "ray_cluster" in item.fixturenames:
-        return -1
-    return next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """With ``--dist loadgroup`` a file is a unit of work, except that all tests with Ray are one unit, the first."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            group = "ray" if "ray_cluster" in item.fixturenames else item.nodeid.split("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=when)
+    """Put the files that take longest first."""
+    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With ``--dist loadfile`` a worker gets file after file in the order above, not in that of their numbers of tests,
+    which say nothing of their length."""
+    config.option.loadscopereorder = False
