@@ -101,6 +101,8 @@ class DynamicInitialModel(Average):
     here as in the paper.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("chang2025",)
+
     scale: float = hyper(10.0, "[0, inf)")
     """R, how much nearer sessions count more."""
     gradient_rounds: int = hyper(1, "[1, inf)")

@@ -1,7 +1,7 @@
 """Starting anew at given rounds."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flstudy.controllers.controller import Controller, Moment
 from flstudy.hyper import hyper
@@ -17,6 +17,8 @@ class Start(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Restart(Controller):
     """Starts the server anew at given rounds: the simplest answer to a drift whose time is known."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
 
     rounds: list[int] = hyper(domain="[1, inf)")
     """Rounds (from 1) that begin with the initial server state; device rows are kept."""

@@ -208,6 +208,8 @@ class OptunaSampler(Sampler):
     """Any sampler of Optuna's, or one of the user's own: what a config's class path becomes that names an
     ``optuna.samplers.BaseSampler``."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+
     class_path: str
     """Of the sampler."""
     init_args: dict[str, Any] = field(default_factory=dict)

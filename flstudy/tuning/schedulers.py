@@ -247,6 +247,7 @@ class RayScheduler(Scheduler):
     """Any scheduler of Ray Tune's, or one of the user's own: what a config's class path becomes that names a
     ``ray.tune.schedulers.TrialScheduler``. It is asked after every round that measured the objective."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
     passes_state: ClassVar[bool] = True  # it may pause trials, which go on from their checkpoints
 
     class_path: str
