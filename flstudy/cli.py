@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(command: str, arguments: list[str]) -> int:
     """``flstudy run`` and ``flstudy tune``."""
-    resume = resumed(arguments) if command == "tune" else None
     source = study_after("--import-from", arguments) if command == "tune" else None
+    resume = resumed(arguments) if command == "tune" else None
     if resume is not None and source is not None:
         raise ConfigError("--import-from is for a new study, --resume for one that stopped: leave out one of the two")
     flags = {flag: flag in arguments for flag in ("-h", "--help", "--json", "--print_config")}

@@ -57,9 +57,10 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_remove(tune_controller, trial)
 
     def recall(self, trial: "History") -> None:
-        """Learn what an earlier trial reported; what became of it was decided then."""
+        """Learn what an earlier trial reported; what became of it was decided then. A population begins anew, since its
+        trials change while they train."""
         results = [{"round": round, "objective": value} for round, value in trial.reported]
-        if results and self._kind(trial.config) is not None:
+        if results and not self._settings.exchanges and self._kind(trial.config) is not None:
             self._settings.recall(self._own(trial), trial, results)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:

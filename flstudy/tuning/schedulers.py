@@ -8,7 +8,7 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from flstudy.config import Config
 
 
-class History(NamedTuple):
+@dataclass(frozen=True, eq=False)  # Ray keeps trials as keys
+class History:
     """A trial that ended in an earlier start of the study, or in another study, as Ray's schedulers see trials."""
 
     trial_id: str
@@ -214,9 +215,6 @@ class Pbt(Scheduler):
 
     def rungs(self, rounds: int) -> list[float]:
         return [float(rung) for rung in range(self.every, rounds + 1, self.every)]
-
-    def recall(self, scheduler: Any, trial: Any, results: Sequence[dict[str, Any]]) -> None:
-        """A population begins anew: its trials change while they train."""
 
     def check(self, config: "Config") -> None:
         """Refuse keys, intervals and samplers with which a population makes no sense."""

@@ -29,9 +29,8 @@ def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(
     for split in ("train", "valid", "test"):
         assert torch.equal(here.evaluation_index(split, 1).rows, there.evaluation_index(split, 1).rows)
     for seed in one.seeds:
-        models = [
-            initial_parameters(made.task, made.objective.layout, torch_seed(seed, "init")) for made in (first, second)
-        ]
+        start = torch_seed(seed, "init")
+        models = [initial_parameters(made.task, made.task_function.layout, start) for made in (first, second)]
         assert torch.equal(*models)
 
 

@@ -76,7 +76,7 @@ def test_a_scheduler_treats_trials_of_earlier_starts_like_its_own(settings):
 def test_a_population_forgets_since_its_trials_change_while_they_train():
     past = [History("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
     scheduler = scheduled(Pbt(keys=["algorithm.lr"], every=1), past)
-    assert not any(kind._trial_state for kind in scheduler._kinds.values())
+    assert not scheduler._kinds
 
 
 def test_what_was_reported_is_read_from_the_records(tmp_path):
