@@ -219,8 +219,8 @@ def test_a_change_is_looked_at_inside_its_drift(change: str | dict, sentence: st
 
 
 def test_another_drift_does_not_inherit_rounds_of_the_file_s() -> None:
-    load(QUICK, {"rounds": 10, **scheduled({3: [[5, 1]]})})
-    load(QUICK, {"rounds": 10, "population.drift": None})
+    assert load(QUICK, {"rounds": 10, **scheduled({3: [[5, 1]]})}).drift_rounds() == [5]
+    assert load(QUICK, {"rounds": 10, "population.drift": None}).drift_rounds() == []
 
 
 def test_drifts_and_changes_are_written_down_and_read_again(tmp_path: Path) -> None:
