@@ -1,11 +1,12 @@
 """Hyper-parameters with domains, the one way for whatever a config can name: a wrong value is refused with its name and
 domain when the object is made. A domain is declared where the value is:
 
-    tau: float = hyper(1e-3, "(0, inf)")                       a field; ``check(self)`` in ``__post_init__``
-    hidden: Annotated[int, "[1, inf)"] = 64                    an argument of an ``__init__`` under ``@checked``
+    tau: float = hyper(1e-3, "(0, 1e12]")                      a field; ``check(self)`` in ``__post_init__``
+    hidden: Annotated[int, "[1, 1e5]"] = 64                    an argument of an ``__init__`` under ``@checked``
 
-A domain is an interval; it holds for a number, and for every number of a list. Values that a ``Literal`` does not name
-are refused as well. Imports no torch, so that a config's first look needs none.
+A domain is an interval; it holds for a number, and for every number of a list. Its ends are finite: a real beyond 1e12
+has a square that float32 does not hold, and counts stay below what a machine could. Values that a ``Literal`` does not
+name are refused as well. Imports no torch, so that a config's first look needs none.
 """
 
 import dataclasses

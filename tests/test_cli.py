@@ -33,7 +33,7 @@ def flstudy(*arguments: str, cwd: Path | None = None, timeout: float = 180) -> s
         (("run", "absent.yaml"), "there is no config file 'absent.yaml'"),
         (("run", QUICK, "--algoritm", "Flash"), "unknown key 'algoritm': did you mean 'algorithm'?"),
         (("run", QUICK, "--algorithm", "FedYoggi"), "unknown algorithm 'FedYoggi': did you mean 'FedYogi'?"),
-        (("tune", QUICK, "--algorithm.lr=-1"), "algorithm.lr must lie in (0, inf), got -1"),
+        (("tune", QUICK, "--algorithm.lr=-1"), "algorithm.lr must lie in (0, 1e12], got -1"),
         (("tune", QUICK, "--study.trails", "3"), "unknown key 'study.trails': did you mean 'study.trials'?"),
         (("bench", "--workloads", "mlpp"), "unknown workload 'mlpp': did you mean 'mlp'?"),
         (("list", "algoritms"), "flstudy list knows no 'algoritms': did you mean 'algorithms'?"),

@@ -83,9 +83,9 @@ class Continuous(FedAvg):
     needs: ClassVar[tuple[str, ...]] = ("forward",)
     distillation: Literal["kl_soft", "glfc_rd"] = "kl_soft"
     """The loss: the authors' code, or the one that their paper cites."""
-    kappa: float = hyper(1.0, "[0, inf)")
+    kappa: float = hyper(1.0, "[0, 1e12]")
     """κ of kl_soft: the authors' 1, and .5 for AG News."""
-    classes: int | None = hyper(None, "[2, inf)")
+    classes: int | None = hyper(None, "[2, 1e6]")
     """C of the task, for glfc_rd."""
 
     def __post_init__(self) -> None:

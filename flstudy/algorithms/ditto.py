@@ -38,9 +38,9 @@ class Ditto(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("li2021ditto",)
 
-    lam: float = hyper(0.1, "[0, inf)")
+    lam: float = hyper(0.1, "[0, 1e12]")
     """λ, how strongly a personal model is held near the global one; the paper chooses among {.1, 1, 2}."""
-    personal_lr: float | None = hyper(None, "(0, inf)")
+    personal_lr: float | None = hyper(None, "(0, 1e12]")
     """η_p, learning rate of the personal models; null is the devices' η_ℓ."""
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the server's mean; the paper's is uniform."""

@@ -34,7 +34,7 @@ class FedAcg(Algorithm):
 
     lam: float = hyper(0.85, "[0, 1)")
     """λ, server momentum."""
-    beta: float = hyper(0.001, "[0, inf)")
+    beta: float = hyper(0.001, "[0, 1e12]")
     """β, strength of the proximal term; the paper's grid is {.001, .01, .1}."""
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δ; the paper's is uniform."""

@@ -38,15 +38,15 @@ class Strategy:
 
     optimizer: Literal["sgd", "adagrad", "adam", "sm3_adagrad", "sm3_adam"]
     """The devices' rule."""
-    steps: int | None = hyper(None, "[1, inf)")
+    steps: int | None = hyper(None, "[1, 1e6]")
     """Most local steps; null: as many as the world plans."""
-    epochs: int | None = hyper(None, "[1, inf)")
+    epochs: int | None = hyper(None, "[1, 1e6]")
     """Most local epochs; null: as many as the world plans."""
-    delay: int | None = hyper(None, "[1, inf)")
+    delay: int | None = hyper(None, "[1, 1e6]")
     """z; null: the method's."""
-    scale: float = hyper(1.0, "(0, inf)")
+    scale: float = hyper(1.0, "(0, 1e12]")
     """Times the method's learning rate."""
-    weight: float = hyper(1.0, "(0, inf)")
+    weight: float = hyper(1.0, "(0, 1e12]")
     """ω, times the update that is sent."""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class FedBlended(Joint):
     """O_1, …, O_Op; what one leaves open is the method's."""
     resources: tuple[tuple[int, ...], ...] | None = None
     """Numbers of strategies from 0 by round and device, both repeated when they end; null draws evenly."""
-    seed: int = hyper(0, "[0, inf)")
+    seed: int = hyper(0, "[0, 2e9]")
     """Of the draws."""
 
     def __post_init__(self) -> None:

@@ -50,7 +50,7 @@ class FedDC(Algorithm):
 
     citations: ClassVar[tuple[str, ...]] = ("gao2022",)
 
-    alpha: float = hyper(0.01, "[0, inf)")
+    alpha: float = hyper(0.01, "[0, 1e12]")
     """α, weight of the penalty; the paper's values are .005 to .1."""
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δ; the paper's is uniform."""

@@ -62,13 +62,13 @@ class FedDrift(FedDriftEager):
 
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
 
-    models: int = hyper(8, "[1, inf)")
+    models: int = hyper(8, "[1, 1e3]")
     """M, most models at once."""
-    every: int = hyper(10, "[1, inf)")
+    every: int = hyper(10, "[1, 1e6]")
     """Rounds between two looks for drifts and for models to merge; the papers' time step."""
     merge_delta: float | None = hyper(None, "[0, inf]")
     """δ', the distance up to which models merge; null is δ."""
-    isolation: int = hyper(10, "[0, inf)")
+    isolation: int = hyper(10, "[0, 1e6]")
     """W, rounds for which a new model is its device's alone; the authors' default is one time step."""
 
     def open(self, server: Any, model: Tensor, drifted: Tensor, jobs: Job, round: Round) -> tuple[Any, Tensor]:

@@ -45,11 +45,11 @@ class FedDriftEager(Clustered):
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
     measures: ClassVar[tuple[str, ...]] = (*Clustered.measures, "server/models")
 
-    models: int = hyper(4, "[1, inf)")
+    models: int = hyper(4, "[1, 1e3]")
     """M, most models at once."""
     delta: float = hyper(0.1, "[0, inf]")
     """δ, the rise of a device's measure that counts as a drift. The authors: .04 to .2."""
-    every: int = hyper(1, "[1, inf)")
+    every: int = hyper(1, "[1, 1e6]")
     """Rounds between two looks for drifts; the papers' time step."""
     signal: Literal["error", "loss"] = "error"
     """What is measured: 1 - accuracy (the authors' code) or loss (the paper)."""

@@ -36,7 +36,7 @@ class FedDyn(Algorithm):
 
     citations: ClassVar[tuple[str, ...]] = ("acar2021",)
 
-    alpha: float = hyper(0.01, "(0, inf)")
+    alpha: float = hyper(0.01, "(0, 1e12]")
     """α, strength of the regularisation; the paper's grid is {.1, .01, .001}."""
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δ; the paper's is uniform."""

@@ -105,11 +105,11 @@ class FedOmd(Algorithm):
     mirror: Literal["euclidean", "hypentropy", "pnorm", "eg"] = "hypentropy"
     """φ: ½ ‖x‖₂², the hypentropy (like gradient descent with η b where |x| ≪ b, multiplicative where |x| ≫ b),
     ½ ‖x‖_p², or that of EG± within an L1 ball, into which a larger first model is scaled."""
-    b: float = hyper(1.0, "(0, inf)")
+    b: float = hyper(1.0, "(0, 1e12]")
     """b of ``hypentropy``, in the model's units."""
     p: float = hyper(1.5, "(1, 2]")
     """p of ``pnorm``."""
-    radius: float = hyper(100.0, "(0, inf)")
+    radius: float = hyper(100.0, "(0, 1e12]")
     """R of ``eg``: the model's L1 norm stays below it."""
     decay: Literal["constant", "sqrt"] = "constant"
     """η_t constant, or divided by √t (Theorem 2), t being the rounds that this server has seen."""

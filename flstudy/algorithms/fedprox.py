@@ -22,7 +22,7 @@ class FedProx(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
 
-    mu: float = hyper(0.01, "[0, inf)")
+    mu: float = hyper(0.01, "[0, 1e12]")
     """μ, strength of the proximal term; the paper's grid is {.001, .01, .1, 1}."""
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:

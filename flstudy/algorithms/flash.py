@@ -47,7 +47,7 @@ class Flash(FedOpt):
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
     measures: ClassVar[tuple[str, ...]] = (*FedOpt.measures, "server/beta3", "server/clamped", "server/boost")
 
-    gamma: float | None = hyper(0.04, "[0, inf)")
+    gamma: float | None = hyper(0.04, "[0, 1e12]")
     """γ of the devices' early stopping; null trains all epochs. The paper: .03 to .05."""
     beta2: float = hyper(0.99, "[0, 1)")
     """β₂, decay of the second moment."""

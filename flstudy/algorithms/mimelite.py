@@ -54,9 +54,9 @@ class MimeLite(Algorithm):
     """β₁ of SGDm and Adam."""
     beta2: float = hyper(0.99, "[0, 1)")
     """β₂ of Adam."""
-    eps: float = hyper(1e-3, "(0, inf)")
+    eps: float = hyper(1e-3, "(0, 1e12]")
     """ε of AdaGrad and Adam."""
-    v_init: float = hyper(0.1, "[0, inf)")
+    v_init: float = hyper(0.1, "[0, 1e12]")
     """v before the first round; the paper gives none. Small ones make round 1 long: its steps are g / (√v + ε)."""
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δ_i; the paper's is uniform."""

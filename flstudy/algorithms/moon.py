@@ -39,11 +39,11 @@ class Moon(FedAvg):
 
     needs: ClassVar[tuple[str, ...]] = ("features",)
 
-    mu: float = hyper(1.0, "[0, inf)")
+    mu: float = hyper(1.0, "[0, 1e12]")
     """μ, weight of the contrastive term; the paper's grid is {.1, 1, 5, 10}, its best for CIFAR-10 5."""
-    tau: float = hyper(0.5, "(0, inf)")
+    tau: float = hyper(0.5, "(0, 1e12]")
     """τ, temperature; the paper's .5, of {.1, .5, 1}."""
-    buffer: int = hyper(1, "[1, inf)")
+    buffer: int = hyper(1, "[1, 1e3]")
     """Last models of a device that it is compared with; each is one more forward pass, and n numbers of its row."""
 
     def client_init(self, x: Tensor) -> Client:

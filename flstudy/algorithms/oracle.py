@@ -29,7 +29,7 @@ class Oracle(FedYogi):
 
     oracle: ClassVar[bool] = True
 
-    models: int = hyper(2, "[2, inf)")
+    models: int = hyper(2, "[2, 1e3]")
     """M, concepts of the world."""
     ahead: bool = True
     """Train every concept's model in every round, or only that of the devices' present concepts."""

@@ -16,11 +16,11 @@ from flstudy.hyper import Configurable, hyper
 class Settings(Configurable):
     """How a run is carried out: the keys at the top of a config."""
 
-    rounds: int = hyper(100, "[1, inf)")
+    rounds: int = hyper(100, "[1, 1e6]")
     """Federated rounds."""
-    seeds: list[Annotated[int, "[0, inf)"]] = field(default_factory=lambda: [0])
+    seeds: list[Annotated[int, "[0, 2e9]"]] = field(default_factory=lambda: [0])
     """One replica per seed, trained at once."""
-    evaluate_every: int = hyper(1, "[1, inf)")
+    evaluate_every: int = hyper(1, "[1, 1e6]")
     """Rounds between evaluations."""
     initial: Literal["seeded", "given"] = "seeded"
     """Draw each replica's initial model from its seed, or start all from the task as it is built."""
@@ -28,7 +28,7 @@ class Settings(Configurable):
     """How local fits are carried out; all agree. auto takes the fastest by a short measurement."""
     compile: bool | Literal["auto"] = "auto"
     """Compile the vectorized steps; auto does if the rounds ahead pay for it."""
-    max_lanes: int | None = hyper(None, "[1, inf)")
+    max_lanes: int | None = hyper(None, "[1, 1e6]")
     """Most lanes at once; null is all of them."""
     accelerator: str = "cpu"
     """Lightning's accelerator: cpu, gpu or auto."""
@@ -67,7 +67,7 @@ class Sampler(Configurable, ABC):
     plain_only: ClassVar[bool] = False
     """Whether it knows neither several objectives nor constraints."""
 
-    seed: int = hyper(0, "[0, inf)")
+    seed: int = hyper(0, "[0, 2e9]")
     """Of the suggestions."""
 
     @abstractmethod
@@ -135,9 +135,9 @@ class Scheduler(Configurable, ABC):
 class Resources(Configurable):
     """What one trial reserves."""
 
-    cpu: float = hyper(1.0, "[0, inf)")
+    cpu: float = hyper(1.0, "[0, 1e6]")
     """Cores, and so threads; several trials share the machine's."""
-    gpu: float = hyper(0.0, "[0, inf)")
+    gpu: float = hyper(0.0, "[0, 1e6]")
     """GPUs; a fraction lets trials share one."""
 
 
@@ -145,9 +145,9 @@ class Resources(Configurable):
 class Budget(Configurable):
     """What a study may spend beside its number of trials. When it is spent no trial starts, and those under way end."""
 
-    rounds: int | None = hyper(None, "[1, inf)")
+    rounds: int | None = hyper(None, "[1, 1e12]")
     """Federated rounds of all trials together; null is no limit."""
-    hours: float | None = hyper(None, "(0, inf)")
+    hours: float | None = hyper(None, "(0, 1e6]")
     """Hours from the study's start, those before a resume included; null is no limit."""
 
 
@@ -155,9 +155,9 @@ class Budget(Configurable):
 class Confirm(Configurable):
     """After the search, the best trials are trained again on seeds that the search has not seen."""
 
-    top: int = hyper(1, "[1, inf)")
+    top: int = hyper(1, "[1, 1e6]")
     """Trials of each algorithm that are trained again; the best of them on the new seeds speaks for it."""
-    seeds: int = hyper(0, "[0, inf)")
+    seeds: int = hyper(0, "[0, 1e3]")
     """Number of new seeds; 0 confirms nothing."""
 
 
@@ -165,11 +165,11 @@ class Confirm(Configurable):
 class Failures(Configurable):
     """What becomes of trials that do not end by themselves."""
 
-    retries: int = hyper(2, "[0, inf)")
+    retries: int = hyper(2, "[0, 1e6]")
     """Times that a trial starts again, from its last snapshot, whose worker died or hung; one that raised does not."""
-    round_timeout_s: float | None = hyper(None, "(0, inf)")
+    round_timeout_s: float | None = hyper(None, "(0, 1e6]")
     """Seconds without a finished round after which a trial counts as hung; compilation is part of the first round."""
-    most: int | None = hyper(10, "[1, inf)")
+    most: int | None = hyper(10, "[1, 1e6]")
     """Failed trials at which the study stops; null never does."""
 
 
@@ -179,7 +179,7 @@ class Study(Configurable):
 
     name: str | None = None
     """Of the study's folder and MLflow run; null takes the config file's name."""
-    trials: int | None = hyper(16, "[1, inf)")
+    trials: int | None = hyper(16, "[1, 1e6]")
     """Configurations to try; null is as many as the budget allows."""
     budget: Budget = field(default_factory=Budget)
     """What the study may spend beside its number of trials."""
@@ -209,11 +209,11 @@ class Study(Configurable):
     """Whether the best trials are trained again, on new seeds."""
     failures: Failures = field(default_factory=Failures)
     """What becomes of trials that die, hang or raise."""
-    concurrent: int | None = hyper(None, "[1, inf)")
+    concurrent: int | None = hyper(None, "[1, 1e6]")
     """Trials at once; null runs as many as the resources allow."""
     folder: str = "studies"
     """Where study folders go."""
-    snapshot_s: float = hyper(10.0, "[0, inf)")
+    snapshot_s: float = hyper(10.0, "[0, 1e6]")
     """Seconds between the snapshots from which a resumed study goes on with its running trials."""
     register: str | None = None
     """Name under which the best trial's model is registered in MLflow; null registers none."""
@@ -227,7 +227,7 @@ class Run(Configurable):
     """Of the run's folder; null takes the config file's name."""
     folder: str = "runs"
     """Where run folders go: records, checkpoints and the config as it was run."""
-    checkpoint_every: int = hyper(10, "[1, inf)")
+    checkpoint_every: int = hyper(10, "[1, 1e6]")
     """Rounds between checkpoints."""
     resume: bool = False
     """Go on from the run folder's last checkpoint."""

@@ -37,9 +37,9 @@ class Average(Controller):
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    pilots: int = hyper(1, "[1, inf)")
+    pilots: int = hyper(1, "[1, 1e3]")
     """P, sessions at the beginning that only train."""
-    history: int | None = hyper(None, "[1, inf)")
+    history: int | None = hyper(None, "[1, 1e6]")
     """H, latest sessions that are remembered; null remembers all."""
     state: Literal["reset", "keep"] = "reset"
     """What becomes of the server's other state (moments, control variates) when its model is replaced: it starts anew
@@ -103,11 +103,11 @@ class DynamicInitialModel(Average):
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    scale: float = hyper(10.0, "[0, inf)")
+    scale: float = hyper(10.0, "[0, 1e12]")
     """R, how much nearer sessions count more."""
-    gradient_rounds: int = hyper(1, "[1, inf)")
+    gradient_rounds: int = hyper(1, "[1, 1e6]")
     """V, rounds from the pilot model."""
-    gradient_devices: int | None = hyper(None, "[1, inf)")
+    gradient_devices: int | None = hyper(None, "[1, 1e6]")
     """Devices that take part in them; null: as many as in any round."""
     similarity: Literal["l2", "per_tensor_normalised", "cosine"] = "l2"
     """d of two gradients; per_tensor_normalised lies in [0, 2], cosine is 1 - cos."""

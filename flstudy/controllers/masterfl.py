@@ -75,7 +75,7 @@ class MasterFL(Detector):
     )
     watches: ClassVar[bool] = True
 
-    rounds: int | None = hyper(None, "[2, inf)")
+    rounds: int | None = hyper(None, "[2, 1e6]")
     """T, horizon on which ρ̂ and the longest block depend; null: the run's rounds."""
     on_detect: Literal["reset", "increment"] = "reset"
     """The block after a detection: of order 0, or of the next order."""
@@ -85,15 +85,15 @@ class MasterFL(Detector):
     lr: Literal["instance", "algorithm"] = "instance"
     """An instance of order k scales the devices' learning rate by 2^(-k/2), for methods whose server sends it (FedOmd);
     or the algorithm keeps its own."""
-    rho_hat_scale: float = hyper(1.0, "(0, inf)")
+    rho_hat_scale: float = hyper(1.0, "(0, 1e12]")
     """κ. Experience: at 1 nothing is ever detected; 1e-3 to 1e-2 detect."""
-    c1: float = hyper(1.0, "(0, inf)")
+    c1: float = hyper(1.0, "(0, 1e12]")
     """c₁ of ρ(t) = min(c₁/√t + c₂/t, 1); Definition 3 asks for ρ ≥ 1/√t."""
-    c2: float = hyper(0.0, "[0, inf)")
+    c2: float = hyper(0.0, "[0, 1e12]")
     """c₂ of the same."""
     delta: float = hyper(0.05, "(0, 1)")
     """δ, probability of a wrong detection."""
-    loss_max: float = hyper(1.0, "(0, inf)")
+    loss_max: float = hyper(1.0, "(0, 1e12]")
     """Losses count for the tests as min(loss / loss_max, 1); ln(classes) is that of a blind guess."""
 
     def planned(self, rounds: int | None) -> Self:

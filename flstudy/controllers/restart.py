@@ -20,7 +20,7 @@ class Restart(Controller):
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    rounds: list[int] = hyper(domain="[1, inf)")
+    rounds: list[int] = hyper(domain="[1, 1e6]")
     """Rounds (from 1) that begin with the initial server state; device rows are kept."""
     keep_model: bool = False
     """Restart only what surrounds the model (moments, control variates), not the model."""

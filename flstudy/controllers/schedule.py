@@ -16,7 +16,7 @@ class Schedule(Configurable, ABC):
     """Scales η_ℓ by a function of the rounds since the session began; every session begins with η_ℓ anew. A world
     without sessions is one session."""
 
-    rounds: int | None = hyper(None, "[1, inf)")
+    rounds: int | None = hyper(None, "[1, 1e6]")
     """T, those of a session; null: as many as it has. Rounds beyond are like the last of them, t = T - 1."""
     floor: float = hyper(0.0, "[0, 1]")
     """η_min as a share of η_ℓ."""
@@ -43,7 +43,7 @@ class Polynomial(Schedule):
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    power: float = hyper(0.9, "(0, inf)")
+    power: float = hyper(0.9, "(0, 1e12]")
     """Of what is left."""
 
     def left(self, share: float) -> float:

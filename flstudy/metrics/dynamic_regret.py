@@ -30,7 +30,7 @@ class Regret:
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
-    tolerance: float = hyper(1e-6, "(0, inf)")
+    tolerance: float = hyper(1e-6, "(0, 1e12]")
     steps: int = 1000
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class Wireless:
             1 + V.
     """
 
-    bandwidth: float = hyper(100e6, "(0, inf)")
+    bandwidth: float = hyper(100e6, "(0, 1e12]")
     share: Literal["split", "each"] = "split"
     carrier: float = hyper(3.5, "[0.5, 100]")
     base_height: float = hyper(10.0, "(0, 150]")
@@ -103,16 +103,16 @@ class Wireless:
     nearest: float = hyper(10.0, "[10, 5000)")
     radius: float = hyper(250.0, "(10, 5000]")
     shadowing: float = hyper(4.0, "[0, 20]")
-    speed: float = hyper(10.0, "[0, inf)")
-    slot: float = hyper(0.5e-3, "(0, inf)")
+    speed: float = hyper(10.0, "[0, 1e6]")
+    slot: float = hyper(0.5e-3, "(0, 1e12]")
     noise: float = hyper(-174.0, "[-250, 0]")
-    server_power: float = hyper(20.0, "(0, inf)")
-    device_power: float = hyper(0.2, "(0, inf)")
-    circuit_power: float = hyper(0.1, "[0, inf)")
-    frequency: float = hyper(1e9, "(0, inf)")
-    efficiency: float = hyper(8.0, "(0, inf)")
-    capacitance: float = hyper(1e-28, "[0, inf)")
-    complexity: float = hyper(2.0, "[0, inf)")
+    server_power: float = hyper(20.0, "(0, 1e12]")
+    device_power: float = hyper(0.2, "(0, 1e12]")
+    circuit_power: float = hyper(0.1, "[0, 1e12]")
+    frequency: float = hyper(1e9, "(0, 1e12]")
+    efficiency: float = hyper(8.0, "(0, 1e12]")
+    capacitance: float = hyper(1e-28, "[0, 1]")
+    complexity: float = hyper(2.0, "[0, 1e12]")
     initialization: Literal["charged", "free"] = "charged"
 
     def __post_init__(self) -> None:

@@ -68,9 +68,9 @@ class AlternatingGroups(Availability):
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    rounds: int = hyper(domain="[1, inf)")
+    rounds: int = hyper(domain="[1, 1e6]")
     """T, rounds of a session."""
-    groups: int = hyper(2, "[2, inf)")
+    groups: int = hyper(2, "[2, 1e4]")
     """Number of groups."""
 
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:

@@ -161,11 +161,11 @@ class FeatureShift(Change):
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    size: float = hyper(1.0, "[0, inf)")
+    size: float = hyper(1.0, "[0, 1e12]")
     """Root mean square of the vector over the features, in the inputs' units."""
-    by_feature: list[float] | None = hyper(None, "(-inf, inf)")
+    by_feature: list[float] | None = hyper(None, "[-1e12, 1e12]")
     """The vector itself, one number for each feature of a flattened input; concept c adds it c times."""
-    seed: int = hyper(0, "[0, inf)")
+    seed: int = hyper(0, "[0, 2e9]")
     """Of the random vectors."""
 
     def shift(self, concepts: int, shape: Sequence[int]) -> NDArray[np.float32]:

@@ -36,9 +36,9 @@ class FreshDraws(DataStream):
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
-    mean: float = hyper(1000.0, "(0, inf)")
+    mean: float = hyper(1000.0, "(0, 1e12]")
     """Expected number of examples."""
-    deviation: float = hyper(200.0, "[0, inf)")
+    deviation: float = hyper(200.0, "[0, 1e12]")
     """Its standard deviation (so we read the paper's 200)."""
     source: Literal["everybody", "device"] = "everybody"
     """``everybody`` draws from the training examples of all devices, the paper's core data-source; ``device`` from the

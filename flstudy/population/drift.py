@@ -84,7 +84,7 @@ class Drift(Configurable, ABC):
 class OneChange(Drift):
     """A share of the devices meets one new concept from some round on."""
 
-    round: int = hyper(domain="[2, inf)")
+    round: int = hyper(domain="[2, 1e6]")
     """First round of the first drift; rounds count from 1."""
     p_drift: float = hyper(1.0, "[0, 1]")
     """Share of the devices that ever drift (FLASH, App. B.1); a fixed random set per seed."""
@@ -131,7 +131,7 @@ class IncrementalDrift(OneChange):
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
-    every: int = hyper(100, "[1, inf)")
+    every: int = hyper(100, "[1, 1e6]")
     """Rounds between two increments."""
     step: float = hyper(0.2, "(0, 1]")
     """Share of the drifting devices that each increment adds."""
@@ -151,7 +151,7 @@ class RecurrentDrift(OneChange):
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
-    back: int = hyper(domain="[3, inf)")
+    back: int = hyper(domain="[3, 1e6]")
     """First round under the old concept again, after ``round``."""
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class StaggeredDrift(OneChange):
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    until: int = hyper(domain="[2, inf)")
+    until: int = hyper(domain="[2, 1e6]")
     """Last round at which a device may change, ``round`` or a later one."""
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class StaggeredDrift(OneChange):
 class DatedDrift(Drift):
     """All devices change at the same given rounds."""
 
-    rounds: Sequence[int] = hyper(domain="[2, inf)", default_factory=lambda: list(COVTYPE))
+    rounds: Sequence[int] = hyper(domain="[2, 1e6]", default_factory=lambda: list(COVTYPE))
     """First rounds under the next concept, rising; the default is the paper's for covtype, whose mnist runs have 31,
     129, 279, 310, 369 and 462."""
 
@@ -236,7 +236,7 @@ class RepeatedDrift(DatedDrift):
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
-    cycle: int | None = hyper(2, "[2, inf)")
+    cycle: int | None = hyper(2, "[2, 1e6]")
     """Number of concepts; null: every drift brings one that has never been."""
 
     def __post_init__(self) -> None:

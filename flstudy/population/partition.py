@@ -40,9 +40,9 @@ class Dirichlet(Partition):
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "li2022niid")
 
-    alpha: float = hyper(0.3, "(0, inf)")
+    alpha: float = hyper(0.3, "(0, 1e12]")
     """α, concentration; small is heterogeneous."""
-    min_size: int = hyper(10, "[1, inf)")
+    min_size: int = hyper(10, "[1, 1e6]")
     """Examples that every device has at least."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class BalancedDirichlet(Partition):
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "reddi2021")
 
-    alpha: float = hyper(0.1, "(0, inf)")
+    alpha: float = hyper(0.1, "(0, 1e12]")
     """α, concentration of the prior; small is heterogeneous."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -111,7 +111,7 @@ class Shards(Partition):
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 
-    per_client: int = hyper(2, "[1, inf)")
+    per_client: int = hyper(2, "[1, 1e6]")
     """Shards of each device."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -140,9 +140,9 @@ class LabelGroups(Partition):
 
     overlap: float = hyper(0.0, "[0, 1)")
     """o, share of a set's labels that the next one has too."""
-    alpha: float | None = hyper(0.3, "(0, inf)")
+    alpha: float | None = hyper(0.3, "(0, 1e12]")
     """Inside a group, the concentration of a `BalancedDirichlet`; null deals every label out evenly."""
-    groups: int = hyper(2, "[2, inf)")
+    groups: int = hyper(2, "[2, 1e4]")
     """g, number of groups."""
 
     def sets(self, labels: int) -> list[range]:
@@ -181,7 +181,7 @@ class Half(LabelGroups):
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
-    alpha: float | None = hyper(None, "(0, inf)")
+    alpha: float | None = hyper(None, "(0, 1e12]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class PartialOverlap(LabelGroups):
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     overlap: float = hyper(1 / 3, "[0, 1)")
-    alpha: float | None = hyper(None, "(0, inf)")
+    alpha: float | None = hyper(None, "(0, 1e12]")
 
 
 @dataclass(frozen=True, kw_only=True)

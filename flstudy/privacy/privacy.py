@@ -15,9 +15,9 @@ class AdaptiveClip:
 
     quantile: float = hyper(0.5, "(0, 1)")
     """γ: the share of uploads that the bound is to leave as they are."""
-    lr: float = hyper(0.2, "(0, inf)")
+    lr: float = hyper(0.2, "(0, 1e12]")
     """η_C of c ← c exp(-η_C (b̃ - γ)), b̃ being the noisy share of uploads within the bound."""
-    count_noise: float | None = hyper(None, "(0, inf)")
+    count_noise: float | None = hyper(None, "(0, 1e12]")
     """σ_b, standard deviation of the noise in how many are within it; null is a twentieth of the participants."""
 
     def __post_init__(self) -> None:
@@ -37,9 +37,9 @@ class Privacy:
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2018",)
 
-    clip: float | None = hyper(None, "(0, inf)")
+    clip: float | None = hyper(None, "(0, 1e12]")
     """c, largest L2 norm of a device's upload; null does not clip. Of an upload that is not finite nothing is kept."""
-    noise: float = hyper(0.0, "[0, inf)")
+    noise: float = hyper(0.0, "[0, 1e12]")
     """σ, noise multiplier: the sum of S uploads gets N(0, (σ c)²) per coordinate, its mean so much over S²."""
     sampling: Literal["fixed", "poisson"] = "fixed"
     """How the population draws its devices. fixed: so many without replacement; neighbouring worlds differ in the data
@@ -51,7 +51,7 @@ class Privacy:
     """Rényi divergences (Mironov 2017), or the privacy loss distribution, which is tighter and knows poisson only."""
     orders: list[float] | None = None
     """Rényi orders > 1 of which the best counts; null takes the accountant's."""
-    target_epsilon: float | None = hyper(None, "(0, inf)")
+    target_epsilon: float | None = hyper(None, "(0, 1e12]")
     """The run ends before the round that would exceed it."""
     solve: bool = False
     """Choose the least σ with which all planned rounds stay within target_epsilon, in place of noise."""

@@ -26,9 +26,9 @@ class Logistic(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        l1: Annotated[float, "[0, inf)"] = 0.0,
-        l2: Annotated[float, "[0, inf)"] = 0.0,
+        classes: Annotated[int, "[1, 1e6]"],
+        l1: Annotated[float, "[0, 1e12]"] = 0.0,
+        l2: Annotated[float, "[0, 1e12]"] = 0.0,
     ) -> None:
         super().__init__()
         self.regulariser = Penalty(l1, l2)
@@ -56,12 +56,12 @@ class Mlp(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        hidden: Annotated[int, "[1, inf)"] = 64,
-        layers: Annotated[int, "[1, inf)"] = 1,
-        projection: Annotated[int | None, "[1, inf)"] = None,
-        l1: Annotated[float, "[0, inf)"] = 0.0,
-        l2: Annotated[float, "[0, inf)"] = 0.0,
+        classes: Annotated[int, "[1, 1e6]"],
+        hidden: Annotated[int, "[1, 1e5]"] = 64,
+        layers: Annotated[int, "[1, 1e3]"] = 1,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
+        l1: Annotated[float, "[0, 1e12]"] = 0.0,
+        l2: Annotated[float, "[0, 1e12]"] = 0.0,
     ) -> None:
         super().__init__()
         self.regulariser = Penalty(l1, l2)
@@ -93,7 +93,7 @@ class Quadratic(Task):
     """
 
     @checked
-    def __init__(self, shape: Sequence[int], start: float = 1.0, near: Annotated[float, "(0, inf)"] = 1.0) -> None:
+    def __init__(self, shape: Sequence[int], start: float = 1.0, near: Annotated[float, "(0, 1e12]"] = 1.0) -> None:
         super().__init__()
         self.start, self.near = start, near
         self.w = nn.Parameter(torch.full(tuple(shape), float(start)))

@@ -31,13 +31,13 @@ class Cnn(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        channels: Annotated[tuple[int, int], "[1, inf)"] = (32, 64),
-        dense: Annotated[int, "[1, inf)"] = 128,
+        classes: Annotated[int, "[1, 1e6]"],
+        channels: Annotated[tuple[int, int], "[1, 1e4]"] = (32, 64),
+        dense: Annotated[int, "[1, 1e5]"] = 128,
         dropout: Annotated[tuple[float, float], "[0, 1)"] = (0.0, 0.0),
-        projection: Annotated[int | None, "[1, inf)"] = None,
-        l1: Annotated[float, "[0, inf)"] = 0.0,
-        l2: Annotated[float, "[0, inf)"] = 0.0,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
+        l1: Annotated[float, "[0, 1e12]"] = 0.0,
+        l2: Annotated[float, "[0, 1e12]"] = 0.0,
     ) -> None:
         super().__init__()
         self.regulariser = Penalty(l1, l2)
@@ -92,12 +92,12 @@ class Vgg(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        blocks: Annotated[Sequence[Sequence[int]], "[1, inf)"] = ((32, 32), (64, 64), (128,)),
-        dense: Annotated[int, "[1, inf)"] = 256,
-        groups: Annotated[int, "[1, inf)"] = 2,
+        classes: Annotated[int, "[1, 1e6]"],
+        blocks: Annotated[Sequence[Sequence[int]], "[1, 1e4]"] = ((32, 32), (64, 64), (128,)),
+        dense: Annotated[int, "[1, 1e5]"] = 256,
+        groups: Annotated[int, "[1, 1e4]"] = 2,
         dropout: Annotated[float, "[0, 1)"] = 0.0,
-        projection: Annotated[int | None, "[1, inf)"] = None,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
     ) -> None:
         super().__init__()
         maps = {f"blocks[{i}][{j}]": width for i, block in enumerate(blocks) for j, width in enumerate(block)}
@@ -153,10 +153,10 @@ class ResNet(Task, ABC):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        groups: Annotated[int, "[1, inf)"] = 2,
+        classes: Annotated[int, "[1, 1e6]"],
+        groups: Annotated[int, "[1, 1e4]"] = 2,
         stem: Literal["imagenet", "cifar"] = "imagenet",
-        projection: Annotated[int | None, "[1, inf)"] = None,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__

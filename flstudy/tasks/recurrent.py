@@ -276,11 +276,11 @@ class Lstm(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
-        embedding: Annotated[int, "[1, inf)"] = 8,
-        hidden: Annotated[int, "[1, inf)"] = 32,
-        layers: Annotated[int, "[1, inf)"] = 1,
-        projection: Annotated[int | None, "[1, inf)"] = None,
+        classes: Annotated[int, "[1, 1e6]"],
+        embedding: Annotated[int, "[1, 1e5]"] = 8,
+        hidden: Annotated[int, "[1, 1e5]"] = 32,
+        layers: Annotated[int, "[1, 1e3]"] = 1,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
         biases: Literal[1, 2] = 2,
     ) -> None:
         super().__init__()

@@ -30,10 +30,10 @@ class FastText(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
+        classes: Annotated[int, "[1, 1e6]"],
         tokens: int,
-        embedding: Annotated[int, "[1, inf)"] = 300,
-        projection: Annotated[int | None, "[1, inf)"] = None,
+        embedding: Annotated[int, "[1, 1e5]"] = 300,
+        projection: Annotated[int | None, "[1, 1e5]"] = None,
     ) -> None:
         super().__init__()
         if len(shape) != 1 or shape[0] < 1 or tokens < 1:
@@ -89,10 +89,10 @@ class TagLogistic(Task):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: Annotated[int, "[1, inf)"],
+        classes: Annotated[int, "[1, 1e6]"],
         tokens: int,
         loss: Literal["binary", "softmax"] = "binary",
-        top: Annotated[int, "[1, inf)"] = 5,
+        top: Annotated[int, "[1, 1e6]"] = 5,
     ) -> None:
         super().__init__()
         if len(shape) != 1 or tokens < 3:

@@ -78,9 +78,9 @@ class Tpe(Sampler):
 
     citations: ClassVar[tuple[str, ...]] = ("bergstra2011",)
 
-    startup_trials: int = hyper(8, "[0, inf)")
+    startup_trials: int = hyper(8, "[0, 1e6]")
     """Random trials before the model is used."""
-    candidates: int = hyper(24, "[1, inf)")
+    candidates: int = hyper(24, "[1, 1e6]")
     """Candidates that the model compares for each suggestion."""
     multivariate: bool = False
     """Model parameters jointly."""
@@ -117,7 +117,7 @@ class GridSearch(RandomSearch):
 
     citations: ClassVar[tuple[str, ...]] = ()  # nobody's in particular
 
-    points: int = hyper(3, "[1, inf)")
+    points: int = hyper(3, "[1, 1e6]")
     """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
 
     def first_points(self, space: "Space", config: "Config") -> tuple[list["Point"], bool]:
@@ -143,9 +143,9 @@ class CmaEs(Sampler):
     citations: ClassVar[tuple[str, ...]] = ("hansen2001",)
     plain_only: ClassVar[bool] = True
 
-    startup_trials: int = hyper(8, "[0, inf)")
+    startup_trials: int = hyper(8, "[0, 1e6]")
     """Random trials before the model is used."""
-    sigma: float | None = hyper(None, "(0, inf)")
+    sigma: float | None = hyper(None, "(0, 1e12]")
     """Initial step relative to the ranges; null is a sixth of the narrowest one."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
@@ -173,7 +173,7 @@ class GaussianProcess(Sampler):
 
     citations: ClassVar[tuple[str, ...]] = ("snoek2012",)
 
-    startup_trials: int = hyper(8, "[0, inf)")
+    startup_trials: int = hyper(8, "[0, 1e6]")
     """Random trials before the model is used."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
@@ -194,7 +194,7 @@ class Nsga2(Sampler):
 
     citations: ClassVar[tuple[str, ...]] = ("deb2002",)
 
-    population: int = hyper(20, "[2, inf)")
+    population: int = hyper(20, "[2, 1e6]")
     """Trials of a generation."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":

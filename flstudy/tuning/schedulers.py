@@ -83,9 +83,9 @@ class Asha(Scheduler):
     citations: ClassVar[tuple[str, ...]] = ("li2020asha",)
     brackets: ClassVar[int] = 1
 
-    grace_rounds: int = hyper(10, "[1, inf)")
+    grace_rounds: int = hyper(10, "[1, 1e6]")
     """Rounds that every trial gets."""
-    reduction_factor: float = hyper(3.0, "(1, inf)")
+    reduction_factor: float = hyper(3.0, "(1, 1e12]")
     """One in so many goes on at each rung."""
 
     def build(self, config: "Config", overrides: Mapping[str, Any]) -> Any:
@@ -122,9 +122,9 @@ class HyperBand(Asha):
 
     citations: ClassVar[tuple[str, ...]] = ("li2018hyperband", "li2020asha")
 
-    grace_rounds: int = hyper(5, "[1, inf)")
+    grace_rounds: int = hyper(5, "[1, 1e6]")
     """Rounds that every trial of the most impatient bracket gets."""
-    brackets: int = hyper(3, "[1, inf)")  # type: ignore[misc]
+    brackets: int = hyper(3, "[1, 100]")  # type: ignore[misc]
     """Number of brackets; trials are dealt out to them at random, fewer to the patient ones."""
 
 
@@ -135,11 +135,11 @@ class MedianStopping(Scheduler):
 
     citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
 
-    grace_rounds: int = hyper(10, "[1, inf)")
+    grace_rounds: int = hyper(10, "[1, 1e6]")
     """Rounds that every trial gets."""
-    every: int = hyper(5, "[1, inf)")
+    every: int = hyper(5, "[1, 1e6]")
     """Rounds between decisions."""
-    startup_trials: int = hyper(4, "[1, inf)")
+    startup_trials: int = hyper(4, "[1, 1e6]")
     """Trials that must have come as far before one is stopped."""
 
     def build(self, config: "Config", overrides: Mapping[str, Any]) -> Any:
@@ -180,7 +180,7 @@ class Pbt(Scheduler):
 
     keys: list[str] = field(default_factory=lambda: ["algorithm.server_lr"])
     """Searched keys that are perturbed; the others stay as they were drawn."""
-    every: int = hyper(10, "[1, inf)")
+    every: int = hyper(10, "[1, 1e6]")
     """Rounds between perturbations."""
     quantile: float = hyper(0.25, "(0, 0.5]")
     """Share of the population that is replaced, and from which its replacements come."""

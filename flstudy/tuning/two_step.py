@@ -37,7 +37,7 @@ class TwoStep(RandomSearch):
     algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
     first: dict[str, list[Any]] = field(default_factory=dict)
     """Values of a key in step 1, some of its choice; those of a key that is not named are all of its choice."""
-    radius: int = hyper(1, "[1, inf)")
+    radius: int = hyper(1, "[1, 1e6]")
     """Step 2 tries every combination of values up to so many steps of its grid from the best of step 1, nearest first,
     as far as study.trials goes."""
 

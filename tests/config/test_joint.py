@@ -12,12 +12,12 @@ JOINT = {"algorithm": "FedAda2"}
 DIRECT = {"algorithm": "DirectJointAdaptivity"}
 OPTIMIZERS = "must be one of adagrad, adam, sm3_adagrad, sm3_adam, got 'sgd'"
 REFUSED = [
-    ({**JOINT, "algorithm.delay": -1}, "algorithm.delay must lie in [1, inf), got -1"),
-    ({**JOINT, "algorithm.delay": 0}, "algorithm.delay must lie in [1, inf), got 0"),
+    ({**JOINT, "algorithm.delay": -1}, "algorithm.delay must lie in [1, 1e6], got -1"),
+    ({**JOINT, "algorithm.delay": 0}, "algorithm.delay must lie in [1, 1e6], got 0"),
     ({**JOINT, "algorithm.delay": 1.5}, "algorithm.delay must be an integer, got 1.5"),
     ({**JOINT, "algorithm.delay_unit": "round"}, "algorithm.delay_unit must be one of step, epoch, got 'round'"),
-    ({**JOINT, "algorithm.warmup": -1}, "algorithm.warmup must lie in [0, inf), got -1"),
-    ({**JOINT, "algorithm.eps_s": -0.5}, "algorithm.eps_s must lie in [0, inf), got -0.5"),
+    ({**JOINT, "algorithm.warmup": -1}, "algorithm.warmup must lie in [0, 1e6], got -1"),
+    ({**JOINT, "algorithm.eps_s": -0.5}, "algorithm.eps_s must lie in [0, 1e12], got -0.5"),
     ({**JOINT, "algorithm.sm3": "III"}, "algorithm.sm3 must be one of I, II, got 'III'"),
     # a device whose optimizer has no second moment has nowhere to put the server's v
     ({**DIRECT, "algorithm.client_optimizer": "sgd"}, f"algorithm.client_optimizer {OPTIMIZERS}"),

@@ -19,7 +19,7 @@ PRIVATE = {
 SESSIONS = {"population.availability": "AlternatingGroups", "population.availability.rounds": 10}
 REFUSED = [
     ({"privacy.clipp": 1.0}, "unknown key 'privacy.clipp': did you mean 'privacy.clip'?"),
-    ({"privacy.noise": -1.0}, "privacy.noise must lie in [0, inf), got -1.0"),
+    ({"privacy.noise": -1.0}, "privacy.noise must lie in [0, 1e12], got -1.0"),
     ({"privacy.accountant": "rpd"}, "privacy.accountant must be one of rdp, pld, got 'rpd': did you mean 'rdp'?"),
     ({"privacy.adaptive_clip.quantile": 1.0}, "privacy.adaptive_clip.quantile must lie in (0, 1), got 1.0"),
     ({"privacy.noise": 1.0}, "noise = 1.0 needs a bound of what one device can do, got clip = null: set clip"),
@@ -27,8 +27,8 @@ REFUSED = [
     ({**PRIVATE, "algorithm": "Mime"}, "privacy: the devices of Mime answer a survey (gradient)"),
     ({**PRIVATE, "privacy.sampling": "poisson"}, "sampling must be the population's, fixed, got poisson"),
     ({**PRIVATE, "population.sampling": "coins"}, "population.sampling must be one of fixed, poisson, got 'coins'"),
-    ({"privacy.clip": 0.0, "privacy.adaptive_clip.lr": 0.1}, "privacy.clip must lie in (0, inf), got 0.0"),
-    ({"privacy.clip": -1.0}, "privacy.clip must lie in (0, inf), got -1.0"),
+    ({"privacy.clip": 0.0, "privacy.adaptive_clip.lr": 0.1}, "privacy.clip must lie in (0, 1e12], got 0.0"),
+    ({"privacy.clip": -1.0}, "privacy.clip must lie in (0, 1e12], got -1.0"),
     ({"privacy.adaptive_clip.lr": 0.1}, "adaptive_clip needs a bound of what one device can do, got clip = null: set"),
     ({**PRIVATE, "privacy.adaptive_clip.count_noise": 0.5}, "count_noise must be > noise / 2 = 1, or the count"),
     (
@@ -55,7 +55,7 @@ REFUSED = [
     ),
     (
         {**PRIVATE, "population.sampling": "poisson", "population.participants": 0},
-        "population.participants must lie in [1, inf), got 0",
+        "population.participants must lie in [1, 1e6], got 0",
     ),
 ]
 

@@ -167,7 +167,7 @@ def test_all_shipped_configs_are_valid_for_any_validator():
 
 def test_a_node_says_what_an_editor_shows():
     (found,), beside = nodes("algorithm.gamma", {"algorithm": ["Flash"]})
-    assert (found["x-domain"], found["x-symbol"], found["default"]) == ("[0, inf)", "γ", 0.04)
+    assert (found["x-domain"], found["x-symbol"], found["default"]) == ("[0, 1e12]", "γ", 0.04)
     assert "early stopping" in found["description"]
     assert "algorithm.tau" in beside
     flash = config_schema()["$defs"]["Flash"]
@@ -189,7 +189,7 @@ MISTAKES = [
     (["run", str(QUICK), "--algoritm", "Flash"], "unknown key 'algoritm': did you mean 'algorithm'?"),
     (["tune", str(QUICK), "--population.clents=3"], "'population.clents': did you mean 'population.clients'?"),
     (["tune", str(QUICK), "--rounds", "many"], "rounds must be an integer, got 'many'"),
-    (["tune", str(QUICK), "--algorithm.tau=-1"], "algorithm.tau must lie in (0, inf), got -1"),
+    (["tune", str(QUICK), "--algorithm.tau=-1"], "algorithm.tau must lie in (0, 1e12], got -1"),
     (["tune", str(QUICK), "--study.objective.metric", "valid/accurcy"], "did you mean 'valid/accuracy'?"),
     (["tune", str(QUICK), "--study.scheduler.grace_round", "3"], "did you mean 'study.scheduler.grace_rounds'?"),
 ]
@@ -312,7 +312,7 @@ def test_classes_beside_the_file_are_imported_checked_and_completed(tmp_path, mo
     assert type(population.partition).__name__ == "Even"
     for key, value, said in (
         ("task.wide", 3, "unknown key 'task.wide' of Net: did you mean 'task.width'?"),
-        ("algorithm.lr", -1, "algorithm.lr must lie in (0, inf), got -1"),
+        ("algorithm.lr", -1, "algorithm.lr must lie in (0, 1e12], got -1"),
         ("algorithm", "beside_the_study.Net", "algorithm must name a subclass of Algorithm, got beside_the_study.Net"),
         ("task", "beside_the_study.Nett", "task must name a class that can be imported, got beside_the_study.Nett"),
     ):

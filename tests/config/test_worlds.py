@@ -46,9 +46,9 @@ def test_a_world_is_named_and_named_again():
         ({"population.data_stream": "FreshDraw"}, "unknown data_stream 'FreshDraw': did you mean 'FreshDraws'?"),
         (
             {"population.data_stream": "FreshDraws", "population.data_stream.mean": 0},
-            "mean must lie in (0, inf), got 0",
+            "mean must lie in (0, 1e12], got 0",
         ),
-        ({"task.l1": -1}, "task.l1 must lie in [0, inf), got -1"),
+        ({"task.l1": -1}, "task.l1 must lie in [0, 1e12], got -1"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(given, sentence):

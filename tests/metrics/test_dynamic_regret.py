@@ -81,7 +81,7 @@ def test_a_config_asks_for_it():
     assert made.round_metrics.regret == Regret(tolerance=1e-4)
     assert load(QUICK).build()[0].round_metrics.regret is None
     for overrides, sentence in (
-        ({"regret.tolerance": 0.0}, "regret.tolerance must lie in (0, inf), got 0.0"),
+        ({"regret.tolerance": 0.0}, "regret.tolerance must lie in (0, 1e12], got 0.0"),
         ({"regret.tolerence": 1.0}, "unknown key 'regret.tolerence': did you mean 'regret.tolerance'?"),
         ({"regret.steps": 0}, "steps must be ≥ 1, got 0"),
     ):

@@ -128,9 +128,9 @@ def test_the_loss_that_is_asked_for_is_of_what_was_drawn():
 
 def test_what_is_no_size_is_refused():
     for given, sentence in (
-        ({"mean": 0}, "mean must lie in (0, inf), got 0"),
-        ({"deviation": -1}, "deviation must lie in [0, inf), got -1"),
-        ({"mean": float("nan")}, "mean must lie in (0, inf), got nan"),
+        ({"mean": 0}, "mean must lie in (0, 1e12], got 0"),
+        ({"deviation": -1}, "deviation must lie in [0, 1e12], got -1"),
+        ({"mean": float("nan")}, "mean must lie in (0, 1e12], got nan"),
         ({"source": "all"}, "source must be one of everybody, device, got 'all'"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):

@@ -118,14 +118,14 @@ def test_a_grid_that_its_trials_do_not_cover_is_refused():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: GridSearch(points=0), "GridSearch: points must lie in [1, inf), got 0"),
-        (lambda: Tpe(candidates=0), "Tpe: candidates must lie in [1, inf), got 0"),
-        (lambda: Tpe(seed=-1), "Tpe: seed must lie in [0, inf), got -1"),
-        (lambda: Nsga2(population=1), "Nsga2: population must lie in [2, inf), got 1"),
-        (lambda: CmaEs(sigma=0.0), "CmaEs: sigma must lie in (0, inf), got 0.0"),
-        (lambda: MedianStopping(every=0), "MedianStopping: every must lie in [1, inf), got 0"),
-        (lambda: Asha(reduction_factor=1.0), "Asha: reduction_factor must lie in (1, inf), got 1.0"),
-        (lambda: HyperBand(brackets=0), "HyperBand: brackets must lie in [1, inf), got 0"),
+        (lambda: GridSearch(points=0), "GridSearch: points must lie in [1, 1e6], got 0"),
+        (lambda: Tpe(candidates=0), "Tpe: candidates must lie in [1, 1e6], got 0"),
+        (lambda: Tpe(seed=-1), "Tpe: seed must lie in [0, 2e9], got -1"),
+        (lambda: Nsga2(population=1), "Nsga2: population must lie in [2, 1e6], got 1"),
+        (lambda: CmaEs(sigma=0.0), "CmaEs: sigma must lie in (0, 1e12], got 0.0"),
+        (lambda: MedianStopping(every=0), "MedianStopping: every must lie in [1, 1e6], got 0"),
+        (lambda: Asha(reduction_factor=1.0), "Asha: reduction_factor must lie in (1, 1e12], got 1.0"),
+        (lambda: HyperBand(brackets=0), "HyperBand: brackets must lie in [1, 100], got 0"),
         (lambda: Pbt(quantile=0.6), "Pbt: quantile must lie in (0, 0.5], got 0.6"),
     ],
 )

@@ -88,7 +88,7 @@ class Models:
 class EarlyStopping:
     """When a device has trained enough: by the loss on its own validation examples."""
 
-    gamma: float | None = hyper(None, "[0, inf)")
+    gamma: float | None = hyper(None, "[0, 1e12]")
     """γ of FLASH's early stopping, Alg. 1 line 7: after epoch e go on only if the validation loss fell by at least
     γ/e; null trains all epochs. Experience: .03 to .05 with mean losses."""
     first_epoch: Literal["inf", "eval_received"] = "inf"
@@ -112,15 +112,15 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     measures: ClassVar[tuple[str, ...]] = ("server/update_norm", "server/effective_lr")
     """Names of its `diagnostics`, for `flstudy.metrics.registry`."""
 
-    lr: float = hyper(0.05, "(0, inf)")
+    lr: float = hyper(0.05, "(0, 1e12]")
     """η_ℓ, learning rate of the devices."""
     momentum: float = hyper(0.0, "[0, 1)")
     """ρ of the devices' SGD; its buffer starts at zero in every round."""
-    weight_decay: float = hyper(0.0, "[0, inf)")
+    weight_decay: float = hyper(0.0, "[0, 1e12]")
     """λ of the devices' SGD."""
-    clip_norm: float | None = hyper(None, "(0, inf)")
+    clip_norm: float | None = hyper(None, "(0, 1e12]")
     """Largest L2 norm of a device's minibatch gradient, before any correction; null does not clip."""
-    server_lr: float = hyper(1.0, "(0, inf)")
+    server_lr: float = hyper(1.0, "(0, 1e12]")
     """η_g, learning rate of the server."""
     weighting: Literal["examples", "uniform"] = "examples"
     """p_c of the server's mean: proportional to a device's training examples, or all equal."""

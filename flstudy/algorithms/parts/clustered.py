@@ -27,7 +27,7 @@ def own_model(x: Tensor, model: Tensor) -> Tensor:
 class Clustered(Algorithm):
     """FedAvg with several global models."""
 
-    models: int = hyper(2, "[1, inf)")
+    models: int = hyper(2, "[1, 1e3]")
     """M, number of global models."""
 
     @property

@@ -34,11 +34,11 @@ class FedOpt(Algorithm):
 
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/gradient_disparity")
 
-    server_lr: float = hyper(0.1, "(0, inf)")
+    server_lr: float = hyper(0.1, "(0, 1e12]")
     """η_g, learning rate of the server."""
     beta1: float = hyper(0.9, "[0, 1)")
     """β₁, decay of the first moment."""
-    tau: float = hyper(1e-3, "(0, inf)")
+    tau: float = hyper(1e-3, "(0, 1e12]")
     """τ, adaptivity: smaller is more adaptive. Experience: 1e-5 to 1e-1, searched."""
     v_init: Literal["tau_sq", "zero"] = "tau_sq"
     """v before the first round: τ² (the paper asks for at least that) or 0 (the authors' code)."""

@@ -39,7 +39,7 @@ class Joint(FedOpt):
     """β₂, decay of the second moment of a server with Adam."""
     bias_correction: bool = False
     """Correct the bias of the moments of a server with Adam, as FedAdam's option does."""
-    eps: float = hyper(1e-3, "(0, inf)")
+    eps: float = hyper(1e-3, "(0, 1e12]")
     """ε of the devices, τ_ℓ in the paper's tables: smaller is more adaptive. The paper: 1e-7 to 1, searched."""
     client_beta1: float = hyper(0.9, "[0, 1)")
     """β₁ of devices with Adam."""
@@ -49,13 +49,13 @@ class Joint(FedOpt):
     """Correct the bias of devices with Adam, as Alg. 6 to 8 do and the paper's published runs do not."""
     sm3: Literal["I", "II"] = "II"
     """SM3-II, which the paper analyses, or SM3-I, which its code runs."""
-    delay: int = hyper(1, "[1, inf)")
+    delay: int = hyper(1, "[1, 1e6]")
     """z: devices update their second moment in every z-th step or epoch."""
     delay_unit: Literal["step", "epoch"] = "step"
     """What z counts: steps, as in the algorithms, or local epochs, as in the code and Fig. 7."""
-    warmup: int = hyper(0, "[0, inf)")
+    warmup: int = hyper(0, "[0, 1e6]")
     """W: steps in which a device's learning rate rises to η_ℓ; 10 in the paper's image tasks."""
-    eps_s: float = hyper(0.0, "[0, inf)")
+    eps_s: float = hyper(0.0, "[0, 1e12]")
     """ε_s: steps whose direction is shorter than this are left out (Alg. 2, 8, 10); the paper needs it for proofs."""
 
     def __post_init__(self) -> None:

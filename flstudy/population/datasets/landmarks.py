@@ -42,11 +42,11 @@ class Landmarks(DecodedImages):
     train/<a>/<b>/<c>/<image_id>.jpg with the first three letters of the id."""
     mapping: str = "mini_gld_train_split.csv"
     """Name of the CSV file of user_id, image_id, class; GLD-160K's is federated_train.csv."""
-    landmarks: int = hyper(203, "[1, inf)")
+    landmarks: int = hyper(203, "[1, 1e5]")
     """Number of classes; GLD-160K has 2,028."""
-    size: int = hyper(224, "[1, inf)")
+    size: int = hyper(224, "[1, 1e4]")
     """Height and width of images."""
-    selection: int = hyper(0, "[0, inf)")
+    selection: int = hyper(0, "[0, 2e9]")
     """Seed of the choice of people."""
 
     @cached_property

@@ -38,9 +38,9 @@ class Natural(FileDataset):
 
     root: str = "data"
     """Folder of the files."""
-    selection: int = hyper(0, "[0, inf)")
+    selection: int = hyper(0, "[0, 2e9]")
     """Seed of the choice of people."""
-    largest: int | None = hyper(None, "[3, inf)")
+    largest: int | None = hyper(None, "[3, 1e6]")
     """Most examples of a device, drawn at random where there are more; null keeps all."""
 
     @property
@@ -169,7 +169,7 @@ class Shakespeare(Natural):
     page: ClassVar[str] = "shakespeare (about 10 MB)"
     classes = tokens = Special(len(CHARACTERS)).size
 
-    length: int = hyper(80, "[1, inf)")
+    length: int = hyper(80, "[1, 1e5]")
     """Characters of an example's input."""
 
     @cached_property
@@ -203,9 +203,9 @@ class StackOverflow(Natural):
     parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
     """train (users before 2018), held_out (other users) or test (users since 2018), one or more of them; devices are
     the users of the first part, to whose sentences those in the others are added."""
-    vocabulary: int = hyper(10_000, "[1, inf)")
+    vocabulary: int = hyper(10_000, "[1, 1e6]")
     """Number of the most frequent words."""
-    length: int = hyper(20, "[1, inf)")
+    length: int = hyper(20, "[1, 1e5]")
     """Words of an example's input."""
 
     def __post_init__(self) -> None:

@@ -37,9 +37,9 @@ class AgNews(FileDataset):
 
     root: str = "data"
     """Folder of the folder ag_news_csv."""
-    vocabulary: int = hyper(30_520, "[1, inf)")
+    vocabulary: int = hyper(30_520, "[1, 1e6]")
     """Number of the most frequent words."""
-    length: int = hyper(128, "[1, inf)")
+    length: int = hyper(128, "[1, 1e5]")
     """Words of a text; others are cut off."""
 
     @cached_property

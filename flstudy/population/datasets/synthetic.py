@@ -28,21 +28,21 @@ class Synthetic(Dataset):
     citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
     seeded: ClassVar[bool] = True
 
-    alpha: float = hyper(0.5, "[0, inf)")
+    alpha: float = hyper(0.5, "[0, 1e12]")
     """α, how much local models differ."""
-    beta: float = hyper(0.5, "[0, inf)")
+    beta: float = hyper(0.5, "[0, 1e12]")
     """β, how much local data differ."""
-    features: int = hyper(60, "[1, inf)")
+    features: int = hyper(60, "[1, 1e5]")
     """d, input dimension."""
-    labels: int = hyper(10, "[1, inf)")
+    labels: int = hyper(10, "[1, 1e5]")
     """Number of classes."""
-    log_mean: float = hyper(4.0, "(-inf, inf)")
+    log_mean: float = hyper(4.0, "[-20, 20]")
     """μ of the log-normal size."""
-    log_std: float = hyper(2.0, "[0, inf)")
+    log_std: float = hyper(2.0, "[0, 10]")
     """σ of the log-normal size."""
-    extra: int = hyper(50, "[0, inf)")
+    extra: int = hyper(50, "[0, 1e6]")
     """Examples that every device has on top; the authors' generator adds 50."""
-    largest: int | None = hyper(None, "[1, inf)")
+    largest: int | None = hyper(None, "[1, 1e6]")
     """Cap on a device's size (σ = 2 gives devices of over 10,000 examples); null leaves the tail alone."""
 
     @cached_property
@@ -90,9 +90,9 @@ class HeavyTails(Dataset):
 
     tails: Literal["student", "cauchy"] = "student"
     """The distributions of the noise."""
-    dimension: int = hyper(1, "[1, inf)")
+    dimension: int = hyper(1, "[1, 1e6]")
     """Of w."""
-    examples: int = hyper(5000, "[3, inf)")
+    examples: int = hyper(5000, "[3, 1e8]")
     """Draws that each device holds; a round that takes one of many is one with fresh noise."""
 
     @cached_property

@@ -35,9 +35,9 @@ class StackOverflowTags(StackOverflow):
 
     contents: ClassVar[tuple[str, ...]] = ("tokens", "title", "tags")
 
-    length: int = hyper(64, "[1, inf)")
+    length: int = hyper(64, "[1, 1e5]")
     """Words of a sentence and its title."""
-    tags: int = hyper(500, "[1, inf)")
+    tags: int = hyper(500, "[1, 1e6]")
     """Number of the most frequent tags."""
 
     @cached_property
