@@ -176,7 +176,7 @@ def test_replicas_equal_separate_runs(executor):
 
 def test_bad_input():
     for make, sentence in (
-        (lambda: DynamicInitialModel(scale=-1.0), r"scale must lie in \[0, inf\)"),
+        (lambda: DynamicInitialModel(scale=-1.0), r"scale must lie in \[0, 1e12\]"),
         (lambda: DynamicInitialModel(pilots=0), "pilots must lie in"),
         (lambda: DynamicInitialModel(gradient_rounds=0), "gradient_rounds must lie in"),
         (lambda: DynamicInitialModel(decay=1.0), "decay must lie in"),

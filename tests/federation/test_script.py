@@ -149,10 +149,10 @@ def test_a_run_can_be_continued_by_hand_with_another_fit():
             ),
             r"the coordinator needs a Population: call trainer\.fit\(coordinator, datamodule=Population\(",
         ),
-        (lambda: FedAvg(lr=0.0), r"FedAvg: lr must lie in \(0, inf\), got 0\.0"),
+        (lambda: FedAvg(lr=0.0), r"FedAvg: lr must lie in \(0, 1e12\], got 0\.0"),
         (lambda: FedAvg(momentum=1.0), r"FedAvg: momentum must lie in \[0, 1\), got 1\.0"),
         (lambda: Flash(kappa=1.5), r"Flash: kappa must lie in \[0, 1\], got 1\.5"),
-        (lambda: Flash(gamma=-1.0), r"Flash: gamma must lie in \[0, inf\), got -1\.0"),
+        (lambda: Flash(gamma=-1.0), r"Flash: gamma must lie in \[0, 1e12\], got -1\.0"),
     ],
 )
 def test_bad_values_are_refused(make, sentence):

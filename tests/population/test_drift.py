@@ -81,11 +81,11 @@ def test_population_knows_concepts_and_events():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: SuddenDrift(round=1), r"SuddenDrift: round must lie in \[2, inf\), got 1"),
+        (lambda: SuddenDrift(round=1), r"SuddenDrift: round must lie in \[2, 1e6\], got 1"),
         (lambda: SuddenDrift(round=5, p_drift=1.5), r"SuddenDrift: p_drift must lie in \[0, 1\], got 1\.5"),
         (lambda: SuddenDrift(round=5, p_drift=-0.1), r"p_drift must lie in \[0, 1\], got -0\.1"),
         (lambda: RecurrentDrift(round=5, back=5), r"RecurrentDrift: back must be > round \(5\), got 5"),
-        (lambda: IncrementalDrift(round=5, every=0), r"IncrementalDrift: every must lie in \[1, inf\), got 0"),
+        (lambda: IncrementalDrift(round=5, every=0), r"IncrementalDrift: every must lie in \[1, 1e6\], got 0"),
         (lambda: IncrementalDrift(round=5, step=0.0), r"IncrementalDrift: step must lie in \(0, 1\], got 0\.0"),
         (lambda: IncrementalDrift(round=5, step=1.5), r"IncrementalDrift: step must lie in \(0, 1\], got 1\.5"),
     ],

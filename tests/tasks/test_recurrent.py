@@ -143,10 +143,10 @@ def test_bad_input_is_refused():
     for arguments, message in (
         (((3, 4), 5), r"Lstm: shape must be \(sequence length ≥ 1,\), got \(3, 4\); flatten"),
         (((0,), 5), r"Lstm: shape must be .*, got \(0,\)"),
-        (((4,), 0), r"classes must lie in \[1, inf\), got 0"),
-        (((4,), 5, 0), r"embedding must lie in \[1, inf\), got 0"),
-        (((4,), 5, 1, 0), r"hidden must lie in \[1, inf\), got 0"),
-        (((4,), 5, 1, 1, 0), r"layers must lie in \[1, inf\), got 0"),
+        (((4,), 0), r"classes must lie in \[1, 1e6\], got 0"),
+        (((4,), 5, 0), r"embedding must lie in \[1, 1e5\], got 0"),
+        (((4,), 5, 1, 0), r"hidden must lie in \[1, 1e5\], got 0"),
+        (((4,), 5, 1, 1, 0), r"layers must lie in \[1, 1e3\], got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             Lstm(*arguments)

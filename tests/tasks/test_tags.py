@@ -110,7 +110,7 @@ def test_labels_are_swapped_tag_by_tag():
         ),
         (lambda: TagLogistic((4,), 3, 0), r"TagLogistic: .* got shape \(4,\) and tokens 0; use Logistic"),
         (lambda: TagLogistic((4,), 3, 9, loss="mse"), "TagLogistic: loss must be one of binary, softmax, got 'mse'"),
-        (lambda: TagLogistic((4,), 3, 9, top=0), r"top must lie in \[1, inf\), got 0"),
+        (lambda: TagLogistic((4,), 3, 9, top=0), r"top must lie in \[1, 1e6\], got 0"),
         (
             lambda: TagLogistic((4,), 3, 9)(torch.zeros(2, 4)),
             r"TagLogistic: inputs must be integer words \[B, T\], got",

@@ -249,7 +249,7 @@ def test_safetensors_need_their_package(published, tmp_path):
         ({"patch": 5}, "Vit: patch must divide height and width, got 5 for 12×8; set image or patch"),
         ({"image": 10, "patch": 4}, "Vit: patch must divide height and width, got 4 for 10×10"),
         ({"dim": 10, "heads": 4}, "Vit: heads must divide dim, got 4 for 10"),
-        ({"depth": 0}, r"depth must lie in \[1, inf\), got 0"),
+        ({"depth": 0}, r"depth must lie in \[1, 1e3\], got 0"),
         ({"train": "tail"}, "Vit: train must be one of full, head, got 'tail'"),
         ({"train": "head"}, "Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint"),
     ],

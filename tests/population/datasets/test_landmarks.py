@@ -96,9 +96,9 @@ def test_what_is_no_image_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"size": 0}, r"Landmarks: size must lie in \[1, inf\), got 0"),
-        ({"landmarks": 0}, r"Landmarks: landmarks must lie in \[1, inf\), got 0"),
-        ({"selection": -1}, r"Landmarks: selection must lie in \[0, inf\), got -1"),
+        ({"size": 0}, r"Landmarks: size must lie in \[1, 1e4\], got 0"),
+        ({"landmarks": 0}, r"Landmarks: landmarks must lie in \[1, 1e5\], got 0"),
+        ({"selection": -1}, r"Landmarks: selection must lie in \[0, 2e9\], got -1"),
     ],
 )
 def test_bad_values_are_refused(more, sentence):

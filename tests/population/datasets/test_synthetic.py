@@ -90,10 +90,10 @@ def test_every_seed_has_its_own_data_and_every_run_of_it_the_same():
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"alpha": -0.5}, r"Synthetic: alpha must lie in \[0, inf\), got -0\.5"),
-        ({"beta": -1}, r"Synthetic: beta must lie in \[0, inf\), got -1"),
-        ({"features": 0}, r"Synthetic: features must lie in \[1, inf\), got 0"),
-        ({"largest": 0}, r"Synthetic: largest must lie in \[1, inf\), got 0"),
+        ({"alpha": -0.5}, r"Synthetic: alpha must lie in \[0, 1e12\], got -0\.5"),
+        ({"beta": -1}, r"Synthetic: beta must lie in \[0, 1e12\], got -1"),
+        ({"features": 0}, r"Synthetic: features must lie in \[1, 1e5\], got 0"),
+        ({"largest": 0}, r"Synthetic: largest must lie in \[1, 1e6\], got 0"),
     ],
 )
 def test_bad_values_are_refused(values, sentence):
