@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from flstudy.config.credentials import censored, hide_from_process_list
 from flstudy.config.errors import ConfigError, nearest
 
 COMMANDS = {
@@ -35,7 +36,7 @@ ELSEWHERE = {
 CHANGEABLE = (
     *("study.trials", "study.budget.rounds", "study.budget.hours", "study.confirm.top", "study.confirm.seeds"),
     *("study.failures.retries", "study.failures.round_timeout_s", "study.failures.most", "study.concurrent"),
-    *("study.resources.cpu", "study.resources.gpu", "study.register"),
+    *("study.resources.cpu", "study.resources.gpu", "study.register", "store"),
 )
 
 
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command, *rest = arguments
     try:
+        if argv is None:
+            hide_from_process_list(rest)
         if command not in COMMANDS:
             raise ConfigError(f"unknown command {command!r}{nearest(command, list(COMMANDS))}")
         if command in ELSEWHERE:
@@ -75,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         if not isinstance(error, ConfigError) and type(error) is not ValueError:
             raise
-        print(f"flstudy: error: {error}", file=sys.stderr)
+        print(f"flstudy: error: {censored(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -249,8 +252,9 @@ def sync(command: str, arguments: list[str]) -> int:
     parser.add_argument("--store", help="MLflow tracking URI; default: the study's own")
     given = parser.parse_args(arguments)
     from flstudy.study import StudyFolder
-    from flstudy.tracking.store import open_store, without_password
+    from flstudy.tracking.store import one_line, open_store
     from flstudy.tracking.sync import sync_study
+    from flstudy.tracking.trust import agreed_store, remember_store
 
     for folder in map(StudyFolder.named, given.studies):
         state = folder.state()
@@ -260,14 +264,15 @@ def sync(command: str, arguments: list[str]) -> int:
             raise ConfigError(
                 f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
             )
-        store = open_store(given.store or state.get("store"))
-        shown = without_password(store.uri)
+        store = open_store(agreed_store(folder.name, state.get("store"), given.store))
+        if given.store is not None:
+            remember_store(store.uri)
         try:
-            print(f"{folder.name}: {sync_study(folder, store)} ({shown})")
+            print(f"{folder.name}: {sync_study(folder, store)} ({store.uri})")
         except ConfigError:
             raise
         except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
-            raise ConfigError(f"{shown} went away ({error}): start it and do this again") from error
+            raise ConfigError(f"{store.uri} went away ({one_line(error)}): start it and do this again") from error
     return 0
 
 

@@ -13,6 +13,12 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory):
+    """The list of stores that a user has chosen is not that of who runs the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """The one local Ray of all studies of a session (of pytest-xdist: of each worker), which they join.

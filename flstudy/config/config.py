@@ -12,6 +12,7 @@ from typing import Any, Self
 import lightning as L
 import torch
 
+from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
 from flstudy.config.errors import ConfigError
 from flstudy.config.objects import chosen, section
 from flstudy.config.registry import SECTIONS
@@ -49,8 +50,9 @@ class Config:
     def __init__(
         self, path: str, content: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run"
     ) -> None:
-        self.path, self.content, self.options, self.overrides = path, content, list(options), dict(overrides)
-        self.command = command
+        self.path, self.options, self.command = path, clean_arguments(options), command
+        self.overrides = clean_values(overrides)
+        self.content = clean_yaml(content, read_yaml(content, path))
         _importable(path)
         self._values = self._completed({})
         self._parts: Parts | None = None

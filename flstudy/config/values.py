@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from flstudy.config.credentials import clean_values
 from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS, locate
 from flstudy.config.schema import class_names, config_schema, described, types_of
@@ -190,7 +191,7 @@ def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
     Raises:
         ConfigError: one sentence with key, value, domain and next step.
     """
-    values = _section("", config_schema(), content, imports)
+    values = clean_values(_section("", config_schema(), content, imports))
     _check_study(values, imports)
     return values
 

@@ -20,7 +20,7 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -138,7 +138,7 @@ class StudyFolder:
     # ---- content -----------------------------------------------------------------------------------------------------
 
     def write_config(self, config: "Config") -> None:
-        self.config.write_text(yaml.safe_dump(config.plain(), sort_keys=False))
+        replace_text(self.config, yaml.safe_dump(config.plain(), sort_keys=False))
 
     def write_events(self, events: Sequence[Any]) -> None:
         """What happens to the world, each with a round and a label."""
@@ -150,7 +150,7 @@ class StudyFolder:
 
     def write_trial(self, trial: Trial) -> None:
         """One of them. A line is added, so that the last of thousands costs no more than the first."""
-        with self.trials.open("a", encoding="utf-8") as file:
+        with private(self.trials, "a") as file:
             file.write(write_line(trial))  # flushed by close: a killed driver loses nothing that it has written
 
     def read_trials(self) -> list[Trial]:
@@ -213,8 +213,14 @@ def lives(pid: int) -> bool:
 def replace_text(path: Path, content: str) -> None:
     """Write a text so that a reader sees the old one or the new one."""
     hidden = path.with_suffix(".tmp")
-    hidden.write_text(content, encoding="utf-8")
+    with private(hidden, "w") as file:
+        file.write(content)
     os.replace(hidden, path)
+
+
+def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
+    """A text file that is made for this user's eyes only: tracebacks may quote more than anybody foresees."""
+    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def wanted_name(config: "Config") -> str:

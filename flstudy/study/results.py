@@ -16,6 +16,7 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.config import Objective
+from flstudy.config.credentials import censored
 from flstudy.metrics.drift import Recovery
 from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
 from flstudy.study.folder import StudyFolder
@@ -166,6 +167,8 @@ def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
     if not folder.config.is_file():
         raise ValueError(_no_study(folder.path))
     config = _read(folder.config, yaml.safe_load, dict)
+    if isinstance(config.get("store"), str):
+        config["store"] = censored(config["store"])  # earlier versions kept passwords
     if not isinstance(config.get("rounds"), int):
         raise ValueError(f"{folder.config} must have a whole number of rounds, got {config.get('rounds')!r}")
     try:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flstudy.config.credentials import censored
 from flstudy.metrics.registry import METRICS, mean_over_replicas
 from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
@@ -120,7 +121,7 @@ def ending_tags(trial: Trial) -> dict[str, str]:
 
 def error_tags(error: str | None) -> dict[str, str]:
     """A traceback as tags: its last line as ``error``, all of it as the run's description."""
-    text = (error or "").strip()
+    text = censored(error or "").strip()
     return {"error": text.splitlines()[-1][:TEXT_LENGTH], NOTE: f"```\n{text[-TEXT_LENGTH:]}\n```"} if text else {}
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from flstudy.config import ConfigError
+from flstudy.config.credentials import censored, take_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -120,8 +121,8 @@ def is_refusal(error: Exception) -> bool:
 
 
 def one_line(error: Exception) -> str:
-    """An error's first line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """An error's first line, without any credential that it quotes."""
+    return (censored(str(error)).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------
@@ -139,12 +140,12 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
         raise
     except ModuleNotFoundError as error:  # the database's driver, which MLflow does not bring along
         raise ConfigError(
-            f"store must be one whose driver is installed, got {without_password(uri)!r}, which needs {error.name!r}: "
+            f"store must be one whose driver is installed, got {uri!r}, which needs {error.name!r}: "
             f"run pip install 'flstudy[serve]', or use an MLflow server in front of it (http://HOST:PORT)"
         ) from error
     except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
         raise ConfigError(
-            f"store must be a writable MLflow store, got {without_password(uri)!r}, which answers {one_line(error)!r}: "
+            f"store must be a writable MLflow store, got {uri!r}, which answers {one_line(error)!r}: "
             f"check the address and what runs there"
         ) from error
     return Store(uri, experiment_id)
@@ -168,9 +169,9 @@ def check_store(uri: str | None = None) -> tuple[str, str]:
 
 
 def absolute_uri(uri: str | None) -> str:
-    """The URI, or the default one, with a relative SQLite path made absolute: workers have working directories of their
-    own."""
-    uri = uri or _DEFAULT
+    """The URI, or the default one, without credentials and with a relative SQLite path made absolute: workers have
+    working directories of their own."""
+    uri = take_credentials(uri or _DEFAULT)
     if uri.startswith("sqlite") and "///" in uri and not uri.startswith("sqlite:////"):
         head, path = uri.split("///", 1)
         if path != ":memory:":
@@ -230,7 +231,7 @@ def _check_server(uri: str, scheme: str) -> None:
         socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"store must be a server that answers, got {without_password(uri)!r} ({error}): "
+            f"store must be a server that answers, got {uri!r} ({error}): "
             f"start it, or leave store out to use {_FOLDER}/mlflow.db"
         ) from error
 
@@ -248,7 +249,7 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise ConfigError(
-            f"store must not hold experiment {name!r} as deleted, got one in {without_password(uri)!r}: "
+            f"store must not hold experiment {name!r} as deleted, got one in {uri!r}: "
             f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
     if found is not None:
@@ -270,17 +271,11 @@ def _migrate(uri: str) -> None:
     command = [sys.executable, "-m", "mlflow", "db", "upgrade", uri]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        reason = (censored(done.stderr).strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
-            f"store must be of the installed MLflow's schema, got {without_password(uri)!r} and could not migrate it "
+            f"store must be of the installed MLflow's schema, got {uri!r} and could not migrate it "
             f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
         )
-
-
-def without_password(uri: str) -> str:
-    """The URI without a password."""
-    parts = urlsplit(uri)
-    return uri.replace(f":{parts.password}@", ":***@") if parts.password else uri
 
 
 # ---- SQLite's tables -------------------------------------------------------------------------------------------------

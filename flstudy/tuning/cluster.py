@@ -40,8 +40,6 @@ def cluster(resources: "Resources") -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if os.environ.get("RAY_ADDRESS"):
-                # A cluster was started before, so its workers do not inherit what this process knows.
-                workers |= {name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)}
                 _join(runtime_env={"env_vars": workers}, **quiet)
             else:
                 os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
@@ -86,6 +84,14 @@ def _mute() -> Iterator[None]:
         yield
     finally:
         worker.print_to_stdstream = told
+
+
+def store_variables() -> Any:
+    """Ray's reference to the variables by which this process uses stores, for the workers of a Ray that was there
+    before. They stay in memory so: Ray logs what is in a runtime environment."""
+    import ray
+
+    return ray.put({name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)})
 
 
 def room(resources: "Resources") -> int:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from flstudy.config import ConfigError
 from flstudy.config.config import load
+from flstudy.config.values import pairs
 from flstudy.reporting import write_report
 from flstudy.reporting.findings import TUNING_SPENDS
 from flstudy.reporting.report import terminal
@@ -27,7 +28,8 @@ from flstudy.study.objectives import check_objectives, objective_values, violati
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import StudyRun
 from flstudy.tracking.store import check_store, open_store
-from flstudy.tuning.cluster import check_resources, cluster, room, starting
+from flstudy.tracking.trust import agreed_store, remember_store
+from flstudy.tuning.cluster import check_resources, cluster, room, starting, store_variables
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.samplers import ArmPlan, optuna_sampler, sampler_of
 from flstudy.tuning.schedulers import ray_scheduler, read_history
@@ -150,7 +152,9 @@ def tune(
     past = folder.read_trials() if folder is not None else []
     _check_room_for_more(config, past, folder)
     check_resources(config.study.resources)
-    uri = config.store or (folder.state().get("store") if folder is not None else None)
+    uri = config.store
+    if folder is not None:
+        uri = agreed_store(folder.name, folder.state().get("store") or uri, dict(pairs(config.options)).get("store"))
     check_store(uri)
     examples = config.rehearse()
     aside = ThreadPoolExecutor(1)
@@ -171,6 +175,7 @@ def tune(
                 say(f"{folder.name}: {len(past)} trials imported from {import_from.name}")
         study_id = folder.state().get("study_id") or uuid.uuid4().hex
         modules = folder.state().get("modules") or str(Path(config.path).absolute().parent)  # users' own, beside it
+        remember_store(store.uri)
         folder.write_config(config)
         folder.write_state("running", study_id=study_id, store=store.uri, environment=environment(), modules=modules)
         run = StudyRun(store, name=folder.name, study_id=study_id, config=config, resumed=resume is not None)
@@ -183,6 +188,7 @@ def tune(
             folder=folder,
             environment=environment(),
             data=data,
+            access=store_variables(),
             path=(modules,),
         )
         progress = StudyProgress(

@@ -17,10 +17,12 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from flstudy.config import ConfigError, StopRun
+from flstudy.config.credentials import censored
 from flstudy.federation import Record
 from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.study import Status, Trial
+from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RecordWriter, read_rounds
 from flstudy.tracking.content import ending_tags, run_status
@@ -94,7 +96,7 @@ def run_trial(
         training.close("KILLED", None)
         raise
     except Exception:
-        trial.status, trial.error = Status.FAILED, traceback.format_exc()
+        trial.status, trial.error = Status.FAILED, censored(traceback.format_exc())
     return training.end()
 
 
@@ -269,7 +271,7 @@ class HangWatch:
 
     def __enter__(self) -> Self:
         if self.timeout_s is not None:
-            self._file = self.path.open("w")
+            self._file = private(self.path, "w")
             self.beat()
         return self
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from flstudy.config.credentials import censored
 from flstudy.study import BestTrial, Status, StudyFolder, Trial, best_trials
 from flstudy.study.best import ranked
 from flstudy.study.objectives import objective_values, violations, worst_value
-from flstudy.tracking.store import Store
+from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.sync import sync_study
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, reported
@@ -187,7 +188,7 @@ class TrialTable:
         try:
             runs = sync_study(self._folder, store).run_ids
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
-            log.warning("MLflow has not got all of the study: %s", error)
+            log.warning("MLflow has not got all of the study: %s", one_line(error))
             return False
         for trial in self.trials:
             trial.synced, trial.run_id = True, runs[trial.number]
@@ -260,7 +261,7 @@ class StopOnInterrupt(tune.Stopper):
 def _loss(trial: Any) -> str:
     """Why Ray gave a trial up: its worker died, or could not be started; the last line says it in a sentence."""
     try:
-        text = Path(trial.error_file).read_text()
+        text = censored(Path(trial.error_file).read_text())
     except (OSError, TypeError):
         return "the worker was lost without a word"
     detail = text.partition("\n")[2].strip()  # after 'Failure # 1'

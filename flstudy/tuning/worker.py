@@ -39,6 +39,7 @@ class Assignment:
     folder: StudyFolder
     environment: dict[str, str]  # tags
     data: dict[str, Any] = field(default_factory=dict)  # examples in Ray's object store by key
+    access: Any = None  # Ray's reference to `store_variables`
     path: tuple[str, ...] = ()  # where users' own modules lie
 
     @property
@@ -99,11 +100,14 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
     _idle.clear()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     os.environ.update(thread_settings(assignment.threads))
+    import ray
     import torch
 
     from flstudy.tuning.sharing import receive
 
     torch.set_num_threads(assignment.threads)
+    if assignment.access is not None:
+        os.environ.update(ray.get(assignment.access))
     receive(assignment.study_id, assignment.data)
     config, folder, number = assignment.config, assignment.folder, proposal["number"]
     scheduler, rounds = config.study.scheduler, config.rounds

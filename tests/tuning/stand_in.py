@@ -52,6 +52,7 @@ class StandIn:
     seeds: list[int] = field(default_factory=lambda: [0, 44, 56])
     path: str = "tune_configs/stand_in.yaml"
     store: str | None = None
+    options: list[str] = field(default_factory=list)
     round_s: float = 0.0
     recovery: Recovery = DEFAULT
 
