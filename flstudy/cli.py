@@ -260,15 +260,14 @@ def sync(command: str, arguments: list[str]) -> int:
         state = folder.state()
         if not folder.config.is_file() or "study_id" not in state:
             raise ConfigError(f"there is no study {str(folder.path)!r} that was started: see flstudy studies")
-        if state["state"] == "running":
-            raise ConfigError(
-                f"study {folder.name} is running in process {state['pid']} and tells MLflow by itself: wait for its end"
-            )
+        if busy := folder.busy():  # a study that runs tells MLflow by itself
+            raise ConfigError(busy)
         store = open_store(agreed_store(folder.name, state.get("store"), given.store))
         if given.store is not None:
             remember_store(store.uri)
         try:
-            print(f"{folder.name}: {sync_study(folder, store)} ({store.uri})")
+            with folder.claim():
+                print(f"{folder.name}: {sync_study(folder, store)} ({store.uri})")
         except ConfigError:
             raise
         except Exception as error:  # MLflow, SQLAlchemy and requests each have their own

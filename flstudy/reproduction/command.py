@@ -74,7 +74,7 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
     folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
     state = folder.state().get("state")
     if state == "running":
-        raise ConfigError(f"study {folder.name} is running in process {folder.state()['pid']}: wait for its end")
+        raise ConfigError(folder.busy() or f"study {folder.name} has just ended: do this again")
     more = _more_trials(folder, config) if state is not None and stage.name == "tuned" else []
     if state == "finished" and not more:
         console.print(f"{folder.name}: done", highlight=False)

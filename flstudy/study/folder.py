@@ -2,6 +2,7 @@
 
 studies/<name>/study.yaml              the config
                state.json              how the study stands: its format, id, process and store
+               lock                    held by the process that drives the study, and names it
                trials.jsonl            a `Trial` per line; of several lines of one trial the last one counts
                events.json             [{"round": 40, "label": "sudden drift"}]; absent where nothing happens
                records/<trial>.parquet every metric of every round and replica
@@ -16,15 +17,17 @@ studies/<name>/study.yaml              the config
 
 import json
 import os
-import platform
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from flstudy.config import ConfigError
+from flstudy.study.lock import FolderLock, Holder, refusal
 from flstudy.study.trial import Trial, read_lines, write_line
 
 if TYPE_CHECKING:
@@ -55,6 +58,10 @@ class StudyFolder:
     @property
     def state_file(self) -> Path:
         return self.path / "state.json"
+
+    @property
+    def lock(self) -> FolderLock:
+        return FolderLock(self.path / "lock")
 
     @property
     def trials(self) -> Path:
@@ -117,16 +124,12 @@ class StudyFolder:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path) -> "StudyFolder":
-        """The folder of a study that stopped, or was killed; ConfigError for one that still runs."""
+    def resume(cls, path: Path, claims: ExitStack) -> "StudyFolder":
+        """The folder of a study that stopped or was killed, held by ``claims``; ConfigError for one that runs."""
         folder = cls(path.absolute())
-        state = folder.state()
-        if "study_id" not in state:
+        claims.enter_context(folder.claim())  # before anything is read
+        if "study_id" not in folder.state():
             raise ConfigError(f"{path} cannot be resumed: it has no state.json with the study's id; start it anew")
-        if state["state"] == "running" and state["host"] == platform.node() and state["pid"] != os.getpid():
-            raise ConfigError(
-                f"study {folder.name} is still running in process {state['pid']}: stop that one first (Ctrl-C)"
-            )
         return folder
 
     @classmethod
@@ -134,6 +137,17 @@ class StudyFolder:
         """A study by its folder, or by its name under studies/."""
         path = Path(given)
         return cls(path if path.is_dir() else Path(HOME) / path)
+
+    # ---- whose it is -------------------------------------------------------------------------------------------------
+
+    def claim(self) -> AbstractContextManager[None]:
+        """Hold the folder, as a study's driver does all its life; ConfigError where another process does."""
+        return self.lock.held(self.name)
+
+    def busy(self) -> str | None:
+        """A sentence that tells who holds the folder; None where nobody does."""
+        holder = self.lock.holder()
+        return None if holder is None else refusal(self.name, holder)
 
     # ---- content -----------------------------------------------------------------------------------------------------
 
@@ -170,13 +184,13 @@ class StudyFolder:
     # ---- how it stands -----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """How the study stands; ``killed`` where it says that it runs and its process is gone; empty before it
+        """How the study stands; ``killed`` where it says that it runs and nobody holds its folder; empty before it
         started, or where state.json cannot be read."""
         try:
             known: dict[str, Any] = json.loads(self.state_file.read_text())
         except (OSError, ValueError):
             return {}
-        if known.get("state") == "running" and known.get("host") == platform.node() and not lives(int(known["pid"])):
+        if known.get("state") == "running" and self.lock.holder() is None:
             known["state"] = "killed"
         return known
 
@@ -184,8 +198,7 @@ class StudyFolder:
         """Say how the study stands, and what else is to be remembered of it."""
         now = time.time()
         known = {"format": FORMAT, "started": now, **self.state(), "spent_s": self.spent_s(), **more}
-        known |= {"pid": os.getpid(), "host": platform.node(), "since": now, "state": state}
-        known["ended"] = None if state == "running" else now
+        known |= {**asdict(Holder()), "since": now, "state": state, "ended": None if state == "running" else now}
         replace_text(self.state_file, json.dumps(known, indent=1, default=str))
 
     def spent_s(self) -> float:
@@ -194,20 +207,10 @@ class StudyFolder:
         known: float = state.get("spent_s", 0.0)
         if state.get("state") not in ("running", "killed"):
             return known
-        mine = state["pid"] == os.getpid() and state["host"] == platform.node()
+        me = Holder()
+        mine = all(state.get(name) == getattr(me, name) for name in ("pid", "boot", "start"))
         until = time.time() if mine else self.trials.stat().st_mtime if self.trials.exists() else 0.0
         return known + max(0.0, until - state["since"])
-
-
-def lives(pid: int) -> bool:
-    """Whether there is such a process on this machine."""
-    try:
-        os.kill(pid, 0)  # signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's, so it is there
-    return True
 
 
 def replace_text(path: Path, content: str) -> None:

@@ -103,7 +103,12 @@ def run_study(
         The exit status: 1 where no trial finished, so that there is nothing to compare, or where too many failed.
     """
     console = console or terminal()
-    result = tune(config, console, resume, import_from=import_from, quiet=as_json)
+    with contextlib.ExitStack() as claims:
+        result = _tune(config, console, resume, import_from, as_json, claims)
+        return _conclude(result, config, console, as_json)
+
+
+def _conclude(result: StudyResult, config: "Config", console: Console, as_json: bool) -> int:
     result.folder.write_events(config.events())
     written = write_report(result.folder.path)
     kept = result.delivered and result.run.log_files(result.folder)
@@ -141,14 +146,26 @@ def tune(
     Raises:
         ConfigError: before any trial starts, for a search space, store, folder or resources that cannot work.
     """
-    console = console or Console()
+    with contextlib.ExitStack() as claims:
+        return _tune(config, console or Console(), resume, import_from, quiet, claims)
+
+
+def _tune(
+    config: "Config",
+    console: Console,
+    resume: Path | None,
+    import_from: Path | None,
+    quiet: bool,
+    claims: contextlib.ExitStack,
+) -> StudyResult:
+    """`tune`; ``claims`` hold the study's folder."""
 
     def say(line: str) -> None:
         if not quiet:
             console.print(line, highlight=False, markup=False)
 
     space = check_study(config)
-    folder = StudyFolder.resume(resume) if resume is not None else None
+    folder = StudyFolder.resume(resume, claims) if resume is not None else None
     past = folder.read_trials() if folder is not None else []
     _check_room_for_more(config, past, folder)
     check_resources(config.study.resources)
@@ -168,6 +185,7 @@ def tune(
         del examples
         if folder is None:
             folder = StudyFolder.create(config)
+            claims.enter_context(folder.claim())
             if folder.name != wanted_name(config):
                 say(f"study {wanted_name(config)!r} exists already: this one is {folder.name!r}")
             if import_from is not None:

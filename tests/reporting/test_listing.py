@@ -3,14 +3,12 @@
 import json
 import os
 import platform
-import subprocess
-import sys
 
 import pytest
 
 from flstudy import cli
 from flstudy.reporting.listing import sparkline, trial_entry
-from flstudy.study import load_study
+from flstudy.study import StudyFolder, load_study
 from flstudy.study.results import list_studies
 
 
@@ -25,13 +23,12 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     state(drifting, state="finished")
     running = write_study(home / "second", [trial("0", objective=0.4)])
     state(running, state="running")
-    dead = subprocess.Popen([sys.executable, "-c", "pass"])
-    dead.wait()
     killed = write_study(home / "third", [])
-    state(killed, state="running", pid=dead.pid)
+    state(killed, state="running")
     (write_study(home / "fourth", []) / "trials.jsonl").write_text("{\n")
 
-    found = {entry["study"]: entry for entry in list_studies(home)}
+    with StudyFolder(running).claim():
+        found = {entry["study"]: entry for entry in list_studies(home)}
     assert found["quick"]["state"] == "finished"
     assert found["quick"]["best"] == {"trial": 2, "algorithm": "Flash", "value": 0.89}  # not the pruned one's 0.95
     assert found["quick"]["counts"] == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}

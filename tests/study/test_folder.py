@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+from contextlib import ExitStack
 
 import pytest
 
@@ -63,12 +64,14 @@ def test_a_folder_of_another_format_is_refused_by_name(folder):
 
 def test_a_state_knows_its_process(folder):
     assert folder.state() == {}
-    folder.write_state("running", study_id="1")
-    state = folder.state()
-    assert (state["state"], state["pid"], state["host"]) == ("running", os.getpid(), platform.node())
-    folder.state_file.write_text(json.dumps({**state, "pid": 2**22 + 1}))
+    with folder.claim():
+        folder.write_state("running", study_id="1")
+        state = folder.state()
+        assert (state["state"], state["pid"], state["host"]) == ("running", os.getpid(), platform.node())
+        assert folder.spent_s() > 0
     assert folder.state()["state"] == "killed"
-    assert StudyFolder.resume(folder.path).state()["study_id"] == "1"
+    with ExitStack() as claims:
+        assert StudyFolder.resume(folder.path, claims).state()["study_id"] == "1"
 
 
 def test_studies_are_listed_and_a_damaged_one_costs_only_itself(tmp_path, folder):

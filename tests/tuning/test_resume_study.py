@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import yaml
 from rich.console import Console
 
 from flstudy import cli
-from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
@@ -111,8 +111,9 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert "--import-from: there is no study 'nothing': see flstudy studies" in capsys.readouterr().err
     assert cli.main(["tune", "--resume", str(folder), "--import-from", str(folder)]) == 2
     assert "leave out one of the two" in capsys.readouterr().err
-    StudyFolder(folder).write_state("running", study_id="x")
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(state | {"pid": os.getppid()}))
-    with pytest.raises(ConfigError, match=f"is still running in process {os.getppid()}: stop that one first"):
-        StudyFolder.resume(folder)
+    StudyFolder(folder).write_state("interrupted", study_id="x")
+    with StudyFolder(folder).claim():
+        assert cli.main(["tune", "--resume", str(folder)]) == 2
+    assert re.search(
+        rf"study small is running in process {os.getpid()} on .*: wait for its end", capsys.readouterr().err
+    )

@@ -1,0 +1,100 @@
+"""Of two drivers that go on with the same study at once, one does; killed, it locks nobody out."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flstudy.config.config import load
+from flstudy.study import StudyFolder
+
+pytestmark = pytest.mark.end_to_end
+
+
+def children(pid: int) -> set[int]:
+    """All processes that descend from one."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, grown = {pid}, {pid}
+    while grown:
+        grown = {child for child, parent in parents.items() if parent in grown} - found
+        found |= grown
+    return found - {pid}
+
+
+def open_files(pid: int) -> set[str]:
+    """What a process has open."""
+    found = set()
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            found.add(os.readlink(file))
+        except OSError:
+            continue
+    return found
+
+
+def wait(condition, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_one_of_two_drivers_goes_on(tmp_path):
+    path = tmp_path / "small.yaml"
+    content = {
+        "task": "Logistic",
+        "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
+        "algorithm": "FedAvg",
+        "rounds": 100_000,
+        "compile": False,
+        "store": f"sqlite:///{tmp_path}/mlflow.db",
+        "study": {
+            "trials": 1,
+            "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}},
+            "folder": str(tmp_path / "studies"),
+        },
+    }
+    path.write_text(yaml.safe_dump(content))
+    config = load(path, command="tune")
+    folder = StudyFolder.create(config)
+    folder.write_config(config)
+    folder.write_state("interrupted", study_id="7" * 32)
+
+    command = [sys.executable, "-m", "flstudy.cli", "tune", "--resume", str(folder.path)]
+    errors = tmp_path / "errors.txt"
+    with errors.open("a") as file:
+        both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file) for _ in range(2)]
+    try:
+        wait(lambda: any(one.poll() is not None for one in both), 120)
+        refused, driver = sorted(both, key=lambda one: one.poll() is None)
+        assert refused.returncode == 2
+        said = errors.read_text()
+        assert said.startswith(f"flstudy: error: study small is running in process {driver.pid} on ")
+        assert said.count("\n") == 1
+
+        wait(lambda: folder.read_trials() and list(folder.records(0).glob("*.parquet")), 120)
+        assert folder.state()["state"] == "running"
+        of_ray = children(driver.pid)
+        assert len(of_ray) > 3  # Ray's own and a worker
+        holds = {pid for pid in {driver.pid, *of_ray} if str(folder.lock.path) in open_files(pid)}
+        assert holds == {driver.pid}
+
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        assert folder.state()["state"] == "killed"
+        with folder.claim():
+            pass
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()
