@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -39,12 +39,10 @@ class Case:
     imports_mib: float | None = None  # memory of the child when all is imported and nothing built
 
 
-@dataclass(frozen=True)
-class TimedOrder:
-    """Run whole windows for at least so many seconds and rounds."""
+class TimedOrder(NamedTuple):
+    """Run whole windows for at least so many seconds."""
 
     seconds: float
-    rounds: int = 1
     evaluate: bool = False  # after every round
 
 
@@ -70,18 +68,12 @@ class Stopped(Exception):
 
 
 class Pace:
-    """Waits for orders and answers them.
-
-    Args:
-        pipe: the parent's.
-        case: what is measured.
-        reset: brings back the initial model.
-    """
+    """Waits for the parent's orders and answers them; `reset` brings back the initial model."""
 
     def __init__(self, pipe: Connection, case: Case, reset: Callable[[], None]) -> None:
         self.pipe, self.reset, self.window = pipe, reset, WORKLOADS[case.workload].window
         self.cuda, self.imports = case.device == "cuda", case.imports_mib
-        self.pipe.send("ready")
+        self.pipe.send(TimedBlock())  # ready
         self.wait()
 
     def wait(self) -> None:
@@ -89,7 +81,7 @@ class Pace:
         order = self.pipe.recv()
         if order is None:
             raise Stopped
-        self.order, self.block, self.count = order, TimedBlock(), 0
+        self.order, self.block = order, TimedBlock()
         self.synchronize()
         self.start = self.last = time.perf_counter()
 
@@ -102,11 +94,11 @@ class Pace:
         """Note a round; at the end of a block answer, and wait for the next order."""
         now = time.perf_counter()
         self.block.round_s.append(now - self.last)
-        self.last, self.count = now, self.count + 1
-        if self.count % self.window:
+        self.last = now
+        if len(self.block.round_s) % self.window:
             return
         self.reset()
-        if now - self.start >= self.order.seconds and self.count >= self.order.rounds:
+        if now - self.start >= self.order.seconds:
             self.synchronize()
             self.block.seconds = time.perf_counter() - self.start
             self.block.imports_mib, self.block.process_mib = self.imports, peak_mib()
@@ -137,7 +129,10 @@ class Paced(L.Callback):
         population = pl_module.population
         population.cohort = self.timed(repeated(population, WORKLOADS[self.case.workload].window))  # type: ignore
         self.pace = Pace(self.pipe, self.case, reset)
-        self._order(trainer)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """A round begins, which the order may want evaluated."""
+        trainer.check_val_every_n_epoch = 1 if self.pace.order.evaluate else NEVER
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function; its seconds count as data."""
@@ -150,17 +145,6 @@ class Paced(L.Callback):
 
         return run
 
-    def _order(self, trainer: L.Trainer) -> None:
-        trainer.check_val_every_n_epoch = 1 if self.pace.order.evaluate else NEVER
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """An evaluation begins."""
-        self.began = time.perf_counter()
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """It is over."""
-        self.pace.block.evaluation_s += time.perf_counter() - self.began
-
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A round is over."""
         assert isinstance(pl_module, Coordinator)
@@ -168,6 +152,7 @@ class Paced(L.Callback):
         metrics, block = pl_module.record.metrics, self.pace.block
         block.fit_s += metrics.get("time/fit_s", metrics["time/round_s"])[0]
         block.server_s += metrics.get("time/server_s", [0.0])[0]
+        block.evaluation_s += metrics.get("time/evaluation_s", [0.0])[0]
         steps = sum(metrics["fit/steps"]) * PARTICIPANTS
         block.steps += steps
         block.executed += steps / metrics["fit/lane_utilization"][0]
@@ -175,8 +160,6 @@ class Paced(L.Callback):
             self.pace.round_done()
         except Stopped:
             trainer.should_stop = True
-            return
-        self._order(trainer)
 
 
 def repeated(population: Population, window: int) -> Callable[[int], Cohort]:
@@ -197,7 +180,7 @@ def run_plain(pipe: Connection, case: Case, workload: Workload) -> None:
     pace = Pace(pipe, case, loop.reset)
     while True:
         start = time.perf_counter()
-        cohort = population.cohort(pace.count % pace.window + 1)
+        cohort = population.cohort(len(pace.block.round_s) % pace.window + 1)
         pace.block.data_s += time.perf_counter() - start
         done = loop.round(cohort)
         pace.block.fit_s += done.fit_s
@@ -234,7 +217,7 @@ def run_executor(pipe: Connection, case: Case, workload: Workload) -> None:
 
 
 def serve(pipe: Connection, case: Case) -> None:
-    """The child's life. Answers are "ready", Blocks, and a string with the reason if anything fails."""
+    """The child's life. Answers are blocks, an empty one first, and a string with the reason if anything fails."""
     warnings.simplefilter("ignore")  # few workers, few batches: known and meant
     for name in ("lightning.pytorch", "lightning.fabric", "torch.utils.cpp_extension"):
         logging.getLogger(name).setLevel(logging.ERROR)

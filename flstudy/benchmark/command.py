@@ -1,27 +1,32 @@
-"""The command: its options, checked before anything heavy is imported; all workloads measured; tables and JSON."""
+"""The command: its options, checked before anything heavy is imported; the machine; all workloads measured; tables and
+JSON."""
 
 import argparse
 import json
+import os
+import platform
+import re
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flstudy.benchmark import hardware, tables
-from flstudy.benchmark.workloads import EXECUTORS, WORKLOADS
+from flstudy import __version__
+from flstudy.benchmark import tables
 from flstudy.config.errors import nearest
 
+WORKLOADS = ("mlp", "mlp10", "synthetic", "cnn", "lstm")
+EXECUTORS = ("plain", "trainer", "sequential", "threads", "vectorized", "compiled")
 ACCELERATORS = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
-@dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(argparse.Namespace):
     """What to measure, and how long."""
 
     workloads: tuple[str, ...]
@@ -45,18 +50,18 @@ def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
         prog="flstudy bench", description="Time every executor beside a plain PyTorch loop, on standard workloads."
     )
     add, some = parser.add_argument, "some of {}; default: those that make sense for the workload"
-    add("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME", help=f"some of {', '.join(WORKLOADS)}")
+    add("--workloads", nargs="+", default=WORKLOADS, metavar="NAME", help=f"some of {', '.join(WORKLOADS)}")
     add("--executors", nargs="+", metavar="NAME", help=some.format(", ".join(EXECUTORS)))
-    add("--threads", type=int, default=hardware.cores(), help="torch threads of every process; default: all cores")
+    add("--threads", type=int, default=cores(), help="torch threads of every process; default: all cores")
     add("--repeats", type=int, default=5, help="passes over all executors; figures are medians over them")
     add("--seconds", type=float, default=0.4, help="length of one executor's turn in a pass, at least one round")
     add("--seeds", type=int, help="seeds at once, instead of the workload's number")
     add("--accelerator", default="auto", metavar="NAME", help=f"one of {', '.join(ACCELERATORS)}")
     add("--precision", default="32-true", metavar="NAME", help=f"one of {', '.join(PRECISIONS)} (Lightning's names)")
     add("--json", type=Path, metavar="FILE", help="write everything measured; '-' prints it instead of the tables")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(arguments, BenchOptions())
     for kind, named, known in (
-        ("workload", given.workloads, tuple(WORKLOADS)),
+        ("workload", given.workloads, WORKLOADS),
         ("executor", given.executors or (), EXECUTORS),
         ("accelerator", [given.accelerator], ACCELERATORS),
         ("precision", [given.precision], PRECISIONS),
@@ -74,7 +79,48 @@ def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
         raise ValueError(f"--json: there is no folder {given.json.parent}; make it first")
     given.workloads = tuple(dict.fromkeys(given.workloads))  # each once
     given.executors = given.executors and tuple(name for name in EXECUTORS if name in given.executors)
-    return BenchOptions(**vars(given))
+    return given
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device(accelerator: str) -> str:
+    """cpu or cuda.
+
+    Raises:
+        ValueError: if there is no GPU where one is asked for.
+    """
+    if accelerator == "cpu":
+        return "cpu"
+    import torch
+
+    found = torch.cuda.is_available()
+    if accelerator == "cuda" and not found:
+        raise ValueError("--accelerator cuda: torch sees no GPU here; use --accelerator cpu")
+    return "cuda" if found else "cpu"
+
+
+def cpu() -> str:
+    """The processor's name."""
+    try:
+        names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that matter for speed."""
+    packages = {name: version(name) for name in ("torch", "lightning", "numpy")}
+    return {"python": platform.python_version(), "flstudy": __version__, **packages}
+
+
+def busy() -> float | None:
+    """Average number of busy processes over the last minute; None where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,19 +131,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = bench_options(given)
-    device = hardware.device(options.accelerator)
+    here = device(options.accelerator)
+    import torch
+
     from flstudy.benchmark.measure import measure  # torch and lightning: after the options are known to be right
 
     start, only_json, tty = time.perf_counter(), str(options.json) == "-", sys.stderr.isatty()
-    how = {name: value for name, value in asdict(options).items() if name in tables.SETTINGS}
+    gpu = torch.cuda.get_device_name() if here == "cuda" else None
     report: dict[str, Any] = {
         "schema": 1,
         "command": shlex.join(["flstudy", "bench", *given]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware.machine(device),
-        "versions": hardware.versions(),
-        "settings": {"device": device, **how},
-        "load": [hardware.busy()],
+        "hardware": {"cpu": cpu(), "cores": cores(), "gpu": gpu},
+        "versions": versions(),
+        "settings": {"device": here, **{name: getattr(options, name) for name in tables.SETTINGS}},
+        "load": [busy()],
         "workloads": [],
     }
 
@@ -112,11 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(tables.head_lines(report), flush=True)
     with tempfile.TemporaryDirectory(prefix="flstudy-bench-", ignore_cleanup_errors=True) as cache:
         for name in options.workloads:
-            report["workloads"].append(measure(name, options, device, cache, progress))
+            report["workloads"].append(measure(name, options, here, cache, progress))
             print("\r\x1b[K" if tty else "", end="", file=sys.stderr, flush=True)
             if not only_json:
                 print(tables.workload_table(report["workloads"][-1]), flush=True)
-    report["load"].append(hardware.busy())
+    report["load"].append(busy())
     report["seconds"] = time.perf_counter() - start
     if only_json:
         print(json.dumps(report))

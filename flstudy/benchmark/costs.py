@@ -18,8 +18,6 @@ from flstudy.registry import named
 from flstudy.reporting.report import terminal
 from flstudy.reporting.tables import NOTHING, Cells
 
-MORE = ("Bits /\nFedAvg's", "Optimizer\nbytes", "Model +\noptimizer / n", "Gradients")
-
 
 class RoundCost(NamedTuple):
     """The cost of one round per device that takes part."""
@@ -71,22 +69,14 @@ def round_cost(config: Config, name: str) -> RoundCost:
 
 def costs_table(found: dict[str, RoundCost]) -> Cells:
     """A line per method; communication beside FedAvg's two models."""
-    rows = tuple(
-        (
-            name,
-            f"{one.down:.3g}",
-            f"{one.up:.3g}",
-            f"{(one.down + one.up) / 2:.3g}",
-            f"{one.memory:,}" if one.memory else NOTHING,
-            f"{1 + one.memory / (4 * one.n):.4g}",
-            f"{one.gradients:.4g}",
-        )
-        for name, one in found.items()
-    )
-    n = next(iter(found.values())).n
-    return Cells(
-        title=f"A round of a device, n = {n:,} parameters",
-        header=("Algorithm", "Down / n", "Up / n", *MORE),
-        rows=rows,
-        words=frozenset({0}),
-    )
+    costs = list(found.values())
+    columns = {
+        "Algorithm": list(found),
+        "Down / n": [f"{one.down:.3g}" for one in costs],
+        "Up / n": [f"{one.up:.3g}" for one in costs],
+        "Bits /\nFedAvg's": [f"{(one.down + one.up) / 2:.3g}" for one in costs],
+        "Optimizer\nbytes": [f"{one.memory:,}" if one.memory else NOTHING for one in costs],
+        "Model +\noptimizer / n": [f"{1 + one.memory / (4 * one.n):.4g}" for one in costs],
+        "Gradients": [f"{one.gradients:.4g}" for one in costs],
+    }
+    return Cells.from_columns(f"A round of a device, n = {costs[0].n:,} parameters", columns)

@@ -26,14 +26,9 @@ PATIENCE_S = 900.0  # for one answer; the longest is a compilation
 # By default threads of GNU OpenMP that wait for each other keep their cores busy for a millisecond and more: beside any
 # other process, small steps on several threads then take up to fifty times as long, for minutes.
 SPINS = {"GOMP_SPINCOUNT": "1000"}
-WARM = 2  # rounds before those that count
 SLOW_S = 1.0  # a round that takes so long needs no second one to warm up
 
 Say = Callable[[str, float | None], None]  # what is going on, and about how many seconds this workload still takes
-
-
-class ChildError(Exception):
-    """A child failed, with the reason in one line."""
 
 
 class Child:
@@ -47,40 +42,31 @@ class Child:
         self.process: BaseProcess = context.Process(target=serve, args=(theirs, case), daemon=False)  # type: ignore
         self.process.start()
         theirs.close()
+        self.listen()  # until it has built everything
 
-    def ask(self, order: TimedOrder) -> TimedBlock:
-        """Its answer; an empty one, and an error from then on, if it fails."""
-        if not self.error:
-            try:
-                self.pipe.send(order)
-                answer = self.listen()
-                assert isinstance(answer, TimedBlock)
-                return answer
-            except (ChildError, OSError) as error:
-                self.error = str(error)
-        return TimedBlock()
+    def ask(self, seconds: float, *, evaluate: bool = False) -> TimedBlock:
+        """Its answer to an order."""
+        with contextlib.suppress(OSError):  # it is gone, as will be heard
+            self.pipe.send(TimedOrder(seconds, evaluate))
+        return self.listen()
 
-    def ready(self) -> None:
-        """Wait until it has built everything."""
+    def listen(self) -> TimedBlock:
+        """Its next answer; an empty one, and an error from then on, if it fails."""
+        if self.error:
+            return TimedBlock()
+        answer = f"no answer within {PATIENCE_S:.0f} s"
         try:
-            self.listen()
-        except ChildError as error:
-            self.error = str(error)
-
-    def listen(self) -> Any:
-        """Its next message."""
-        try:
-            if not self.pipe.poll(PATIENCE_S):
-                raise ChildError(f"no answer within {PATIENCE_S:.0f} s")
-            answer = self.pipe.recv()
+            if self.pipe.poll(PATIENCE_S):
+                answer = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join(5)
             code = self.process.exitcode
             why = f"killed by signal {-code}, perhaps out of memory" if code and code < 0 else f"exit status {code}"
-            raise ChildError(f"the process ended: {why}") from None
-        if isinstance(answer, str) and answer != "ready":
-            raise ChildError(answer)
-        return answer
+            answer = f"the process ended: {why}"
+        if isinstance(answer, TimedBlock):
+            return answer
+        self.error = answer
+        return TimedBlock()
 
     def end(self) -> None:
         """Let it go."""
@@ -126,15 +112,14 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say)
     try:
         for case in cases(name, options, device, cache):
             say(f"{name}: starting {case.executor}", None)
-            children.append(Child(context(), case))
-            children[-1].ready()
-            if not children[-1].error:
+            children.append(child := Child(context(), case))
+            if not child.error:
                 say(f"{name}: warming {case.executor}", None)
-            children[-1].warm = children[-1].ask(TimedOrder(0.0, 1))
-            if children[-1].warm.seconds < SLOW_S or case.executor == "compiled":
-                again = children[-1].ask(TimedOrder(0.0, WARM - 1))
-                children[-1].warm.round_s += again.round_s
-                children[-1].warm.seconds += again.seconds
+            child.warm = child.ask(0.0)
+            if child.warm.seconds < SLOW_S or case.executor == "compiled":
+                again = child.ask(0.0)
+                child.warm.round_s += again.round_s
+                child.warm.seconds += again.seconds
         once = slower(children)
         turn = {child: max(options.seconds, min(child.warm.round_s, default=0) * workload.window) for child in children}
         for repeat in range(options.repeats):
@@ -143,11 +128,11 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say)
             for child in children if repeat % 2 == 0 else reversed(children):
                 if repeat and child in once:
                     continue
-                child.blocks.append(child.ask(TimedOrder(options.seconds)))
+                child.blocks.append(child.ask(options.seconds))
         say(f"{name}: evaluation", None)
         for child in children:
             if child.case.executor != "plain":
-                child.evaluated = child.ask(TimedOrder(0.0, evaluate=True))
+                child.evaluated = child.ask(0.0, evaluate=True)
     finally:
         for child in children:
             child.end()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flstudy.reporting.ranking import recorded
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
 from flstudy.study.trial import without_nan
@@ -35,11 +36,9 @@ def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str])
 def trial_entry(results: StudyResults, trial: Trial) -> dict[str, Any]:
     """A trial with the curve of its objective: mean over seeds by round."""
     metric = results.objective.metric
-    try:
-        rounds, values = results.curve(trial, metric)
+    curve: dict[str, list[float]] = {"rounds": [], "mean": []}  # of a trial that ended before its first record
+    for rounds, values in recorded(results, trial, metric):
         curve = {"rounds": rounds.tolist(), "mean": values.mean(0).tolist()}
-    except (ValueError, OSError):  # the trial ended before its first record
-        curve = {"rounds": [], "mean": []}
     entry = {"study": results.name, **trial.to_json(), "curve": {"metric": metric, **curve}}
     return dict(without_nan(entry))
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flstudy.metrics.drift import DEFAULT, Recovery, accuracy_before, dip, recovery_rounds, segments
+from flstudy.metrics.drift import DEFAULT, Floats, Recovery, accuracy_before, dip, recovery_rounds, segments
 from flstudy.reporting.tables import plural
-from flstudy.study import BestTrial, Status, StudyResults, Trial
+from flstudy.study import Status, StudyResults, Trial
 
-Floats = NDArray[np.float64]
 REASONS_SHOWN = 3
 
 
@@ -31,40 +30,18 @@ class DriftEffect(NamedTuple):
 class RankedTrial:
     """The best trial of one algorithm, with the curves of its confirmation if it has one."""
 
-    best: BestTrial
+    algorithm: str
+    trial: Trial  # of the search
+    confirmation: Trial | None  # the same configuration on new seeds
+    speaker: Trial  # whose curves these are
+    value: float  # of the selection metric on the seeds of the search
+    fresh: float  # on the new ones
     gap: float  # what the search's seeds promised beyond the new ones, in the objective's direction; NaN without these
+    epsilon: float  # privacy that the run spent; NaN where it had none
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T]
+    final: Floats  # [S] at the last evaluation
     drifts: tuple[DriftEffect, ...]
-
-    @property
-    def trial(self) -> Trial:
-        """Of the search."""
-        return self.best.trial
-
-    @property
-    def algorithm(self) -> str:
-        return self.best.trial.algorithm
-
-    @property
-    def confirmation(self) -> Trial | None:
-        """The same configuration on new seeds."""
-        return self.best.confirmation
-
-    @property
-    def speaker(self) -> Trial:
-        """The trial whose curves these are."""
-        return self.best.speaker
-
-    @property
-    def final(self) -> Floats:
-        """[S] accuracy at the last evaluation."""
-        return self.accuracy[:, -1] if self.rounds.size else np.full(1, np.nan)
-
-    @property
-    def epsilon(self) -> float:
-        """Privacy that the run spent; NaN where it had none."""
-        return self.speaker.metrics.get("privacy/epsilon", math.nan)
 
     @property
     def before(self) -> Floats:
@@ -121,7 +98,12 @@ def rank(results: StudyResults) -> Ranking:
             f"Not confirmed on new seeds: {', '.join(unconfirmed)}. Their values are those that chose them, so they "
             "look better than they are beside the others."
         )
-    accuracy_metric = _accuracy_metric(results, [one.speaker for one in results.best])
+    # Test accuracy where every best trial recorded it by round, else validation accuracy for all alike.
+    lacks_test = any(
+        not recorded(results, one.speaker, "test/accuracy") and recorded(results, one.speaker, "valid/accuracy")
+        for one in results.best
+    )
+    accuracy_metric = "valid/accuracy" if lacks_test else "test/accuracy"
     rows = []
     for one in results.best:
         try:
@@ -129,9 +111,19 @@ def rank(results: StudyResults) -> Ranking:
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
             notes.append(f"{one.trial.algorithm}: {error}.")
             rounds, accuracy = np.empty(0, np.int64), np.empty((1, 0))
-        gap = one.value - one.fresh if higher else one.fresh - one.value
-        drifts = _drift_effects(results, rounds, accuracy)
-        rows.append(RankedTrial(best=one, gap=gap, rounds=rounds, accuracy=accuracy, drifts=drifts))
+        rows.append(
+            RankedTrial(
+                **one._asdict(),
+                algorithm=one.trial.algorithm,
+                speaker=one.speaker,
+                gap=one.value - one.fresh if higher else one.fresh - one.value,
+                epsilon=one.speaker.metrics.get("privacy/epsilon", math.nan),
+                rounds=rounds,
+                accuracy=accuracy,
+                final=accuracy[:, -1] if rounds.size else np.full(1, np.nan),
+                drifts=_drift_effects(results, rounds, accuracy),
+            )
+        )
     return Ranking(
         rows=tuple(rows),
         selection_metric=metric,
@@ -142,18 +134,12 @@ def rank(results: StudyResults) -> Ranking:
     )
 
 
-def _accuracy_metric(results: StudyResults, trials: Sequence[Trial]) -> str:
-    """Test accuracy where every best trial recorded it by round, else validation accuracy for all alike."""
-    for trial in trials:
-        try:
-            results.curve(trial, "test/accuracy")
-        except (ValueError, OSError):
-            try:
-                results.curve(trial, "valid/accuracy")
-            except (ValueError, OSError):
-                continue  # neither: this trial has no say
-            return "valid/accuracy"
-    return "test/accuracy"
+def recorded(results: StudyResults, trial: Trial, *metrics: str) -> list[tuple[NDArray[np.int64], Floats]]:
+    """(rounds [T], values [S, T]) of each metric; none at all where the records lack one of them, or are lost."""
+    try:
+        return [results.curve(trial, metric) for metric in metrics]
+    except (ValueError, OSError):
+        return []
 
 
 def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: Floats) -> tuple[DriftEffect, ...]:

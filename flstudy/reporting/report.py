@@ -1,5 +1,6 @@
 """The report of a study, or of several: what `flstudy tune` ends with and `flstudy report` repeats."""
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -182,7 +183,7 @@ def write_best(results: StudyResults) -> dict[str, Path]:
 def with_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A nested config with dotted keys set, without its study. Another class than the config's starts from that
     class's defaults, as on the command line."""
-    nested: dict[str, Any] = {key: _copied(value) for key, value in config.items() if key not in ("study", "run")}
+    nested: dict[str, Any] = {key: copy.deepcopy(value) for key, value in config.items() if key not in ("study", "run")}
     for key, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # a class before its parameters
         *parents, name = key.split(".")
         section = nested
@@ -199,7 +200,3 @@ def with_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
         else:
             section[name] = value
     return nested
-
-
-def _copied(value: Any) -> Any:
-    return {key: _copied(part) for key, part in value.items()} if isinstance(value, Mapping) else value

@@ -40,6 +40,16 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return figure
 
 
+def new_panels(count: int, columns: int, height: float, extra: float = 0.0, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels in rows of some columns, each row of some inches, and extra ones for the rest."""
+    rows = -(-count // columns)
+    figure = new_figure(height * rows + extra)
+    panels = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for axes in panels[count:]:  # the places that are left over
+        axes.remove()
+    return figure, panels[:count]
+
+
 def colour(place: int) -> str:
     """Of the line or the points of so many before it."""
     return COLOURS[place % len(COLOURS)]
@@ -93,8 +103,10 @@ def as_lines_end(axes: Axes) -> dict[str, Any]:
     return {"handles": [handles[i] for i in order], "labels": [labels[i] for i in order]}
 
 
-def finish(axes: Axes, ticks: int = 10) -> None:
-    """A light grid, and no frame where nothing is to be read."""
+def finish(axes: Axes, ticks: int = 10, size: int = 10, *, xlabel: str = "", ylabel: str = "") -> None:
+    """The axes' labels, a light grid, and no frame where nothing is to be read."""
+    axes.set_xlabel(xlabel or axes.get_xlabel(), fontsize=size)
+    axes.set_ylabel(ylabel or axes.get_ylabel(), fontsize=size)
     axes.tick_params(labelsize=ticks)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,36 +16,15 @@ from rich.table import Table
 from flstudy.metrics.registry import METRICS, is_fraction
 
 NOTHING = "–"
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "ε": r"$\varepsilon$",
-    "×": r"$\times$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "−": r"$-$",
-    "–": "--",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "η": r"$\eta$",
-    "κ": r"$\kappa$",
-    "μ": r"$\mu$",
-    "ρ": r"$\rho$",
-    "τ": r"$\tau$",
-}
+_WORDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+_SYMBOLS = {"±": "pm", "ε": "varepsilon", "×": "times", "≤": "le", "≥": "ge", "α": "alpha", "β": "beta", "γ": "gamma"}
+_SYMBOLS |= {"η": "eta", "κ": "kappa", "μ": "mu", "ρ": "rho", "τ": "tau"}
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {character: rf"\text{name}{{}}" for character, name in _WORDS.items()}
+    | {character: rf"$\{name}$" for character, name in _SYMBOLS.items()}
+    | {"−": "$-$", "–": "--"}
+)
 _NEGATIVE = re.compile(r"(?<![\w.])-(?=[\d.])")
 
 
@@ -62,32 +41,20 @@ class Cells:
 
     @classmethod
     def from_columns(
-        cls, title: str, columns: Mapping[str, Iterable[str]], words: Iterable[int] = (0,), label: str = ""
+        cls, title: str, columns: Mapping[str, Iterable[str]], words: Iterable[int] = (0,), label: str = "", **more: Any
     ) -> Self:
         """A table of columns of equal length, each with its heading."""
         rows = tuple(zip(*columns.values(), strict=True))
-        return cls(title=title, header=tuple(columns), rows=rows, words=frozenset(words), label=label)
+        return cls(title=title, header=tuple(columns), rows=rows, words=frozenset(words), label=label, **more)
 
     def rich(self) -> Table:
-        table = Table(
-            title=escape(self.title),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 0, 0, 1),
-        )
+        title: dict[str, Any] = {"title": escape(self.title), "title_justify": "left", "title_style": "bold"}
+        table = Table(**title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
         for index, name in enumerate(self.header):
-            word = index in self.words
             # Where a terminal is narrow, long words may wrap; a number or a name never does.
-            longest = max((len(row[index]) for row in self.rows), default=0)
-            table.add_column(
-                escape(name),
-                justify="left" if word else "right",
-                no_wrap=not word,
-                overflow="fold",
-                min_width=min(longest, 12),
-            )
+            word, width = index in self.words, min(max((len(row[index]) for row in self.rows), default=0), 12)
+            justify: Literal["left", "right"] = "left" if word else "right"
+            table.add_column(escape(name), justify=justify, no_wrap=not word, overflow="fold", min_width=width)
         for row in self.rows:
             table.add_row(*(escape(cell) for cell in row))
         return table
@@ -131,7 +98,7 @@ class Cells:
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands."""
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def write_latex(path: Path, tables: Sequence[Cells], notes: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.style import COLOURS, GREY, draw_mean, finish, legend_beside, mark_events, new_figure
+from flstudy.reporting.style import COLOURS, GREY, draw_mean, finish, legend_beside, mark_events, new_panels
 from flstudy.reproduction.values import Speaker
 from flstudy.study import StudyResults
 
@@ -27,9 +27,7 @@ def finish_accuracy(axes: Axes, title: str) -> None:
     """Labels of a panel of test accuracy in percent by round."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_ylim(-2, 102)
-    axes.set_xlabel("Round")
-    axes.set_ylabel("Test accuracy (%)")
-    finish(axes)
+    finish(axes, xlabel="Round", ylabel="Test accuracy (%)")
 
 
 def grouped_curves(results: StudyResults, title: str) -> Figure | None:
@@ -42,10 +40,8 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
     groups = {group: names for group, names in groups.items() if names}
     if not groups:
         return None
-    lines = -(-len(groups) // 2)
-    figure = new_figure(3.5 * lines + 0.3)
-    for panel, (group, names) in enumerate(groups.items(), start=1):
-        axes = figure.add_subplot(lines, 2, panel)
+    figure, panels = new_panels(len(groups), 2, 3.5, 0.3)
+    for axes, (group, names) in zip(panels, groups.items(), strict=True):
         colours = {**dict(zip(names, COLOURS, strict=False)), **EVERYWHERE}
         for name in [*names, *(name for name in EVERYWHERE if name in rows)]:
             look: dict[str, Any] = {"color": colours[name], "linewidth": 2.0 if name == "Flash" else 1.3}
@@ -63,17 +59,15 @@ def alarm_figure(results: StudyResults) -> Figure | None:
     trials = {best.trial.algorithm: best.speaker for best in results.best if best.trial.algorithm in WATCHED}
     if len(trials) < len(WATCHED):
         return None
-    figure = new_figure(3.4)
-    for panel, metric in enumerate(ALARMS, start=1):
-        axes = figure.add_subplot(1, len(ALARMS), panel)
+    figure, panels = new_panels(len(ALARMS), len(ALARMS), 3.4)
+    for axes, metric in zip(panels, ALARMS, strict=True):
         for place, name in enumerate(WATCHED):
             draw_mean(axes, *results.curve(trials[name], metric), place, name, linestyle="-")
         mark_events(axes, results.events)
         axes.set_title(METRICS[metric].title, fontsize=11, loc="left")
-        axes.set_xlabel("Round")
         if metric == "server/gradient_disparity":
             axes.set_yscale("log")
-        finish(axes)
+        finish(axes, xlabel="Round")
     figure.axes[0].legend(frameon=False)
     return figure
 
@@ -82,8 +76,7 @@ def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
     """Test accuracy by round in percent, mean over seeds, a line for each variant."""
     if not rows:
         return None
-    figure = new_figure(4.6)
-    axes = figure.add_subplot()
+    figure, (axes,) = new_panels(1, 1, 4.6)
     for place, (name, speaker) in enumerate(rows.items()):
         rounds, values = speaker.curve()
         draw_mean(axes, rounds, 100 * values, place, name)

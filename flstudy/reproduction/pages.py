@@ -10,14 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from flstudy.benchmark.hardware import cpu
+from flstudy.benchmark.command import cpu
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.sections.restarts import NamedRun, loss_figure
 from flstudy.reporting.sections.sensitivity import sensitivities, sensitivity_cells, sweep_figure
 from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, traffic_of
 from flstudy.reporting.style import to_png
-from flstudy.reporting.tables import NOTHING, Cells, chosen_values
+from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
 from flstudy.reproduction.plan import MEASURES, Paper, World
 from flstudy.reproduction.sessions import session_parts
@@ -29,6 +29,7 @@ from flstudy.reproduction.values import (
     measure_heading,
     places_by,
     speakers,
+    tuned_table,
 )
 from flstudy.study import StudyFolder, StudyResults, load_study
 
@@ -41,14 +42,8 @@ class WorldStudies(NamedTuple):
 
 
 def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> Path:
-    """Writes a page for each world with a study, README.md with links to all pages that are there, and figures into
-    ``folder``, and returns README.md's path. Pages of other worlds stay as they are.
-
-    Args:
-        paper: what was run.
-        studies: by the names of world and stage.
-        folder: where to write.
-        command: that made it.
+    """Writes a page for each world with a study (by the names of world and stage), README.md with links to all pages
+    that are there, and figures into ``folder``, and returns README.md's path. Pages of other worlds stay as they are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
@@ -155,15 +150,8 @@ def comparison_parts(paper: Paper, done: WorldStudies) -> list[str]:
         traffic = traffic_of(found_tuned)
         if traffic is not None and (cells := traffic_cells(traffic)) is not None:
             parts += [cells.markdown(), traffic.unit]
-        parts.append(chosen_table("Algorithm", {name: tuned[name] for name in names if name in tuned}))
+        parts.append(tuned_table(["Algorithm"], [((name,), tuned[name]) for name in names if name in tuned]))
     return parts
-
-
-def chosen_table(heading: str, rows: Mapping[str, Speaker]) -> str:
-    """The hyper-parameters of each row's trial, folded."""
-    columns = {heading: rows, "Chosen": [chosen_values(speaker.trial.overrides) for speaker in rows.values()]}
-    chosen = Cells.from_columns("Tuned values", columns, (0, 1))
-    return f"<details><summary>Tuned values</summary>\n\n{chosen.markdown()}\n\n</details>"
 
 
 def order_kept(paper: Mapping[str, int], preset: Mapping[str, int], tuned: Mapping[str, int]) -> str:
@@ -249,7 +237,7 @@ def variant_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     }
     return [
         Cells.from_columns("Every method, tuned", columns).markdown(),
-        chosen_table("Method", rows),
+        tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()]),
         *([f"No trial did all its rounds: {', '.join(lost)}."] if lost else []),
         *images(drawn, world.title, folder / world.name),
     ]

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_accuracy, time_to_accuracy
 from flstudy.metrics.wireless import Wireless
-from flstudy.reporting.ranking import Floats
-from flstudy.reporting.style import colour, dashes, draw_mean, finish, mark_events, marker, new_figure, to_png
-from flstudy.reporting.tables import NOTHING, Cells, chosen_values
+from flstudy.reporting.ranking import Floats, recorded
+from flstudy.reporting.style import colour, dashes, draw_mean, finish, mark_events, marker, new_panels, to_png
+from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import finish_accuracy
 from flstudy.reproduction.plan import Paper, World
-from flstudy.reproduction.values import Speaker, speakers
+from flstudy.reproduction.values import Speaker, speakers, tuned_table
 from flstudy.study import StudyResults
 
 FIRST = (1, 10)  # rounds that are averaged; ten in Tables II, III and X to XIV
@@ -49,14 +49,8 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     compared = world.compared in best and bool(chosen)
     if compared:
         parts.append(_effort_table(world, best, names, chosen[-1]))
-    rows = tuple(
-        (name, variant, chosen_values(found[name].trial.overrides))
-        for name in names
-        for variant, found in best.items()
-        if name in found
-    )
-    tuned = Cells(title="Tuned values", header=("Algorithm", "Start", "Chosen"), rows=rows, words=frozenset({0, 1, 2}))
-    parts.append(f"<details><summary>Tuned values</summary>\n\n{tuned.markdown()}\n\n</details>")
+    tuned = [((name, variant), found[name]) for name in names for variant, found in best.items() if name in found]
+    parts.append(tuned_table(("Algorithm", "Start"), tuned))
     path = to_png(start_curves(world, best, names), folder / f"{world.name}-curves.png")
     parts.append(f"![{world.title}: accuracy by round]({path.name})")
     if world.bandwidths and compared and names:
@@ -121,12 +115,10 @@ def _effort_table(world: World, best: Starts, names: list[str], where: Stretch) 
 
 def _cost_of_first(speaker: Speaker, metric: str, begin: int, taken: Floats) -> Floats:
     """[S]: a cost of the first ``taken`` rounds [S] of a session; ∞ where these are, empty where none is recorded."""
-    try:
-        rounds, values = speaker.curve(metric)
-    except ValueError:
-        return np.empty(0)
-    inside = (rounds >= begin) & (rounds < begin + taken[:, None])
-    return np.where(np.isfinite(taken), (values * inside).sum(1), taken)
+    for rounds, values in recorded(speaker.results, speaker.trial, metric):
+        inside = (rounds >= begin) & (rounds < begin + taken[:, None])
+        return np.where(np.isfinite(taken), (values * inside).sum(1), taken)
+    return np.empty(0)
 
 
 def _mean_or_infinite(values: Floats) -> str:
@@ -141,16 +133,13 @@ def _mean_or_infinite(values: Floats) -> str:
 
 def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
     """Fig. 3: accuracy by round in percent, mean over seeds, a panel for each algorithm and a line for each start."""
-    lines = -(-len(names) // 2)
-    figure = new_figure(2.6 * lines + 0.3)
-    for panel, name in enumerate(names, start=1):
-        axes = figure.add_subplot(lines, 2, panel)
+    figure, panels = new_panels(len(names), 2, 2.6, 0.3)
+    for axes, name in zip(panels, names, strict=True):
         for place, (variant, found) in enumerate(best.items()):
             if name in found:
                 rounds, values = found[name].curve()
-                draw_mean(
-                    axes, rounds, 100 * values, place, variant, linewidth=2.0 if variant == world.compared else 1.3
-                )
+                width = 2.0 if variant == world.compared else 1.3
+                draw_mean(axes, rounds, 100 * values, place, variant, linewidth=width)
         mark_events(axes, next((found[name].results.events for found in best.values() if name in found), ()))
         finish_accuracy(axes, name)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
@@ -184,25 +173,19 @@ def svhn_round_cost(bandwidth: float) -> tuple[float, float]:
 
 
 def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequence[float]) -> Figure:
-    """Latency and energy until a target, by start, of these numbers of rounds; those that never reach it are left out.
-
-    Args:
-        title: of the figure.
-        rounds: that each start needs, its own extra rounds included.
-        bandwidths: MHz.
-    """
+    """Latency and energy until a target over the bandwidth in MHz, by start, of the rounds that each needs, its own
+    extra ones included; those that never reach it are left out."""
     each = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
-    figure = new_figure(3.4)
-    for panel, (heading, scale) in enumerate((("Latency (s)", 1.0), ("Energy (kJ)", 1e-3))):
-        axes = figure.add_subplot(1, 2, panel + 1)
+    figure, panels = new_panels(2, 2, 3.4)
+    headings = {"Latency (s)": each[:, 0], "Energy (kJ)": 1e-3 * each[:, 1]}
+    for axes, (heading, costs) in zip(panels, headings.items(), strict=True):
         for place, (start, needed) in enumerate(rounds.items()):
             if np.isfinite(needed):
                 look = {"marker": marker(place), "color": colour(place), "linestyle": dashes(place)}
-                axes.plot(bandwidths, scale * needed * each[:, panel], label=f"{start}, {needed:.3g} rounds", **look)
-        axes.set_xlabel("Bandwidth (MHz)")
+                axes.plot(bandwidths, needed * costs, label=f"{start}, {needed:.3g} rounds", **look)
         axes.set_title(heading, fontsize=11, loc="left")
         axes.set_ylim(bottom=0)
-        finish(axes)
+        finish(axes, xlabel="Bandwidth (MHz)")
     figure.axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure

@@ -7,7 +7,7 @@ import numpy as np
 
 from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.reporting.ranking import Floats
-from flstudy.reporting.tables import NOTHING, percent_sign
+from flstudy.reporting.tables import NOTHING, Cells, chosen_values, percent_sign
 from flstudy.reproduction.plan import MEASURES, PublishedValue
 from flstudy.study import StudyResults, Trial
 
@@ -52,6 +52,14 @@ def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str)
 def places_by(measured: Mapping[str, float]) -> dict[str, int]:
     """1 for the highest."""
     return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
+
+
+def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
+    """The hyper-parameters of each row's trial, folded; rows are named by what stands below the headings."""
+    cells = tuple((*named, chosen_values(speaker.trial.overrides)) for named, speaker in rows)
+    header = (*headings, "Chosen")
+    tuned = Cells(title="Tuned values", header=header, rows=cells, words=frozenset(range(len(header))))
+    return f"<details><summary>Tuned values</summary>\n\n{tuned.markdown()}\n\n</details>"
 
 
 def measure_heading(measure: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names
-from flstudy.reporting.citations import STATISTICS, TOOLS, bibtex, citations, cited, references
+from flstudy.reporting.sections.citations import STATISTICS, TOOLS, bibtex, citations, cited, references
 from flstudy.study import load_study
 
 

@@ -10,11 +10,12 @@ from flstudy.reporting.sections.cost import (
     algorithm_costs,
     budget_notes,
     cost_cells,
+    failed_trials,
+    failure_cells,
     format_amount,
     format_hours,
     trial_cost,
 )
-from flstudy.reporting.sections.failures import failed_trials, failure_cells
 from flstudy.study import load_study
 
 ROUNDS = {

@@ -134,12 +134,9 @@ def comparison_metric(studies: Sequence[Findings]) -> str:
     selected = studies[0].ranking.selection_metric
     counterpart = "test/" + selected.removeprefix("valid/")
     speakers = [(found.results, row.speaker) for found in studies for row in found.ranking.rows]
-    every = [  # a trial without records has no say
-        last_values(results, trial, counterpart)
-        for results, trial in speakers
-        if last_values(results, trial, counterpart) or last_values(results, trial, selected)
-    ]
-    return counterpart if selected.startswith("valid/") and any(every) and all(every) else selected
+    either = [[bool(last_values(*speaker, metric)) for metric in (counterpart, selected)] for speaker in speakers]
+    told = [tested for tested, validated in either if tested or validated]  # a trial without records has no say
+    return counterpart if selected.startswith("valid/") and any(told) and all(told) else selected
 
 
 def last_values(results: StudyResults, trial: Trial, metric: str) -> dict[int, float]:
@@ -157,12 +154,8 @@ def by_mean(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> list[
 
 
 def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple[Pair, ...]:
-    """All pairs of algorithms, the better mean first.
-
-    Args:
-        values: algorithm -> seed -> value; a seed counts for a pair where both have a finite value.
-        higher: whether higher is better.
-    """
+    """All pairs of algorithms, the better mean first. `values`: algorithm -> seed -> value; a seed counts for a pair
+    where both have a finite value."""
     names = by_mean(values, higher=higher)
     tests = [
         (first, second, *_paired(values[first], values[second]))

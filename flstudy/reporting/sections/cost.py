@@ -1,19 +1,22 @@
-"""What a study cost: trials, rounds, hours, traffic and energy by algorithm."""
+"""What a study cost: trials, rounds, hours, traffic and energy by algorithm; and what went wrong in it."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from flstudy.reporting.findings import TUNING_SPENDS, Findings
-from flstudy.reporting.section import Content, ReportSection
+from flstudy.reporting.ranking import failure_reason
+from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.tables import NOTHING, Cells
-from flstudy.study import StudyResults, Trial
-from flstudy.study.records import curve, read_records
+from flstudy.study import Status, StudyResults, Trial
+from flstudy.study.records import curve, metric_names, read_records
 
-TIMES, TRAFFIC = ("time/round_s", "time/evaluation_s"), ("traffic/down_bytes", "traffic/up_bytes")
+SUMMED = ("time/round_s", "time/evaluation_s", "traffic/down_bytes", "traffic/up_bytes")
+RESTARTED = "its worker was lost; it went on from its snapshot"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +33,7 @@ class AlgorithmCost:
     run_bits: float  # of one seed of its best trial
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialCost:
+class TrialCost(NamedTuple):
     """Of one trial; NaN where it is not recorded."""
 
     hours: float
@@ -46,16 +48,36 @@ class CostSection(ReportSection):
 
     def of_study(self, found: Findings) -> Content:
         costs = found.once(algorithm_costs)
+        note = "Hours of all trials added up, pruned and failed ones and confirmations included; several run at once."
         return Content(
             name="Cost",
             title="What did it cost?" if costs else "",
             tables=[cost_cells(costs)] if costs else [],
-            notes=[
-                "Hours of all trials added up, pruned and failed ones and confirmations included; several run at once."
-            ],
+            notes=[note],
             remarks=budget_notes(found),
             values={"cost": [dataclasses.asdict(one) for one in costs]},
         )
+
+
+class FailureSection(ReportSection):
+    """Trials that failed, and those that took more than one start."""
+
+    order = 100
+
+    def of_study(self, found: Findings) -> Content:
+        trials = failed_trials(found.results)
+        values = [
+            {
+                "trial": trial.number,
+                "algorithm": trial.algorithm,
+                "attempts": trial.attempts,
+                "error": failure_reason(trial) if trial.status is Status.FAILED else None,
+            }
+            for trial in trials
+        ]
+        title = "What went wrong?" if trials else ""
+        tables = present(failure_cells(trials))
+        return Content(name="Failures", title=title, tables=tables, values={"failures": values})
 
 
 def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
@@ -87,37 +109,31 @@ def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:
     hours = trial.metrics.get("time/total_s", math.nan) / 3600
     bits = trial.metrics.get("traffic/bits", math.nan)
     if math.isnan(hours) or math.isnan(bits):
-        sums = _sums_over_rounds(results, trial)
-        if math.isnan(bits):
-            bits = 8 * sum(sums[metric] for metric in TRAFFIC)
+        training, evaluation, down, up = _sums_over_rounds(results, trial)
+        bits = 8 * (down + up) if math.isnan(bits) else bits
         if math.isnan(hours) and trial.started is not None and trial.ended is not None and trial.attempts <= 1:
             hours = (trial.ended - trial.started) / 3600  # with what its start and its writing took
-        if math.isnan(hours):
-            training, evaluation = (sums[metric] for metric in TIMES)
+        elif math.isnan(hours):
             hours = (training + (0.0 if math.isnan(evaluation) else evaluation)) / 3600
-    return TrialCost(hours=hours, bits=bits, joules=trial.metrics.get("energy/joules", math.nan))
+    return TrialCost(hours, bits, trial.metrics.get("energy/joules", math.nan))
 
 
-def _sums_over_rounds(results: StudyResults, trial: Trial) -> dict[str, float]:
+def _sums_over_rounds(results: StudyResults, trial: Trial) -> list[float]:
     """Times and traffic added up, mean over seeds; NaN for one that was not recorded. The records are not kept: those
     of all trials of a large study are large."""
-    found = dict.fromkeys((*TIMES, *TRAFFIC), math.nan)
+    sums = dict.fromkeys(SUMMED, math.nan)
     try:
         table = read_records(results.folder.records(trial.number))
-    except (ValueError, OSError):
-        return found
-    for metric in found:
-        try:
-            found[metric] = float(curve(table, metric)[1].sum(1).mean())
-        except ValueError:
-            continue
-    return found
+        for metric in set(SUMMED) & set(metric_names(table)):
+            sums[metric] = float(curve(table, metric)[1].sum(1).mean())
+    except (ValueError, OSError):  # without records
+        pass
+    return list(sums.values())
 
 
 def _known_total(values: Sequence[float]) -> float:
     """The sum of what is known; NaN where nothing is."""
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) if known else math.nan
+    return sum([value for value in values if not math.isnan(value)] or [math.nan])
 
 
 def budget_notes(found: Findings) -> list[str]:
@@ -159,6 +175,23 @@ def budget_cells(costs: Sequence[AlgorithmCost]) -> Cells:
         "Hours": [format_hours(cost.hours) for cost in costs],
     }
     return Cells.from_columns("What each algorithm was given", columns)
+
+
+def failed_trials(results: StudyResults) -> list[Trial]:
+    """Trials that failed, and those that took more than one start."""
+    return [trial for trial in results.trials if trial.status is Status.FAILED or trial.attempts > 1]
+
+
+def failure_cells(trials: list[Trial]) -> Cells | None:
+    """Their reasons; None where nothing failed."""
+    columns = {
+        "Trial": [str(trial.number) for trial in trials],
+        "Algorithm": [trial.algorithm for trial in trials],
+        "Status": [str(trial.status) for trial in trials],
+        "Starts": [str(trial.attempts) for trial in trials],
+        "Reason": [failure_reason(trial) if trial.status is Status.FAILED else RESTARTED for trial in trials],
+    }
+    return Cells.from_columns("Trials that failed or had to start again", columns, (0, 1, 2, 4)) if trials else None
 
 
 def format_hours(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.ranking import Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
-from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_figure
+from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_panels
 from flstudy.reporting.tables import mean_and_spread
 from flstudy.study.results import WorldEvent
 
@@ -45,32 +46,21 @@ def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str =
     """Accuracy by round in percent, mean over seeds with a band of one standard deviation."""
     if not any(row.rounds.size for row in ranking.rows):
         return None
-    figure = new_figure(max(4.8, 0.27 * len(ranking.rows) + 0.9))  # so that the whole legend is on it
-    axes = figure.add_subplot()
-    between = "\n" if len(ranking.rows) <= ROOMY else "  "
+    figure, (axes,) = new_panels(1, 1, max(4.8, 0.27 * len(ranking.rows) + 0.9))  # so that the whole legend is on it
+    between, size = ("\n", 11) if len(ranking.rows) <= ROOMY else ("  ", 9)
     for place, row in enumerate(ranking.rows):
         if row.rounds.size:
             label = f"{row.algorithm}{between}{mean_and_spread(row.final, 100)} %"
             draw_mean(axes, row.rounds, 100 * row.accuracy, place, label, band=True, linewidth=1.9, zorder=3)
     replicas = max(row.accuracy.shape[0] for row in ranking.rows)
-    legend_beside(
-        axes,
-        **as_lines_end(axes),
-        title="Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed"),
-        fontsize=11 if between == "\n" else 9,
-        title_fontsize=10,
-        alignment="left",
-        handlelength=2.8,
-        labelspacing=0.9,
-        borderaxespad=0.0,
-    )
+    heading = "Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed")
+    look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
+    legend_beside(axes, **as_lines_end(axes), **look, title=heading, title_fontsize=10, fontsize=size)
     axes.margins(x=0.01)
     mark_events(axes, events)
     label_rows = _label_events(axes, events)
-    axes.set_xlabel("Round", fontsize=12)
-    axes.set_ylabel(f"{ranking.kind.capitalize()} accuracy, mean over devices (%)", fontsize=12)
     axes.set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
-    finish(axes, 11)
+    finish(axes, 11, 12, xlabel="Round", ylabel=f"{ranking.kind.capitalize()} accuracy, mean over devices (%)")
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -2.0), min(high, 102.0))
     return figure
@@ -90,15 +80,6 @@ def _label_events(axes: Axes, events: Sequence[WorldEvent]) -> int:
         middle = min(max(at, half), max(1 - half, half))  # not over the edge of the axes
         row = next((i for i, end in enumerate(ends) if end < middle - half), len(ends))
         ends[row : row + 1] = [middle + half]
-        axes.annotate(
-            text,
-            (middle, 1.0),
-            xycoords="axes fraction",
-            xytext=(0, 4 + LINE * row),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=10,
-            color=GREY,
-        )
+        look: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": GREY}
+        axes.annotate(text, (middle, 1.0), (0, 4 + LINE * row), ha="center", va="bottom", fontsize=10, **look)
     return len(ends)

@@ -127,9 +127,8 @@ def _front_panel(axes: Axes, front: Front, one: int, other: int, places: dict[st
         # Whoever asks for so much of the one gets so much of the other.
         where: Literal["pre", "post"] = "pre" if front.objectives[other].higher else "post"
         axes.step(line[:, other], line[:, one], where=where, color=GREY, linewidth=1.0, zorder=2)
-    for axis, index in ((axes.xaxis, other), (axes.yaxis, one)):
-        better = "more" if front.objectives[index].higher else "less"
-        axis.set_label_text(f"{units[index][1]}, {better} is better", fontsize=11)
     if (values[:, other] > 0).all() and values[:, other].max() > 30 * values[:, other].min():
         axes.set_xscale("log")
-    finish(axes)
+    better = ["more" if objective.higher else "less" for objective in front.objectives]
+    labels = [f"{label}, {word} is better" for (_, label), word in zip(units, better, strict=True)]
+    finish(axes, size=11, xlabel=labels[other], ylabel=labels[one])

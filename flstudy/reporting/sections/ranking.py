@@ -1,7 +1,5 @@
 """The algorithms by their best trials, and what drifts and sessions did to them."""
 
-import dataclasses
-
 import numpy as np
 
 from flstudy.metrics.sessions import initial_accuracy
@@ -32,7 +30,7 @@ class RankingSection(ReportSection):
     def of_study(self, found: Findings) -> Content:
         results, ranking = found.results, found.ranking
         notes = footnotes(ranking, len(results.seeds))
-        values = {"ranking": [row_values(row) for row in ranking.rows], "notes": list(ranking.notes)}
+        values = {"ranking": [_row_values(row) for row in ranking.rows], "notes": list(ranking.notes)}
         if not ranking.rows:
             none = f"No trial of study {results.name} has done all its {results.rounds} rounds: no table yet."
             title = "There is nothing to rank yet."
@@ -52,14 +50,14 @@ class RankingSection(ReportSection):
         )
 
 
-def row_values(row: RankedTrial) -> dict[str, object]:
+def _row_values(row: RankedTrial) -> dict[str, object]:
     return {
         "algorithm": row.algorithm,
         "trial": row.trial.number,
         "overrides": row.trial.overrides,
-        "selected_on": row.best.value,
+        "selected_on": row.value,
         "confirmation": None if row.confirmation is None else row.confirmation.number,
-        "new_seeds": row.best.fresh,
+        "new_seeds": row.fresh,
         "gap": row.gap,
         "final": row.final,
         "epsilon": row.epsilon,
@@ -76,10 +74,10 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
         "#": [str(place) for place in range(1, len(rows) + 1)],
         "Algorithm": [row.algorithm for row in rows],
         "Trial": [str(row.trial.number) for row in rows],
-        f"Chosen\non{unit}": [format_value(row.best.value, metric) for row in rows],  # the footnote names the metric
+        f"Chosen\non{unit}": [format_value(row.value, metric) for row in rows],  # the footnote names the metric
     }
     if ranking.confirmed:
-        columns[f"New\nseeds{unit}"] = [format_value(row.best.fresh, metric) for row in rows]
+        columns[f"New\nseeds{unit}"] = [format_value(row.fresh, metric) for row in rows]
         columns["Gap"] = [format_difference(row.gap, metric) for row in rows]
     if any(row.drifts for row in rows):
         columns["Before\ndrift %"] = [mean_and_spread(row.before, 100) for row in rows]
@@ -88,12 +86,10 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
     if any(np.isfinite(row.epsilon) for row in rows):
         columns["ε"] = [format_value(row.epsilon, "privacy/epsilon") for row in rows]
     columns[f"Final\n{ranking.kind} %"] = [mean_and_spread(row.final, 100) for row in rows]
-    title = f"Study {study}: best trial per algorithm, {ranking.kind} accuracy"
-    cells = Cells.from_columns(title, columns, (1, 2), "ranking")
     means = [finite_mean(row.final) for row in rows]
-    if not np.isfinite(means).any():
-        return cells
-    return dataclasses.replace(cells, best=frozenset({(int(np.nanargmax(means)), len(columns) - 1)}))
+    best = {(int(np.nanargmax(means)), len(columns) - 1)} if np.isfinite(means).any() else ()
+    title = f"Study {study}: best trial per algorithm, {ranking.kind} accuracy"
+    return Cells.from_columns(title, columns, (1, 2), "ranking", best=frozenset(best))
 
 
 def drift_cells(ranking: Ranking) -> Cells | None:
@@ -117,18 +113,15 @@ def session_cells(ranking: Ranking) -> Cells | None:
     """Accuracy of the rounds with which sessions begin, where devices come and go; of many sessions the last ones."""
     if not ranking.sessions:
         return None
-    numbered = list(enumerate(ranking.sessions, start=2))
-    columns: dict[str, list[str]] = {"Algorithm": [row.algorithm for row in ranking.rows], "Mean": []}
-    columns |= {f"S{number}": [] for number, _ in numbered[-SESSIONS:]}
-    for row in ranking.rows:
-        found = {}
-        for number, (first, last) in numbered:
+    means = np.full((len(ranking.rows), len(ranking.sessions)), np.nan)
+    for place, row in enumerate(ranking.rows):
+        for session, (first, last) in enumerate(ranking.sessions):
             if ((row.rounds >= first) & (row.rounds <= last)).any():
-                accuracy = initial_accuracy(row.rounds, row.accuracy, first, last + 1, first=FIRST)
-                found[f"S{number}"] = float(accuracy.mean())
-        found["Mean"] = float(np.mean(list(found.values()))) if len(found) == len(numbered) else float("nan")
-        for name in list(columns)[1:]:
-            columns[name].append(format_value(found.get(name, float("nan")), ranking.accuracy_metric))
+                means[place, session] = initial_accuracy(row.rounds, row.accuracy, first, last + 1, first=FIRST).mean()
+    numbers = {"Mean": means.mean(1)} | {f"S{number}": own for number, own in enumerate(means.T, start=2)}
+    columns = {"Algorithm": [row.algorithm for row in ranking.rows]}
+    for name in ("Mean", *list(numbers)[1:][-SESSIONS:]):
+        columns[name] = [format_value(value, ranking.accuracy_metric) for value in numbers[name]]
     return Cells.from_columns(f"Sessions: accuracy % of their first {FIRST} rounds", columns, label="sessions")
 
 

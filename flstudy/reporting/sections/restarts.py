@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats
-from flstudy.reporting.section import Content, Picture, ReportSection, pictures
+from flstudy.reporting.ranking import Floats, recorded
+from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import COLOURS, GREY, colour, draw_mean, finish, legend_beside, mark_events, new_figure
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
@@ -22,6 +22,7 @@ from flstudy.study.results import WorldEvent
 COUNTED = [
     f"detector/{name}" for name in ("detections", "false_alarms", "delay", "restarts_detection", "restarts_block")
 ]
+LOGGED = [f"controller/{name}" for name in ("loss", "best", "instance_order", "block_order")] + ["detector/restarted"]
 BLOCK, DETECTION = 1, 2  # why rounds begin a block, as in ``detector/restarted``
 MARKS = {BLOCK: ("after a whole block", GREY, 0.8), DETECTION: ("after a detection", COLOURS[1], 1.6)}
 
@@ -65,18 +66,13 @@ class RestartSection(ReportSection):
             return None
         columns = {"Algorithm": [row.name for row in rows]}
         for name in COUNTED:
-            columns[METRICS[name].title] = [_count(row.trial.metrics.get(name)) for row in rows]
-        drawn: list[Picture] = pictures(
-            (loss_figure(rows), "Loss by round with the drifts; below, of the first seed, with its restarts by cause."),
-            *(
-                (
-                    reachable_figure(row.results, row.trial, title=row.name),
-                    f"{row.name}: U restarts with every block; the lines below are the block's instances, thick where "
-                    "they run.",
-                )
-                for row in rows
-            ),
-        )
+            counts = [row.trial.metrics.get(name, math.nan) for row in rows]
+            columns[METRICS[name].title] = [f"{one:.1f}" if math.isfinite(one) else NOTHING for one in counts]
+        caption = "Loss by round with the drifts; below, of the first seed, with its restarts by cause."
+        drawn = pictures((loss_figure(rows), caption))
+        for row in rows:
+            caption = "U restarts with every block; the lines below are the block's instances, thick where they run."
+            drawn += pictures((reachable_figure(*row[1:], title=row.name), f"{row.name}: {caption}"))
         return Content(
             name="Restarts",
             title="When did the controller begin anew, and why?",
@@ -87,30 +83,15 @@ class RestartSection(ReportSection):
         )
 
 
-def _count(value: float | None) -> str:
-    """A mean count; nothing where it is not known."""
-    return f"{value:.1f}" if value is not None and math.isfinite(value) else NOTHING
-
-
 def controller_log(results: StudyResults, trial: Trial, replica: int = 0) -> ControllerLog | None:
     """None for a trial without such a controller, or without records."""
-    names = ["controller/loss", "controller/best", "controller/instance_order", "controller/block_order"]
-    try:
-        curves = [results.curve(trial, name) for name in [*names, "detector/restarted"]]
-    except (ValueError, OSError):
-        return None
-    return ControllerLog(curves[0][0], *(values[replica] for _, values in curves))
+    curves = recorded(results, trial, *LOGGED)
+    return ControllerLog(curves[0][0], *(values[replica] for _, values in curves)) if curves else None
 
 
 def spans(seed: int, rate: Mapping[str, Any], run: ControllerLog) -> list[Span]:
-    """The instances that were scheduled and that began before their block ended. Schedules are functions of the seed
-    and the block's number, so that they need not be recorded.
-
-    Args:
-        seed: of the replica.
-        rate: c1 and c2 of its ρ.
-        run: its records.
-    """
+    """The instances of a replica that were scheduled and that began before their block ended. Schedules are functions
+    of the seed, the block's number and ρ (`rate` may have its c1 and c2), so that they need not be recorded."""
     from flstudy.controllers import BlockSchedule, Rate  # torch, which a report of another study need not wait for
 
     rho = Rate(**{key: float(rate[key]) for key in ("c1", "c2") if key in rate})
@@ -138,9 +119,8 @@ def draw_spans(axes: Axes, found: Sequence[Span], rounds: Sequence[int], active:
             axes.hlines([span.order] * len(own), np.array(own) - 0.5, np.array(own) + 0.5, color=hue, linewidth=4.0)
         axes.plot([span.first - 0.5] * 2, [span.order - 0.22, span.order + 0.22], color=hue, linewidth=0.8)
     orders = sorted({span.order for span in found})
-    axes.set_yticks(orders, [str(order) for order in orders])
-    axes.set_ylabel("Order")
-    finish(axes)
+    axes.set_yticks(orders, map(str, orders))
+    finish(axes, ylabel="Order")
 
 
 def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Figure | None:
@@ -156,10 +136,9 @@ def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Fi
     above.plot(run.rounds, run.loss, color=COLOURS[0], linewidth=1.0, label="F, loss of the round")
     above.plot(run.rounds, run.best, color=COLOURS[4], linewidth=1.6, label="U, said to be reachable")
     _mark_restarts(above, results.events, run)
-    above.set_ylabel("Loss, in [0, 1]")
     above.set_title(title, fontsize=11, loc="left")
     legend_beside(above, fontsize=8)
-    finish(above)
+    finish(above, ylabel="Loss, in [0, 1]")
     seed = results.seeds_of(trial)[0]
     draw_spans(below, spans(seed, {**controller, **own}, run), run.rounds.tolist(), run.order.tolist())
     below.set_xlabel(f"Round (seed {seed})")
@@ -179,18 +158,8 @@ def _mark_restarts(axes: Axes, events: Sequence[WorldEvent], run: ControllerLog)
 
 def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure | None:
     """Fig. 3: the loss of every trial by round, mean over seeds; below it, for each whose controller restarts, the loss
-    of the first seed with its restarts. None where no trial has the metric.
-
-    Args:
-        rows: a line each.
-        metric: that is drawn above.
-    """
-    curves = {}
-    for name, results, trial in rows:
-        try:
-            curves[name] = results.curve(trial, metric)
-        except (ValueError, OSError):
-            continue
+    of the first seed with its restarts. None where no trial has the metric."""
+    curves = {name: found[0] for name, results, trial in rows if (found := recorded(results, trial, metric))}
     if not curves:
         return None
     logs = [(row, log) for row in rows if (log := controller_log(row.results, row.trial)) is not None]
@@ -199,15 +168,13 @@ def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure |
     for place, (name, (rounds, values)) in enumerate(curves.items()):
         draw_mean(panels[0], rounds, values, place, name)
     mark_events(panels[0], [event for event in rows[0].results.events if not event.session], label="drift")
-    panels[0].set_ylabel("Test loss" if metric == "test/loss" else metric)
+    finish(panels[0], ylabel="Test loss" if metric == "test/loss" else metric)
     for axes, (row, log) in zip(panels[1:], logs, strict=True):
         axes.plot(log.rounds, log.loss, color=COLOURS[0], linewidth=0.9, label="F, loss of the round")
         _mark_restarts(axes, row.results.events, log)
         axes.set_title(f"{row.name}, first seed", fontsize=10, loc="left")
-        axes.set_ylabel("Loss, in [0, 1]")
+        finish(axes, ylabel="Loss, in [0, 1]")
     for axes in panels[:2]:
         legend_beside(axes, fontsize=8)
-    for axes in panels:
-        finish(axes)
     panels[-1].set_xlabel("Round")
     return figure

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.section import Content, ReportSection, pictures
-from flstudy.reporting.style import GREY, colour, dashes, finish, legend_beside, marker, new_figure, scale_of
+from flstudy.reporting.style import GREY, colour, dashes, finish, legend_beside, marker, new_panels, scale_of
 from flstudy.study import Domain, Space, StudyResults, Trial
 from flstudy.study.best import ranked
 
@@ -86,8 +86,7 @@ def history_figure(found: Findings) -> Figure | None:
     results = found.results
     scale, label = scale_of(results.selection_metric)
     running_best = np.maximum.accumulate if results.objective.higher else np.minimum.accumulate
-    figure = new_figure(4.2)
-    axes = figure.add_subplot()
+    figure, (axes,) = new_panels(1, 1, 4.2)
     for algorithm, place in found.places.items():
         own = [trial for trial in results.searched if trial.algorithm == algorithm]
         points = [(at, scale * results.value_of(trial)) for at, trial in enumerate(own, 1) if results.eligible(trial)]
@@ -96,23 +95,14 @@ def history_figure(found: Findings) -> Figure | None:
         at, values = np.array(points).T
         best = running_best(values)
         look: dict[str, Any] = {"color": colour(place), "zorder": 3}
-        axes.step(
-            [*at, len(own)],
-            [*best, best[-1]],
-            where="post",
-            linestyle=dashes(place),
-            linewidth=1.9,
-            label=algorithm,
-            **look,
-        )
+        steps = ([*at, len(own)], [*best, best[-1]])
+        axes.step(*steps, where="post", linestyle=dashes(place), linewidth=1.9, label=algorithm, **look)
         axes.plot(at, values, linestyle="none", marker=marker(place), markersize=4, alpha=0.55, **look)
     if not axes.lines:
         return None
-    axes.set_xlabel("Trials of the algorithm", fontsize=12)
-    axes.set_ylabel(label, fontsize=12)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_beside(axes, title="Best so far")
-    finish(axes, 11)
+    finish(axes, 11, 12, xlabel="Trials of the algorithm", ylabel=label)
     return figure
 
 
@@ -125,38 +115,26 @@ def slice_figure(found: Findings) -> Figure | None:
     if not keys:
         return None
     scale, label = scale_of(results.selection_metric)
-    columns = min(COLUMNS, len(keys))
-    rows = math.ceil(len(keys) / columns)
-    figure = new_figure(2.7 * rows + 0.5)
-    panels = iter(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    figure, panels = new_panels(len(keys), min(COLUMNS, len(keys)), 2.7, 0.5, sharey=True)
     drawn: dict[str, Artist] = {}
-    for key in keys:
-        axes, domain = next(panels), known[key]
+    for axes, key in zip(panels, keys, strict=True):
+        domain = known[key]
         having = [name for name in found.places if any(t.algorithm == name and key in t.overrides for t in trials)]
         for index, algorithm in enumerate(having):
             own = [trial for trial in trials if trial.algorithm == algorithm and key in trial.overrides]
             shift, place = APART * ((index + 0.5) / len(having) - 0.5), found.places[algorithm]
-            drawn[algorithm] = axes.scatter(
-                [_on_axis(domain, trial.overrides[key], shift) for trial in own],
-                [scale * results.value_of(trial) for trial in own],
-                color=colour(place),
-                marker=marker(place),
-                s=22,
-                alpha=0.75,
-                linewidths=0,
-                zorder=3,
-            )
+            at = [_on_axis(domain, trial.overrides[key], shift) for trial in own]
+            values = [scale * results.value_of(trial) for trial in own]
+            look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "linewidths": 0, "zorder": 3}
+            drawn[algorithm] = axes.scatter(at, values, s=22, alpha=0.75, **look)
         if domain.kind == "choice":
-            axes.set_xticks(range(len(domain.options)), [str(option) for option in domain.options])
+            axes.set_xticks(range(len(domain.options)), map(str, domain.options))
             axes.set_xlim(-0.5, len(domain.options) - 0.5)
         elif is_log(domain):
             low, high = domain.extremes()
             axes.set_xscale("log")
             axes.set_xlim(low / 1.15, high * 1.15)
-        axes.set_xlabel(key.removeprefix("algorithm."), fontsize=11)
-        finish(axes)
-    for axes in panels:
-        axes.set_visible(False)
+        finish(axes, size=11, xlabel=key.removeprefix("algorithm."))
     figure.supylabel(label, fontsize=11)
     names = [name for name in found.places if name in drawn]
     handles = [drawn[name] for name in names]
@@ -183,17 +161,11 @@ def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
     low, high = float(values.min()), float(values.max())
     heights = (values - low) / ((high - low) or 1.0)
     goodness = heights if results.objective.higher else 1 - heights
-    figure = new_figure(3.8)
-    axes = figure.add_subplot()
+    figure, (axes,) = new_panels(1, 1, 3.8)
     for index, trial in reversed(list(enumerate(trials))):  # the best on top
-        axes.plot(
-            range(len(keys) + 1),
-            [*(place_in(known[key], trial.overrides[key]) for key in keys), heights[index]],
-            color=MAP(0.1 + 0.9 * goodness[index]),
-            linewidth=1.1 if index else 2.8,
-            alpha=0.75 if index else 1.0,
-            zorder=3,
-        )
+        places = [place_in(known[key], trial.overrides[key]) for key in keys]
+        look: dict[str, Any] = {"linewidth": 1.1, "alpha": 0.75} if index else {"linewidth": 2.8}
+        axes.plot([*places, heights[index]], color=MAP(0.1 + 0.9 * goodness[index]), zorder=3, **look)
     scale, label = scale_of(results.selection_metric)
     for column, key in enumerate(keys):
         _draw_axis(axes, column, _axis_ticks(known[key]))
@@ -211,17 +183,10 @@ def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
 
 def _draw_axis(axes: Axes, column: int, ticks: list[tuple[float, str]]) -> None:
     axes.axvline(column, color=GREY, linewidth=1.0, zorder=2)
+    look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9, "zorder": 4}
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7}
     for height, text in ticks:
-        axes.annotate(
-            text,
-            (column, height),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            zorder=4,
-            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
-        )
+        axes.annotate(text, (column, height), (4, 0), bbox=behind, **look)
 
 
 def _axis_ticks(domain: Domain) -> list[tuple[float, str]]:

@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import METRICS
 from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.sections.search import place_in, searched_domains, varied_keys
-from flstudy.reporting.style import colour, finish, new_figure, scale_of
+from flstudy.reporting.style import colour, finish, new_panels, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_value, percent_sign
 from flstudy.study import Domain, Status, StudyResults, Trial
 
@@ -205,11 +206,9 @@ def importance_figure(found: Findings) -> Figure | None:
     drawn = [one for one in found.once(sensitivities) if one.importances]
     if not drawn:
         return None
-    columns = min(COLUMNS, len(drawn))
-    rows = math.ceil(len(drawn) / columns)
-    figure = new_figure(rows * (1.1 + 0.28 * max(len(one.importances) for one in drawn)))
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
-    for axes, one in zip(panels, drawn, strict=False):
+    height = 1.1 + 0.28 * max(len(one.importances) for one in drawn)
+    figure, panels = new_panels(len(drawn), min(COLUMNS, len(drawn)), height, sharex=True)
+    for axes, one in zip(panels, drawn, strict=True):
         names = [key.removeprefix("algorithm.") for key in one.importances][::-1]
         shares = [100 * share for share in one.importances.values()][::-1]
         axes.barh(names, shares, color=colour(found.places[one.algorithm]), height=0.62)
@@ -220,8 +219,6 @@ def importance_figure(found: Findings) -> Figure | None:
         axes.set_xticks([0, 50, 100])
         finish(axes)
         axes.grid(visible=False, axis="y")
-    for axes in list(panels):  # the places that are left over
-        axes.set_visible(False)
     figure.supxlabel(f"Share of the importance ({METHOD}, %)", fontsize=11)
     return figure
 
@@ -239,12 +236,8 @@ def sweep_figure(found: Findings) -> Figure | None:
     higher = results.objective.higher if metric == results.objective.metric else METRICS[metric].better == "max"
     losses = _final_losses(results)
     of = Counter(trial.algorithm for trial in results.searched)
-    lines = -(-len(panels) // COLUMNS)
-    figure = new_figure(2.5 * lines + 0.2)
-    first = None
-    for place, (algorithm, curves) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(lines, COLUMNS, place, sharey=first)
-        first = first or axes
+    figure, each = new_panels(len(panels), COLUMNS, 2.5, 0.2, sharey=True)
+    for axes, (algorithm, curves) in zip(each, panels.items(), strict=True):
         ends = [-losses[trial] if losses else (values[-1] if higher else -values[-1]) for trial, _, values in curves]
         ranks = np.argsort(np.argsort(np.where(np.isnan(ends), -np.inf, ends)))  # 0 is the worst
         for (_, rounds, values), rank in sorted(zip(curves, ranks, strict=True), key=lambda pair: pair[1]):
@@ -253,8 +246,8 @@ def sweep_figure(found: Findings) -> Figure | None:
         some = len(curves) == MOST < of[algorithm]
         count = f"first {MOST} of {of[algorithm]} trials" if some else f"{len(curves)} trials"
         axes.set_title(f"{algorithm}, {count}", fontsize=10, loc="left")
-        axes.set_xlabel("Round")
-        finish(axes)
+        axes.tick_params(labelleft=True)
+        finish(axes, xlabel="Round")
     figure.supylabel(label, fontsize=11)
     return figure
 
@@ -264,12 +257,9 @@ def _sweeps(found: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarra
     panels: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for algorithm in found.places:
         for trial in [trial for trial in found.results.searched if trial.algorithm == algorithm][:MOST]:
-            try:
-                rounds, values = found.results.curve(trial, metric)
-            except (ValueError, OSError):  # not measured, or a trial that failed before its first round
-                continue
-            if rounds.size:
-                panels.setdefault(algorithm, []).append((trial.number, rounds, values.mean(0)))
+            for rounds, values in recorded(found.results, trial, metric):
+                if rounds.size:
+                    panels.setdefault(algorithm, []).append((trial.number, rounds, values.mean(0)))
     return panels if any(rounds.size > 1 for curves in panels.values() for _, rounds, _ in curves) else {}
 
 

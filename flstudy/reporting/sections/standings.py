@@ -20,7 +20,7 @@ from flstudy.reporting.sections.comparison import (
     verdicts,
 )
 from flstudy.reporting.sections.ranking import result_cells
-from flstudy.reporting.style import colour, finish, legend_beside, marker, new_figure, scale_of
+from flstudy.reporting.style import colour, finish, legend_beside, marker, new_panels, scale_of
 from flstudy.reporting.tables import Cells, format_value, percent_sign
 
 LEAST_STUDIES = 3
@@ -117,25 +117,18 @@ def compare_studies(studies: Sequence[Findings]) -> Standings:
             )
     metric, higher = comparison_metric(studies), first.objective.higher
     comparisons = tuple(compare_study(found, metric) for found in studies)
-    everywhere = [
-        name for name in comparisons[0].values if all(np.isfinite(comparison.mean(name)) for comparison in comparisons)
-    ]
+    everywhere = [name for name in comparisons[0].values if all(np.isfinite(one.mean(name)) for one in comparisons)]
     every = dict.fromkeys(name for comparison in comparisons for name in comparison.values)
-    notes = []
-    missing = [name for name in every if name not in everywhere]
+    notes, missing = [], [name for name in every if name not in everywhere]
     if missing:
         notes.append(f"Without a result in every study, and so without a rank: {', '.join(missing)}.")
     means = np.array([[comparison.mean(name) for name in everywhere] for comparison in comparisons])  # [studies, names]
-    ranks = stats.rankdata(-means if higher else means, axis=1) if everywhere else means
-    winners = stats.rankdata(-means if higher else means, axis=1, method="min") == 1 if everywhere else means
+    losses = -means if higher else means
+    ranks = stats.rankdata(losses, axis=1).mean(0)
+    wins = (losses == losses.min(1, keepdims=True, initial=np.inf)).sum(0)
     standings = [
-        Standing(
-            algorithm=name,
-            mean_rank=float(ranks[:, place].mean()),
-            wins=int(winners[:, place].sum()),
-            worlds=len(studies),
-        )
-        for place, name in enumerate(everywhere)
+        Standing(algorithm=name, mean_rank=float(rank), wins=int(won), worlds=len(studies))
+        for name, rank, won in zip(everywhere, ranks, wins, strict=True)
     ]
     friedman = None
     if len(studies) >= LEAST_STUDIES and len(everywhere) >= LEAST_ALGORITHMS:
@@ -200,7 +193,7 @@ def standing_cells(over: Standings) -> Cells | None:
         columns[study] = [format_value(one.mean(name), over.metric) for name in names]
     title = f"Mean rank over {len(over.names)} studies, and mean {over.metric}{percent_sign(over.metric)} in each"
     best = frozenset((names.index(leader), 3 + study) for study, leader in enumerate(leaders))
-    return dataclasses.replace(Cells.from_columns(title, columns, label="ranks"), best=best)
+    return Cells.from_columns(title, columns, label="ranks", best=best)
 
 
 def standings_figure(over: Standings) -> Figure | None:
@@ -210,23 +203,18 @@ def standings_figure(over: Standings) -> Figure | None:
     if not names:
         return None
     scale, label = scale_of(over.metric)
-    figure = new_figure(4.2)
-    axes = figure.add_subplot()
+    figure, (axes,) = new_panels(1, 1, 4.2)
     for place, name in enumerate(names):
         shift = 0.6 * ((place + 0.5) / len(names) - 0.5)
-        at, means, spreads = [], [], []
-        for study, comparison in enumerate(over.comparisons):
-            values = scale * np.array(list(comparison.values.get(name, {}).values()))
-            values = values[np.isfinite(values)]
-            if values.size:
-                at.append(study + shift)
-                means.append(float(values.mean()))
-                spreads.append(float(values.std(ddof=1)) if values.size > 1 else 0.0)
+        each = [scale * np.array(list(one.values.get(name, {}).values())) for one in over.comparisons]
+        known = {study + shift: own[np.isfinite(own)] for study, own in enumerate(each) if np.isfinite(own).any()}
+        means = [own.mean() for own in known.values()]
+        spreads = [own.std(ddof=1) if own.size > 1 else 0.0 for own in known.values()]
+        at = list(known)
         axes.errorbar(at, means, spreads, fmt=marker(place), color=colour(place), capsize=3, markersize=7, label=name)
     axes.set_xticks(range(len(over.names)), over.names)
     axes.set_xlim(-0.5, len(over.names) - 0.5)
-    axes.set_ylabel(label, fontsize=12)
     legend_beside(axes)
-    finish(axes, 11)
+    finish(axes, 11, 12, ylabel=label)
     axes.grid(visible=False, axis="x")
     return figure

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from flstudy.reporting.citations import class_name
 from flstudy.reporting.findings import Findings
 from flstudy.reporting.section import Content, ReportSection
+from flstudy.reporting.sections.citations import class_name
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
 from flstudy.reporting.sections.cost import algorithm_costs, budget_notes, format_hours
 from flstudy.reporting.tables import mean_and_spread, plural

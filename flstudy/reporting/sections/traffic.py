@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats
+from flstudy.reporting.ranking import Floats, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
-from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_figure, scale_of
+from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, mean_and_spread
 
 WAYS = ("traffic/down_bytes", "traffic/up_bytes")
@@ -83,12 +83,10 @@ def traffic_of(found: Findings) -> Traffic | None:
         metric = next((name for name in LOSSES if any(name in row.speaker.metrics for row in rows)), metric)
     measured: dict[str, tuple[Floats, Floats, Floats]] = {}
     for row in rows:
-        try:
-            rounds, values = results.curve(row.speaker, metric)
-            when, down = results.curve(row.speaker, WAYS[0])
-            _, up = results.curve(row.speaker, WAYS[1])
-        except (ValueError, OSError):  # not recorded
+        found_curves = recorded(results, row.speaker, metric, *WAYS)
+        if not found_curves:
             continue
+        (rounds, values), (when, down), (_, up) = found_curves
         if up.sum() > 0 and rounds.size:  # who sends nothing has no place on an axis of bits
             places = np.searchsorted(when, rounds, side="right") - 1
             measured[row.algorithm] = (np.cumsum(down + up, axis=1)[:, places], up, values)
@@ -131,15 +129,12 @@ def traffic_cells(traffic: Traffic) -> Cells | None:
 def traffic_figure(traffic: Traffic, places: dict[str, int]) -> Figure:
     """A line for the best trial of each algorithm, mean over seeds with a band of one standard deviation, by the bits
     sent down and up so far, in rounds of FedAvg; each ends where its rounds do."""
-    figure = new_figure(4.4)
-    axes = figure.add_subplot()
+    figure, (axes,) = new_panels(1, 1, 4.4)
     scale, label = scale_of(traffic.metric)
     for one in traffic.curves:
         place = places.get(one.algorithm, 0)
         draw_mean(axes, one.sent.mean(0), scale * one.values, place, one.algorithm, band=True, linewidth=1.9)
     axes.set_xlim(left=0.0)
-    axes.set_xlabel("Bits sent, down and up, in rounds of FedAvg", fontsize=12)
-    axes.set_ylabel(label, fontsize=12)
     axes.legend(**as_lines_end(axes), frameon=False, fontsize=10)
-    finish(axes)
+    finish(axes, size=12, xlabel="Bits sent, down and up, in rounds of FedAvg", ylabel=label)
     return figure
