@@ -6,21 +6,3 @@ from flstudy.controllers.instances import BlockSchedule, Instance, Rate, running
 from flstudy.controllers.masterfl import MasterFL
 from flstudy.controllers.restart import Restart
 from flstudy.controllers.schedule import Cosine, Polynomial, Schedule
-
-__all__ = [
-    "Average",
-    "BlockSchedule",
-    "Controller",
-    "Cosine",
-    "Detector",
-    "DynamicInitialModel",
-    "Instance",
-    "MasterFL",
-    "Moment",
-    "Polynomial",
-    "ProbeRounds",
-    "Rate",
-    "Restart",
-    "Schedule",
-    "running_instance",
-]

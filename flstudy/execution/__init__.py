@@ -5,26 +5,7 @@ from flstudy.execution.context import training_context
 from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.select import ExecutorName, make_executor
-from flstudy.execution.sequential import Sequential
+from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.survey import Scores, Survey
-from flstudy.execution.threads import Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.vectorized import Vectorized
-
-__all__ = [
-    "ClientBank",
-    "Compile",
-    "Executor",
-    "ExecutorName",
-    "Fit",
-    "PerJobTrainer",
-    "Programs",
-    "Scores",
-    "Sequential",
-    "Survey",
-    "Threads",
-    "TrainingContext",
-    "Vectorized",
-    "make_executor",
-    "training_context",
-]

@@ -33,8 +33,7 @@ class ClientBank:
         template = algorithm.client_init(x[0])
         if not leaves(template):
             return template
-        where = clients.to("cpu")
-        lines = torch.arange(len(where))[:, None].expand_as(where)
+        lines, where = places(clients)
         new = self.slot[lines, where] < 0
         if new.any():
             fresh = leaves(torch.vmap(algorithm.client_init)(x.detach().to("cpu")))
@@ -51,9 +50,7 @@ class ClientBank:
         """The same, but nobody's row is made: devices that were never there get what they would start with."""
         template = algorithm.client_init(x[0])
         fresh = leaves(torch.vmap(algorithm.client_init)(x))
-        where = clients.to("cpu")
-        lines = torch.arange(len(where))[:, None].expand_as(where)
-        slots = self.slot[lines, where]
+        slots = self.slot[places(clients)]
         found = []
         for number, leaf in enumerate(fresh):
             known = (slots >= 0).view(*slots.shape, *[1] * (leaf.dim() - 1)).to(x.device)
@@ -66,11 +63,8 @@ class ClientBank:
         """Write back the rows of devices clients [S, J]; no device may appear twice in one replica."""
         if not self.rows:
             return
-        where = clients.to("cpu")
-        slots = self.slot[torch.arange(len(where))[:, None], where]
-        assert torch.unique(slots).numel() == slots.numel(), (
-            "the same device twice in one round of a stateful algorithm"
-        )
+        slots = self.slot[places(clients)]
+        assert torch.unique(slots).numel() == slots.numel(), "a device twice in one round of a stateful algorithm"
         for stored, leaf in zip(self.rows, leaves(states), strict=True):
             stored[slots] = leaf.detach().to("cpu")
 
@@ -91,3 +85,9 @@ class ClientBank:
         self.slot = state["slot"].clone()
         self.rows = [stored.clone() for stored in state["rows"]]
         self.used = len(self.rows[0]) if self.rows else 0
+
+
+def places(clients: Tensor) -> tuple[Tensor, Tensor]:
+    """The replica and the number [S, J] of devices clients [S, J], on CPU."""
+    where = clients.to("cpu")
+    return torch.arange(len(where))[:, None].expand_as(where), where

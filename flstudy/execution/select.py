@@ -1,14 +1,27 @@
-"""Executors by the name that a config or a script gives."""
+"""The executor of a given name, or the one that a short measurement chooses."""
 
-from typing import Literal
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Literal
 
-from flstudy.execution.auto import Auto
-from flstudy.execution.executor import Executor, TrainingContext
+import torch
+
+from flstudy.algorithms import Algorithm, Job
+from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import Compile, Programs
-from flstudy.execution.sequential import Sequential
-from flstudy.execution.threads import Threads
+from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer
+from flstudy.execution.trees import take
 from flstudy.execution.vectorized import Vectorized
+from flstudy.population import Batches
+
+log = logging.getLogger(__name__)
+
+SHORT, LONG = 1, 3  # local steps of the measured fits: their difference leaves out what a fit costs but once
+MOST = 20.0  # compiling has never been seen to make steps this many times faster
+REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
 ExecutorName = Literal["vectorized", "threads", "sequential", "trainer", "auto"]
 
@@ -23,8 +36,122 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
         return Vectorized(context, Programs(context, compile), max_lanes)
     if name == "auto":
         return Auto(context, compile, max_lanes)
-    others: dict[str, type[Threads | Sequential | PerJobTrainer]]
+    others: dict[str, type[Threads | Sequential]]
     others = {"threads": Threads, "sequential": Sequential, "trainer": PerJobTrainer}
     if name not in others:
         raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, auto, got {name!r}")
     return others[name](context)
+
+
+class Auto(Executor):
+    """Measures a few local steps in the first round and goes on with the executor that needs the least time for the
+    rounds ahead: vectorized (compiled or not), threads or sequential.
+
+    A mapped step of A lanes takes o + A c: an overhead, which compiling removes, and arithmetic, which it does not.
+    Both follow from steps of one lane and of all. The choice and the seconds that each would take for a round are in
+    ``choices``, hence in checkpoints.
+
+    Args:
+        context: task and examples.
+        compile: as for the vectorized executor; ``auto`` includes compiling in the choice.
+        max_lanes: most lanes that train at once.
+    """
+
+    def __init__(self, context: TrainingContext, compile: Compile = "auto", max_lanes: int | None = None) -> None:
+        self.compile = compile
+        self.vectorized = Vectorized(context, Programs(context, compile), max_lanes)
+        self.executors: dict[str, Executor] = {"vectorized": self.vectorized, "sequential": Sequential(context)}
+        try:
+            threads = Threads(context)
+        except ValueError:  # a task with dropout
+            threads = None
+        if threads is not None and threads.workers > 1 and not context.store.x.is_cuda:
+            self.executors["threads"] = threads
+        self.chosen: str | None = None
+        self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
+        self._first = "vectorized"
+
+    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
+        if self.chosen is None and not self.seconds:
+            with torch.random.fork_rng(devices=[]):  # dropout masks are those of a run that measures nothing
+                self._measure(algorithm, servers, clients, jobs, batches)
+            eager = {name: self.seconds.get(name, self.seconds.get("compiled", 0.0)) for name in self.executors}
+            self._first = min(eager, key=eager.__getitem__)
+        return self.executors[self.chosen or self._first].fit(algorithm, servers, clients, jobs, batches)
+
+    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
+        """Choose for good."""
+        if self.chosen is not None or not self.seconds:
+            return
+        rounds = min(rounds_left, 1e6)  # without an end, the fastest
+        ahead = {name: rounds * took for name, took in self.seconds.items()}
+        if "compiled" in ahead:
+            ahead["compiled"] += self.vectorized.cost_s()
+        best = min(ahead, key=ahead.__getitem__)
+        self.chosen = "vectorized" if best == "compiled" else best
+        if self.vectorized.programs.undecided:
+            self.vectorized.programs.decide(best == "compiled")
+        ranked = sorted(self.seconds.items(), key=lambda item: item[1])
+        told = ", ".join(f"{name} {1000 * took:.3g}" for name, took in ranked)
+        log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
+
+    def choices(self) -> dict[str, Any]:
+        """What was chosen, and the measurement behind it."""
+        return {"executor": self.chosen, "seconds": dict(self.seconds), **self.vectorized.choices()}
+
+    def choose(self, choices: dict[str, Any]) -> None:
+        """As the checkpoint's run did."""
+        self.chosen, self.seconds = choices["executor"], dict(choices["seconds"])
+        self.vectorized.choose(choices)
+
+    def _measure(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> None:
+        replicas, count = jobs.client.shape
+        width = self.vectorized.chunk(replicas * count)
+        wide = min(count, width)
+        total = int(batches.steps.sum())  # of all jobs
+        longest = math.ceil(int(batches.steps.max()) * replicas * count / width)  # of the longest job, over all chunks
+
+        def step_s(executor: Executor, jobs_used: int) -> float:
+            """Seconds of one more step of so many jobs."""
+
+            def short(steps: int) -> Callable[[], Any]:
+                some = slice(0, 1), slice(0, jobs_used)
+                part: Batches = take(batches, some)
+                rows, never = part.rows[:, :, :steps], torch.zeros_like(part.epoch[:, :, :steps])
+                part = part._replace(rows=rows, steps=part.steps.clamp(max=steps), epoch=never)
+                arguments = take(servers, slice(0, 1)), take(clients, some), take(jobs, some), part
+                return lambda: executor.fit(algorithm, *arguments)
+
+            once = timed(short(SHORT))
+            return max(timed(short(LONG)) - once, 1e-9) / (LONG - SHORT)
+
+        eager = self.vectorized
+        if not self.vectorized.programs.undecided and self.vectorized.programs.compiled:
+            eager = Vectorized(TrainingContext(eager.task_function, eager.store))  # measure what compiling removes
+        one, all_ = step_s(eager, 1), step_s(eager, wide)
+        arithmetic = max(all_ - one, 0.0) / max(wide - 1, 1)
+        overhead = max(one - arithmetic, 0.0)
+        vectorized = overhead * longest + arithmetic * total
+        if self.compile is not True:
+            self.seconds["vectorized"] = vectorized
+        if self.compile is not False:
+            self.seconds["compiled"] = max(arithmetic * total, vectorized / MOST)
+        self.seconds["sequential"] = step_s(self.executors["sequential"], 1) * total
+        if "threads" in self.executors:
+            used = min(count, self.executors["threads"].workers)  # type: ignore[attr-defined]
+            self.seconds["threads"] = step_s(self.executors["threads"], used) * total / used
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of a few calls; the first one does not count."""
+    call()
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        if seconds[-1] > ENOUGH_S:
+            break
+    return min(seconds)

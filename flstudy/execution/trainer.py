@@ -12,18 +12,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
-from flstudy.execution.executor import Executor, Fit, TrainingContext, one_by_one, validation_loss
+from flstudy.execution.executor import Fit, validation_loss
+from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 from flstudy.tasks import TaskFunction
 
 
-class PerJobTrainer(Executor):
+class PerJobTrainer(Sequential):
     """Each local fit is Lightning's: its loop, its automatic optimisation, the task's ``training_step`` (for a method
     with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. Costs tens of
     milliseconds per job."""
-
-    def __init__(self, context: TrainingContext) -> None:
-        self.task_function, self.store = context
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -31,7 +29,7 @@ class PerJobTrainer(Executor):
         for logger in loggers:
             logger.setLevel(logging.ERROR)  # one "GPU available" banner per job would drown everything else
         try:
-            return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
+            return super().fit(algorithm, servers, clients, jobs, batches)
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
@@ -83,10 +81,6 @@ class PerJobTrainer(Executor):
         losses = torch.stack(optimizer.losses)
         return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean()
 
-    def batch(self, rows: Tensor, concept: Tensor) -> Batch:
-        """The real examples at these rows."""
-        return Batch(*self.store.gather(rows[rows >= 0], concept))
-
 
 class LocalSteps(torch.optim.Optimizer):
     """An algorithm's ``local_step`` as an optimizer: the closure (Lightning's: training_step and backward) is the
@@ -103,13 +97,8 @@ class LocalSteps(torch.optim.Optimizer):
     ) -> None:
         self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
         super().__init__(self.parameters.values(), {})
-        self.layout, self.algorithm, self.local, self.msg, self.client = (
-            task_function.layout,
-            algorithm,
-            local,
-            msg,
-            client,
-        )
+        self.layout, self.algorithm, self.local = task_function.layout, algorithm, local
+        self.msg, self.client = msg, client
         self.losses: list[Tensor] = []
         self.batch: Batch | None = None  # of the step; the closure has it by itself
 

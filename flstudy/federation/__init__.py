@@ -2,5 +2,3 @@
 
 from flstudy.federation.coordinator import Coordinator, RoundClock
 from flstudy.federation.round_metrics import Record
-
-__all__ = ["Coordinator", "Record", "RoundClock"]

@@ -3,16 +3,3 @@
 from flstudy.privacy.accountant import Accountant, Sample
 from flstudy.privacy.mechanism import Clipped, clipped, draws, moved, noisy_mean, split
 from flstudy.privacy.privacy import AdaptiveClip, Privacy
-
-__all__ = [
-    "Accountant",
-    "AdaptiveClip",
-    "Clipped",
-    "Privacy",
-    "Sample",
-    "clipped",
-    "draws",
-    "moved",
-    "noisy_mean",
-    "split",
-]

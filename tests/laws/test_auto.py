@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
-from flstudy.execution import auto, programs, vectorized
+from flstudy.execution import programs, select, vectorized
 from flstudy.tasks import Cnn
 
 from ..worlds import CLASSES, difference, drifting, examples, measured, run, state, world
@@ -95,7 +95,7 @@ def test_auto_takes_the_fastest_and_computes_the_same(fastest, monkeypatch):
     def seconds(self, *_):
         self.seconds = {name: 1.0 + (name != fastest) for name in (*self.executors, "compiled")}
 
-    monkeypatch.setattr(auto.Auto, "_measure", seconds)
+    monkeypatch.setattr(select.Auto, "_measure", seconds)
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     chosen = run(Scaffold(lr=0.1), population=drifting(), executor="auto", **TWICE)
     if fastest not in chosen.executor.executors:
@@ -125,9 +125,9 @@ def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(monkeypatch):
     def seconds(self, *_):
         self.seconds = {"vectorized": 1.0, "compiled": 0.25, "sequential": 2.0, "threads": 2.0}
 
-    monkeypatch.setattr(auto.Auto, "_measure", seconds)
+    monkeypatch.setattr(select.Auto, "_measure", seconds)
     monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 3.0)
-    monkeypatch.setattr(auto.Programs, "decide", lambda self, compile: decided.append(compile))
+    monkeypatch.setattr(select.Programs, "decide", lambda self, compile: decided.append(compile))
     for rounds, expected in ((3, False), (8, True)):
         decided: list[bool] = []
         run(FedAvg(lr=0.1), rounds, executor="auto")
@@ -139,7 +139,7 @@ def test_a_resumed_run_keeps_what_auto_chose(tmp_path, monkeypatch):
 
     saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
     whole = run(Scaffold(lr=0.1), 3, executor="auto", callbacks=[saving], fit={"enable_checkpointing": True})
-    monkeypatch.setattr(auto.Auto, "_measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(select.Auto, "_measure", lambda *_: pytest.fail("measured again"))
     half = run(Scaffold(lr=0.1), 3, executor="auto", ckpt_path=str(tmp_path / "epoch=0.ckpt"))
     assert half.executor.choices() == whole.executor.choices()
     assert torch.equal(whole.server.x, half.server.x)

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from flstudy.algorithms import Flash, Scaffold
-from flstudy.execution import select
-from flstudy.execution.threads import Threads
+from flstudy.execution import Threads, select
 from flstudy.execution.trees import leaves
 from flstudy.tasks import Cnn, Mlp
 
