@@ -156,7 +156,8 @@ class MasterFL(Detector):
 
     def before_round(self, state: Master, server: Any, moment: Moment) -> tuple[Master, Any, Event | None]:
         """The server of the instance that runs (Alg. 2)."""
-        state, event = self.next_block(state, server, moment) if state.coming >= 0 else (self.goes_on(state), None)
+        still = state._replace(restarted=torch.zeros_like(state.restarted))
+        state, event = self.next_block(state, server, moment) if state.coming >= 0 else (still, None)
         offset = moment.number - int(state.began)
         live = self.present(state, moment).covering(offset)
         fresh = torch.zeros_like(state.own, dtype=torch.bool)
@@ -168,11 +169,11 @@ class MasterFL(Detector):
         )
         chosen, active = running_instance(live, offset), int(state.active)
         if chosen.order != active and active >= 0:
-            state = state._replace(
-                paused=pytree.tree_map(
-                    lambda kept, now: torch.cat([kept[:active], now[None], kept[active + 1 :]]), state.paused, server
-                )
-            )
+
+            def paused(kept: Tensor, now: Tensor) -> Tensor:
+                return torch.cat([kept[:active], now[None], kept[active + 1 :]])
+
+            state = state._replace(paused=pytree.tree_map(paused, state.paused, server))
         if state.ran[chosen.order] == 0:
             server = self.first_server(state, chosen.order, chosen.first, moment)
         elif chosen.order != active:
@@ -182,10 +183,6 @@ class MasterFL(Detector):
     def present(self, state: Master, moment: Moment) -> BlockSchedule:
         """The schedule of the block that the round belongs to."""
         return BlockSchedule(moment.seed, int(state.block), int(state.order), self.rho)
-
-    def goes_on(self, state: Master) -> Master:
-        """The block of the last round is still the present one."""
-        return state._replace(restarted=torch.zeros_like(state.restarted))
 
     def next_block(self, state: Master, server: Any, moment: Moment) -> tuple[Master, Event | None]:
         """Forget what the last block's instances learnt, but for where the next ones begin."""

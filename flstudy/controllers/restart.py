@@ -1,17 +1,11 @@
 """Starting anew at given rounds."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from flstudy.controllers.controller import Controller, Moment
 from flstudy.hyper import hyper
 from flstudy.population import Event
-
-
-class Start(NamedTuple):
-    """A server's first state."""
-
-    server: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +24,12 @@ class Restart(Controller):
         if not self.rounds:
             raise ValueError("Restart: rounds must be one or more numbers, got none")
 
-    def init(self, server: Any) -> Start:
-        """Remembers the first state."""
-        return Start(server)
+    def init(self, server: Any) -> Any:
+        """The server's first state."""
+        return server
 
-    def before_round(self, state: Start, server: Any, moment: Moment) -> tuple[Start, Any, Event | None]:
+    def before_round(self, state: Any, server: Any, moment: Moment) -> tuple[Any, Any, Event | None]:
         """Restarts where asked."""
         if moment.number not in self.rounds:
             return state, server, None
-        fresh = state.server._replace(x=server.x) if self.keep_model else state.server
-        return state, fresh, Event(moment.number, "restart")
+        return state, state._replace(x=server.x) if self.keep_model else state, Event(moment.number, "restart")

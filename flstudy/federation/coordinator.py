@@ -93,11 +93,8 @@ class Coordinator(L.LightningModule):
         self.__dict__["task"] = task
         self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
-        self.controllers, self.schedule, self.round_metrics = (
-            tuple(controllers),
-            schedule,
-            RoundMetrics(wireless, regret),
-        )
+        self.controllers, self.schedule = tuple(controllers), schedule
+        self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
         self.task_function = TaskFunction(task)
@@ -147,11 +144,10 @@ class Coordinator(L.LightningModule):
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
         self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
-        x = initial_models(self.task, self.task_function.layout, self.seeds, self.initial, self.algorithm.starts)
-        x = x.to(self.device, dtype)
-        self.server = torch.vmap(lambda x: self.algorithm.server_init(x, self.task_function.layout))(x)
-        self.bank = ClientBank(len(self.seeds), population.clients)
         layout = self.task_function.layout
+        x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
+        self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
+        self.bank = ClientBank(len(self.seeds), population.clients)
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
         self.runner = ControllerRunner(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
         last = self.trainer.max_epochs
@@ -159,7 +155,7 @@ class Coordinator(L.LightningModule):
         saved = self._saved or {}  # a run that goes on keeps the horizon for which it was planned
         self.runner.start(self.server, saved.get("horizon") or planned)
         self.round_metrics.start(population, self.task)
-        self.aggregator.start(population, self.trainer.max_epochs, self._saved)
+        self.aggregator.start(population, last, self._saved)
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
@@ -174,9 +170,8 @@ class Coordinator(L.LightningModule):
         probes: list[RoundResult] = []
 
         def play(wanted: ProbeRounds) -> Tensor:
-            x, results = play_probe_rounds(
-                wanted, round, self.population, algorithm, self.evaluation, self.executor.fit
-            )
+            fits = self.executor.fit
+            x, results = play_probe_rounds(wanted, round, self.population, algorithm, self.evaluation, fits)
             probes.extend(results)
             return x
 
@@ -270,9 +265,7 @@ class Coordinator(L.LightningModule):
         clockless = {name: values for name, values in metrics.items() if not name.startswith("time/")}
         checkpoint["flstudy"] = {
             "version": 1,
-            "algorithm": type(self.algorithm).__name__,
-            "seeds": list(self.seeds),
-            "executor": self.executor_name,
+            **self._identity(),
             "horizon": self.runner.rounds if self.runner.takes_horizon else None,
             "choices": self.executor.choices(),
             "server": leaves(self.server),
@@ -282,16 +275,17 @@ class Coordinator(L.LightningModule):
             "record": [number, clockless, [list(event) for event in events]],
         }
 
+    def _identity(self) -> dict[str, Any]:
+        """What of a run a checkpoint's must be."""
+        algorithm = type(self.algorithm).__name__
+        return {"algorithm": algorithm, "seeds": list(self.seeds), "executor": self.executor_name}
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checked now, applied when the fit starts."""
         saved = checkpoint.get("flstudy")
         if saved is None:
             raise ValueError("this checkpoint was not written by a flstudy Coordinator")
-        for name, here in {
-            "algorithm": type(self.algorithm).__name__,
-            "seeds": list(self.seeds),
-            "executor": self.executor_name,
-        }.items():
+        for name, here in self._identity().items():
             if saved[name] != here:
                 raise ValueError(f"the checkpoint was written with {name} {saved[name]!r}, but this run has {here!r}")
         self._saved = saved

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
-from flstudy.metrics.accuracy import over_devices
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -109,9 +108,8 @@ class Evaluation:
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
             rows = self.population.examples_of(split, clients, round).to(self.device)
             parts.append(self.survey.devices(models, rows, concepts[:, clients[0]]))
-        return Scores(
-            *(None if part[0] is None else torch.cat(part, 1) for part in zip(*parts, strict=True))  # type: ignore
-        )
+        columns = zip(*parts, strict=True)
+        return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
     def _personal(self, cohort: Cohort, models: Tensor, concepts: Tensor, round: int) -> Scores:
         """Of the participants' local models [S, J, n] on their own test examples; where a device trained several, of
@@ -159,3 +157,31 @@ def chosen_models(algorithm: Algorithm, server: Any, survey: Any, jobs: Job, rou
     """[S, J]: ``algorithm.choose`` for every replica."""
     mapped = torch.vmap(algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(round)))
     return mapped(server, survey, jobs, round)
+
+
+def over_devices(
+    name: str, values: Tensor, there: Tensor | None = None, *, with_spread: bool = True
+) -> dict[str, list[float]]:
+    """Mean over devices for every replica, and the standard deviation over devices.
+
+    FLASH (Panchal et al. 2023), eq. (1) and (2): every device counts the same, however many examples it has;
+    eq. (3): the deviation divides by the number of devices.
+
+    Args:
+        name: of the metric; the deviation is called ``name_spread``.
+        values: [S, N] of each device.
+        there: [S, N] which devices count, at least one of each replica; None: all.
+        with_spread: whether the deviation is wanted.
+    """
+    doubles = values.double()
+    if there is None or bool((there == there[0]).all()):
+        doubles = doubles if there is None else doubles[:, there[0]]
+        means, deviations = doubles.mean(1), doubles.std(1, correction=0)
+    else:
+        lines = [line[here] for line, here in zip(doubles, there, strict=True)]
+        means = torch.stack([line.mean() for line in lines])
+        deviations = torch.stack([line.std(correction=0) for line in lines])
+    metrics = {name: means.tolist()}
+    if with_spread:
+        metrics[f"{name}_spread"] = deviations.tolist()
+    return metrics

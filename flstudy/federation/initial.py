@@ -33,14 +33,8 @@ def initial_models(task: L.LightningModule, layout: Layout, seeds: Sequence[int]
         ValueError: where drawn models are equal, so that a method could not tell them apart.
     """
     names = [None if initial == "given" else "init", *(f"init {m}" for m in range(1, starts))]
-    models = torch.stack(
-        [
-            torch.stack(
-                [initial_parameters(task, layout, None if name is None else torch_seed(seed, name)) for name in names]
-            )
-            for seed in seeds
-        ]
-    )
+    draws = [[None if name is None else torch_seed(seed, name) for name in names] for seed in seeds]
+    models = torch.stack([torch.stack([initial_parameters(task, layout, each) for each in line]) for line in draws])
     if starts == 1:
         return models[:, 0]
     if (models[:, 1:] == models[:, :1]).all(-1).any():

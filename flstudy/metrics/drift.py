@@ -111,10 +111,7 @@ def recovery_rounds(
     Note that the measure asks how fast, not how well: read it beside the final accuracy.
     """
     _positive("drift", drift)
-    _positive("window", window)
-    _positive("steady", steady)
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be in (0, 1), a fraction of accuracy, got {tolerance}")
+    Recovery(window=window, tolerance=tolerance, steady=steady)  # refuses what makes no sense
     after_rounds, after = _stretch(rounds, accuracy, drift, until)
     length = after.shape[-1]
     if length < steady:

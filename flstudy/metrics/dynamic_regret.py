@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from flstudy.hyper import check, hyper
+from flstudy.hyper import Configurable, hyper
 from flstudy.metrics.optimum import RoundLoss
 from flstudy.population import Population
 
@@ -16,7 +16,7 @@ SO_FAR = "regret/dynamic"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regret:
+class Regret(Configurable):
     """Every round is told how far its model is from the best one for that round, whose loss is solved for.
 
     It is meant for convex tasks whose rounds ask for the same again and again: everybody takes part, the examples stay.
@@ -24,19 +24,14 @@ class Regret:
     without an L2 term may have no minimum.
 
     Args:
-        tolerance: of the gradient's norm at a round's optimum, > 0.
-        steps: most L-BFGS iterations for it, ≥ 1.
+        tolerance: of the gradient's norm at a round's optimum.
+        steps: most L-BFGS iterations for it.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     tolerance: float = hyper(1e-6, "(0, 1e12]")
-    steps: int = 1000
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.steps < 1:
-            raise ValueError(f"Regret: steps must be ≥ 1, got {self.steps}")
+    steps: int = hyper(1000, "[1, 1e9]")
 
     def begin(self, population: Population, task: L.LightningModule) -> "DynamicRegret":
         """Of a run in this world.

@@ -84,13 +84,7 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         "run",
         (*right, "drift"),
         (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
-        (
-            f"{split}/recovery",
-            f"Rounds to recovery{label}",
-            "rounds",
-            "min",
-            f"From the last drift to steady {name}.",
-        ),
+        (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"From the last drift to steady {name}."),
     )
     first = f"Mean {name} in the ten rounds with which a session begins, over all sessions but the first."
     name = f"{split}/initial_accuracy"
@@ -105,13 +99,7 @@ METRICS: dict[str, Metric] = {
         *_rows(
             "evaluation",
             ("correctness",),
-            (
-                "test/personal_accuracy",
-                "Personalised accuracy",
-                FRACTION,
-                "max",
-                "Of participants' own models.",
-            ),
+            ("test/personal_accuracy", "Personalised accuracy", FRACTION, "max", "Of participants' own models."),
             ("test/personal_accuracy_spread", "Its spread", FRACTION, "min", "Deviation over participants."),
         ),
         *_rows("evaluation", (), ("time/evaluation_s", "Evaluation", "s", "min", "Of the round's evaluation.")),
@@ -189,13 +177,7 @@ METRICS: dict[str, Metric] = {
         *_rows(
             "round",
             ("detector",),
-            (
-                "detector/detected",
-                "Detection",
-                "",
-                None,
-                "0: no drift was detected; other numbers say how.",
-            ),
+            ("detector/detected", "Detection", "", None, "0: no drift was detected; other numbers say how."),
             ("detector/restarted", "Restart", "", None, "Of the round: 0 none, 1 by schedule, 2 after a detection."),
         ),
         *_rows(

@@ -11,7 +11,11 @@ from flstudy.metrics.regret import noticed
 from flstudy.metrics.sessions import initial_accuracy
 
 SPLITS = ("valid", "test")
-SUMS = ("traffic/bits", "time/total_s", "wireless/total_s", "energy/joules")
+SUMMED = {
+    "time/total_s": "time/round_s",
+    "wireless/total_s": "wireless/latency_s",
+    "energy/joules": "wireless/energy_j",
+}
 WATCHED = ("detector/detected", "detector/restarted")  # what `noticed` is told
 
 
@@ -32,7 +36,7 @@ class RunSummary:
         self.drifts, self.segments = tuple(drifts), segments(drifts, rounds)
         self.sessions = segments(sessions, rounds)
         self._curves: dict[str, dict[int, Sequence[float]]] = {split: {} for split in SPLITS}
-        self._sums: dict[str, dict[int, np.ndarray]] = {name: {} for name in SUMS}
+        self._sums: dict[str, dict[int, np.ndarray]] = {name: {} for name in ("traffic/bits", *SUMMED)}
         self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
@@ -46,11 +50,7 @@ class RunSummary:
         down, up = metrics.get("traffic/down_bytes"), metrics.get("traffic/up_bytes")
         if down is not None and up is not None:
             self._sums["traffic/bits"][round] = 8 * (np.asarray(down, float) + np.asarray(up, float))
-        for name, total in (
-            ("time/round_s", "time/total_s"),
-            ("wireless/latency_s", "wireless/total_s"),
-            ("wireless/energy_j", "energy/joules"),
-        ):
+        for total, name in SUMMED.items():
             if name in metrics:
                 self._sums[total][round] = np.asarray(metrics[name], float)
 
@@ -76,17 +76,14 @@ class RunSummary:
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
                 found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
-                found[f"{split}/recovery"] = recovery_rounds(
-                    rounds, accuracy, last, until, **asdict(self.rule)
-                ).tolist()
+                recovered = recovery_rounds(rounds, accuracy, last, until, **asdict(self.rule))
+                found[f"{split}/recovery"] = recovered.tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]
                 found[f"{split}/initial_accuracy"] = np.mean(starts, axis=0).tolist()
         if all(self._watched.values()):
-            detected, restarted = (
-                np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()
-            )
-            figures = noticed(detected, restarted, self.drifts)
+            curves = [np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()]
+            figures = noticed(curves[0], curves[1], self.drifts)
             found |= {f"detector/{name}": values.tolist() for name, values in figures.items()}
         return found

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.hyper import check, hyper
+from flstudy.hyper import Configurable, hyper
 from flstudy.metrics.channel import BLOCK, Fading, correlation, distances, path_loss, shadowing
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wireless:
+class Wireless(Configurable):
     """A cell whose devices share its band (OFDMA) and whose up- and downlink take turns (TDD).
 
     The defaults are device sessions' Table I. Devices stay at one distance for a whole run, a pure function of
@@ -116,7 +116,7 @@ class Wireless:
     initialization: Literal["charged", "free"] = "charged"
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.nearest >= self.radius:
             raise ValueError(f"Wireless: nearest must lie below radius ({self.radius} m), got {self.nearest}")
         if self.environment_height >= min(self.base_height, self.user_height):
@@ -209,21 +209,15 @@ class Wireless:
 
     def gains(self, seed: Any, number: int, device: Any, repeat: int = 0) -> Floats:
         """ψ, the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or arrays."""
-        loss = path_loss(
-            distances(seed, device, self.nearest, self.radius),
-            self.carrier,
-            self.base_height,
-            self.user_height,
-            self.environment_height,
-        )
+        distance = distances(seed, device, self.nearest, self.radius)
+        loss = path_loss(distance, self.carrier, self.base_height, self.user_height, self.environment_height)
         return 10 ** (-(loss + self.shadowing * shadowing(seed, number, device, repeat)) / 10)
 
     def snr(self, gain: Any, band: Any) -> Floats:
         """Mean signal-to-noise ratios P ψ / (N_0 W) [2, ...] of downlink and uplink, from ψ and a band of W Hz."""
         density = 10 ** (self.noise / 10) / 1000  # W/Hz
-        return np.stack(
-            [power * np.asarray(gain) / (density * band) for power in (self.server_power, self.device_power)]
-        )
+        powers = self.server_power, self.device_power
+        return np.stack([power * np.asarray(gain) / (density * band) for power in powers])
 
     def _slots(self, amounts: Floats, gain: Floats, band: Floats, fading: Fading) -> Floats:
         """The least numbers of slots [2, L] in which bits [2, L] pass (eq. (26)), of rates as in eq. (24) and (25)."""

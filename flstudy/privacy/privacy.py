@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flstudy.algorithms import Algorithm
-from flstudy.hyper import check, hyper
+from flstudy.hyper import Configurable, hyper
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveClip:
+class AdaptiveClip(Configurable):
     """A clipping bound that follows the norms of uploads (Andrew et al. 2021, Algorithm 1)."""
 
     citations: ClassVar[tuple[str, ...]] = ("andrew2021",)
@@ -20,12 +20,9 @@ class AdaptiveClip:
     count_noise: float | None = hyper(None, "(0, 1e12]")
     """σ_b, standard deviation of the noise in how many are within it; null is a twentieth of the participants."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Privacy:
+class Privacy(Configurable):
     """Clips what a device uploads in a round and adds Gaussian noise to the mean: privacy of whole devices.
 
     The upload is the concatenation of all that a method uploads. The server is told nothing but its noisy mean, so the
@@ -59,10 +56,7 @@ class Privacy:
     """Let c, which then is the first round's, follow the uploads; null keeps it."""
 
     def __post_init__(self) -> None:
-        check(self)
-        for name, allowed in {"sampling": ("fixed", "poisson"), "accountant": ("rdp", "pld")}.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"Privacy: {name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        super().__post_init__()
         if self.clip is None and (self.private or self.adaptive_clip is not None):
             what = "adaptive_clip" if not self.private else "solve" if self.solve else f"noise = {self.noise}"
             raise ValueError(f"Privacy: {what} needs a bound of what one device can do, got clip = null: set clip")
@@ -99,10 +93,10 @@ class Privacy:
                 "covers; use a method without, or privacy without noise"
             )
         if algorithm.oracle or algorithm.reads_each:
+            what = "concepts" if algorithm.oracle else "uploads"
             raise ValueError(
-                f"privacy: the server of {name} needs to know single devices' {'concepts' if algorithm.oracle else ''}"
-                f"{'' if algorithm.oracle else 'uploads'}, not only the noisy mean; use another method, or privacy "
-                "without noise"
+                f"privacy: the server of {name} needs to know single devices' {what}, not only the noisy mean; use "
+                "another method, or privacy without noise"
             )
         if algorithm.weighting != "uniform":
             raise ValueError(

@@ -1,6 +1,6 @@
 """Networks of convolutions, for images, with group normalisation where they normalise."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from flstudy.hyper import checked
-from flstudy.tasks.task import Penalty, Task, projector
+from flstudy.tasks.task import HeadedTask, Penalty, projector
 
 
-class Cnn(Task):
+class Cnn(HeadedTask):
     """Two 3×3 convolutions, each followed by ReLU, the second by 2×2 pooling, and a dense layer: the
     EMNIST model of Reddi et al. 2021 (App. C.2), whose 1,206,590 parameters for 62 classes are the defaults'. Its
     dropout is ``[0.25, 0.5]``; what is dropped differs between executors, so that they then agree on average only.
@@ -59,16 +59,11 @@ class Cnn(Task):
         head, last = projector(dense, projection)
         self.head = nn.Sequential(nn.Linear(width, dense), nn.ReLU(), *late, *head, nn.Linear(last, classes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
-        return self.head(self.backbone(x))
-
-    def features(self, x: Tensor) -> Tensor:
-        """Representations [B, dense or projection], which the last layer classifies."""
-        return self.head[:-1](self.backbone(x))
+    def body(self, x: Tensor) -> Tensor:
+        return self.backbone(x)
 
 
-class Vgg(Task):
+class Vgg(HeadedTask):
     """A small network in the manner of VGG (Simonyan & Zisserman 2015): blocks of 3×3 convolutions with padding, each
     followed by GroupNorm and ReLU, each block by 2×2 pooling; a dense layer with ReLU, and the classifier.
 
@@ -126,16 +121,11 @@ class Vgg(Task):
         head, last = projector(dense, projection)
         self.head = nn.Sequential(nn.Linear(flat, dense), nn.ReLU(), *dropping, *head, nn.Linear(last, classes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
-        return self.head(self.backbone(x))
-
-    def features(self, x: Tensor) -> Tensor:
-        """Representations [B, dense or projection], which the last layer classifies."""
-        return self.head[:-1](self.backbone(x))
+    def body(self, x: Tensor) -> Tensor:
+        return self.backbone(x)
 
 
-class ResNet(Task, ABC):
+class ResNet(HeadedTask):
     """A residual network (He et al. 2016) with GroupNorm instead of BatchNorm, as in Hsieh et al. 2020 and Reddi et al.
     2021.
 
@@ -188,15 +178,8 @@ class ResNet(Task, ABC):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
-        logits: Tensor = self.head(self.network(x))
-        return logits
-
-    def features(self, x: Tensor) -> Tensor:
-        """Representations [B, 512 or projection], which the last layer classifies."""
-        z: Tensor = self.head[:-1](self.network(x))
-        return z
+    def body(self, x: Tensor) -> Tensor:
+        return self.network(x)
 
 
 class ResNet18(ResNet):

@@ -19,6 +19,7 @@ from flstudy.tasks.task import Task
 INPUTS, STORED = (0, 0), (0, 1, 1, 1)  # where the operator's inputs, and its outputs, have their lanes
 
 
+@torch.compiler.allow_in_graph  # the compiler cannot map an autograd.Function; called as it is, it maps itself
 def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     """The hidden states of an LSTM layer (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000) that
     starts from h_0 = c_0 = 0, with torch.nn.LSTM's order of gates:
@@ -34,12 +35,6 @@ def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     Returns:
         h [B, T, H]. It can be differentiated once, mapped by ``torch.vmap`` and compiled, in any order.
     """
-    hidden: Tensor = _graphed(projected, weight)
-    return hidden
-
-
-@torch.compiler.allow_in_graph  # the compiler cannot map an autograd.Function; called as it is, it maps itself
-def _graphed(projected: Tensor, weight: Tensor) -> Any:
     return Recurrence.apply(projected[None], weight[None])[0][0]
 
 
@@ -296,8 +291,7 @@ class Lstm(Task):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, T, classes] of the tokens after each position of x [B, T]."""
-        logits: Tensor = self.head(self._states(x))
-        return logits
+        return self.head(self._states(x))
 
     def features(self, x: Tensor) -> Tensor:
         """Representations [B, hidden or projection] of sequences: the last position's, which is classified."""

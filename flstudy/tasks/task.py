@@ -1,5 +1,6 @@
 """The base of flstudy's own tasks: classification with per-example losses, and what they share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -65,6 +66,24 @@ class Task(L.LightningModule):
         """Mean loss, with the penalty: what the trainer executor optimises."""
         loss = self.example_losses(batch).mean()
         return loss + self.regulariser(p for p in self.parameters() if p.requires_grad) if self.regulariser else loss
+
+
+class HeadedTask(Task, ABC):
+    """A classifier whose ``head`` ends with a dense layer, which is given the task's representations."""
+
+    head: nn.Sequential
+
+    @abstractmethod
+    def body(self, x: Tensor) -> Tensor:
+        """What the head is given [B, d]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        return self.head(self.body(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Representations [B, d], which the last layer classifies."""
+        return self.head[:-1](self.body(x))
 
 
 def projector(width: int, projection: int | None) -> tuple[list[nn.Module], int]:

@@ -85,8 +85,7 @@ class TaskFunction:
 
     def example_losses(self, y: Any, batch: Batch) -> Tensor:
         """[B] losses at parameters y, flat [n] or as named tensors."""
-        losses: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
-        return losses
+        return self._at(y, "example_losses", (batch.x, batch.y))
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
         """[] mean loss over the batch's real examples, and the task's penalty."""
@@ -107,35 +106,22 @@ class TaskFunction:
         return batch.mean(self.example_losses(y, batch))
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors.
-
-        Args:
-            y: parameters.
-            x: inputs.
-            fixed: of a model that does not train: in evaluation mode, without dropout.
-        """
+        """[B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors;
+        ``fixed``: of a model that does not train, in evaluation mode, without dropout."""
         return self._output("features", y, x, fixed).flatten(1)
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, ..., classes]: the task's ``forward`` of inputs x [B, ...] at parameters y, flat [n] or as named tensors.
-
-        Args:
-            y: parameters.
-            x: inputs.
-            fixed: of a model that does not train: in evaluation mode, without dropout.
-        """
+        """[B, ..., classes]: the task's ``forward``, as `features`."""
         return self._output("forward", y, x, fixed)
 
     def _output(self, method: str, y: Any, x: Tensor, fixed: bool) -> Tensor:
         assert self._fixed is not None, "serves was not asked"
-        z: Tensor = self._at(y, method, x, call=self._fixed if fixed else self._call)
-        return z
+        return self._at(y, method, x, call=self._fixed if fixed else self._call)
 
     def example_correct(self, y: Any, batch: Batch) -> Tensor:
         """[B] 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
         if hasattr(self.module, "example_correct"):
-            correct: Tensor = self._at(y, "example_correct", (batch.x, batch.y))
-            return correct
+            return self._at(y, "example_correct", (batch.x, batch.y))
         return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
 
     @contextmanager
@@ -150,9 +136,8 @@ class TaskFunction:
 
     def _at(self, y: Any, method: str, *arguments: Any, call: nn.Module | None = None) -> Any:
         tensors = y if isinstance(y, Mapping) else self.layout.split(y)
-        return functional_call(
-            call or self._call, {f"task.{name}": t for name, t in tensors.items()}, (method, *arguments)
-        )
+        named = {f"task.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(call or self._call, named, (method, *arguments))
 
 
 def silent(*_: Any, **__: Any) -> None:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
-from flstudy.tasks.task import Task, projector
+from flstudy.tasks.task import HeadedTask, Task, projector
 
 
-class FastText(Task):
+class FastText(HeadedTask):
     """The mean of a text's word embeddings and a linear classifier (Joulin et al. 2017, without their n-grams).
 
     With 30,522 tokens and four classes the default has the 9,157,804 parameters that Chang et al. 2025 (Table I) report
@@ -45,17 +45,8 @@ class FastText(Task):
         head, width = projector(embedding, projection)
         self.head = nn.Sequential(*head, nn.Linear(width, classes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of texts x [B, T]."""
-        logits: Tensor = self.head(self._mean(x))
-        return logits
-
-    def features(self, x: Tensor) -> Tensor:
-        """Representations [B, embedding or projection], which the last layer classifies."""
-        z: Tensor = self.head[:-1](self._mean(x))
-        return z
-
-    def _mean(self, x: Tensor) -> Tensor:
+    def body(self, x: Tensor) -> Tensor:
+        """Mean embeddings [B, embedding] of texts x [B, T]."""
         if x.dim() != 2 or x.is_floating_point():
             raise ValueError(f"FastText: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
         words = self.embedding(x)

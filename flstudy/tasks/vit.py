@@ -115,8 +115,7 @@ class Vit(Task):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, classes] of images x [B, channels, height, width], or of what ``embed`` says of them [B, dim]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
         """Representations [B, dim], which the head classifies."""
@@ -132,8 +131,7 @@ class Vit(Task):
         patches = x.unflatten(3, (columns, self.patch)).unflatten(2, (rows, self.patch)).permute(0, 2, 4, 1, 3, 5)
         z = self.patch_embed(patches.flatten(3).flatten(1, 2))
         z = torch.cat([self.cls_token.expand(len(z), -1, -1), z], 1) + self.pos_embed
-        token: Tensor = self.norm(self.blocks(z))[:, 0]
-        return token
+        return self.norm(self.blocks(z))[:, 0]
 
 
 # ---- weights from files, by timm's or torchvision's names ------------------------------------------------------------
@@ -205,8 +203,7 @@ def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
             from safetensors.torch import load_file  # not among flstudy's dependencies
         except ImportError as error:
             raise ImportError(f"{name}: reading {path} needs safetensors: pip install safetensors") from error
-        tensors: Mapping[str, Tensor] = load_file(path)
-        return tensors
+        return load_file(path)
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:

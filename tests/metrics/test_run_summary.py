@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.metrics.accuracy import over_devices
+from flstudy.federation.evaluation import over_devices
 from flstudy.metrics.drift import Recovery
 from flstudy.metrics.registry import METRICS
 from flstudy.metrics.run_summary import RunSummary
