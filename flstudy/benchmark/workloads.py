@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import lightning as L
 import torch
@@ -16,7 +16,7 @@ from flstudy.tasks import Cnn, Lstm, Mlp
 
 BRIEF = ("plain", "vectorized", "compiled")  # one workload shows the others, which gain nothing on small models
 CLIENTS, PARTICIPANTS = 30, 10
-PlainModel = tuple[nn.Module, Callable[[nn.Module, Tensor, Tensor], Tensor]]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Workload:
         window: rounds after which the same rounds come again, from the initial model. All executors so do the same
             work in every window, however many of them fit into a block: ragged cohorts and early stopping make
             rounds differ, and a faster executor would otherwise see other ones.
-        plain: the plain loop's module and its loss(module, x, y) -> []; None takes the task and its mean cross-entropy.
+        plain: builds the plain loop's module; None takes the task.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Workload:
     threads: Literal["one", "all", "both"] = "one"
     plain_threads: Literal["one", "both"] = "one"
     window: int = 1
-    plain: Callable[[], PlainModel] | None = None
+    plain: Callable[[], nn.Module] | None = None
 
 
-def seeded(task: Callable[..., L.LightningModule], *sizes: Any, **more: Any) -> L.LightningModule:
+def seeded(task: Callable[..., Module], *sizes: Any, **more: Any) -> Module:
     """A task with the same parameters in every process."""
     torch.manual_seed(0)
     return task(*sizes, **more)
@@ -69,12 +69,6 @@ class NextCharacter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.lstm(self.embedding(x))[0])
-
-
-def lstm_plain() -> PlainModel:
-    """The plain loop's model of characters, and its loss."""
-    torch.manual_seed(0)
-    return NextCharacter(), lambda model, x, y: nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
 devices = partial(Population, clients=CLIENTS, participants=PARTICIPANTS)
@@ -143,7 +137,7 @@ WORKLOADS = {
             population=characters,
             algorithm=_FEDAVG,
             executors=BRIEF,
-            plain=lstm_plain,
+            plain=partial(seeded, NextCharacter),
         ),
     )
 }

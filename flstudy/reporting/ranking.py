@@ -1,10 +1,11 @@
-"""The best trial of each algorithm: its curves, and what a drift did to it."""
+"""A study as its report sees it: the best trial of each algorithm, its curves, and what a drift did to it."""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,11 @@ from flstudy.reporting.tables import plural
 from flstudy.study import Status, StudyResults, Trial
 
 REASONS_SHOWN = 3
+TUNING_SPENDS = (
+    "ε is of one run each: trying trials on devices' data and choosing among them spends more of the privacy budget, "
+    "which is not counted here."
+)
+Analysis = TypeVar("Analysis")
 
 
 class DriftEffect(NamedTuple):
@@ -82,6 +88,31 @@ class Ranking:
     def kind(self) -> str:
         """Of the accuracies: test, or validation."""
         return "test" if self.accuracy_metric.startswith("test/") else "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """A study, its ranking, and the analyses that several sections share."""
+
+    results: StudyResults
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return rank(self.results)
+
+    def once(self, analysis: "Callable[[Findings], Analysis]") -> Analysis:
+        """What a section's analysis finds in this study, made when the first section asks for it."""
+        if analysis not in self._made:
+            self._made[analysis] = analysis(self)
+        return self._made[analysis]  # type: ignore[no-any-return]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Each algorithm's place, and so its colour in every figure: the ranked ones first, in the ranking's order."""
+        ranked = [row.trial.algorithm for row in self.ranking.rows]
+        names = dict.fromkeys([*ranked, *(trial.algorithm for trial in self.results.searched)])
+        return {name: place for place, name in enumerate(names)}
 
 
 def rank(results: StudyResults) -> Ranking:

@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, every_section, from_here
 from flstudy.reporting.style import to_png
 from flstudy.reporting.tables import Cells, write_latex
@@ -91,16 +91,13 @@ def write_report(*studies: str | os.PathLike[str]) -> Report:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"studies in one report must have different names, got {twice[0]!r} twice: leave one out")
-    folder = found[0].results.folder.path.absolute().parent / common_name(names)
+    common = f"report-{'-'.join(names)}"
+    if len(common) > LONGEST:
+        common = f"{common[: LONGEST - 9]}-{hashlib.sha256(common.encode()).hexdigest()[:8]}"
+    folder = found[0].results.folder.path.absolute().parent / common
     contents = [content for section in every_section() for content in section.of_studies(found)]
     each = [_values(content for section in every_section() if (content := section.of_study(one))) for one in found]
     return _write(folder, ", ".join(names), contents, {}, reports=each)
-
-
-def common_name(names: Sequence[str]) -> str:
-    """Of the folder of a common report: the studies' names, cut where these are long."""
-    name = f"report-{'-'.join(names)}"
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _write(

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from matplotlib.figure import Figure
 
 from flstudy.reporting import sections as folder
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.style import to_svg
 from flstudy.reporting.tables import Cells
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Picture:
     """A figure with what is to be seen in it."""
 
@@ -34,7 +34,7 @@ class Picture:
 
 def pictures(*drawn: tuple[Figure | None, str], paper: bool = False) -> list[Picture]:
     """Of the figures that there are, each with its caption."""
-    return [Picture(figure=figure, caption=caption, paper=paper) for figure, caption in drawn if figure is not None]
+    return [Picture(figure, caption, paper) for figure, caption in drawn if figure is not None]
 
 
 def present(*tables: Cells | None) -> list[Cells]:

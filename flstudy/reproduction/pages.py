@@ -4,14 +4,14 @@ import datetime
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from flstudy.benchmark.command import cpu
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.sections.restarts import NamedRun, loss_figure
 from flstudy.reporting.sections.sensitivity import sensitivities, sensitivity_cells, sweep_figure
@@ -33,12 +33,8 @@ from flstudy.reproduction.values import (
 )
 from flstudy.study import StudyFolder, StudyResults, load_study
 
-
-class WorldStudies(NamedTuple):
-    """A world with the studies of it that are there, by stage."""
-
-    world: World
-    studies: Mapping[str, StudyResults]
+Studies = Mapping[str, StudyResults]
+"""The studies of a world that are there, by stage."""
 
 
 def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> Path:
@@ -51,7 +47,7 @@ def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], fo
     for world, page in pages.items():
         found = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if found:
-            page.write_text(world_page(paper, WorldStudies(world, found), folder, command), encoding="utf-8")
+            page.write_text(world_page(paper, world, found, folder, command), encoding="utf-8")
     links = "\n".join(f"- [{world.title}]({page.name})" for world, page in pages.items() if page.is_file())
     readme = folder / "README.md"
     parts = [f"# {paper.title}, reproduced", links, *([paper.differences] if paper.differences else [])]
@@ -59,27 +55,26 @@ def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], fo
     return readme
 
 
-def world_page(paper: Paper, done: WorldStudies, folder: Path, command: str) -> str:
+def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
     """The page of a world, whose figures go to ``folder``."""
-    world = done.world
-    parts = [f"# {world.title}", *made_by(done, command)]
+    parts = [f"# {world.title}", *made_by(world, studies, command)]
     if world.kind == "sessions":
-        parts += session_parts(paper, world, done.studies, folder)
+        parts += session_parts(paper, world, studies, folder)
     elif world.kind == "variants":
-        parts += variant_parts(paper, world, done.studies, folder)
+        parts += variant_parts(paper, world, studies, folder)
     elif world.kind == "ablation":
-        parts.append(ablation_table(done))
+        parts.append(ablation_table(world, studies))
     else:
-        parts += [*comparison_parts(paper, done), *comparison_figures(done, folder)]
+        parts += [*comparison_parts(paper, world, studies), *comparison_figures(world, studies, folder)]
     return "\n\n".join(parts) + "\n"
 
 
-def made_by(done: WorldStudies, command: str) -> list[str]:
+def made_by(world: World, studies: Studies, command: str) -> list[str]:
     """What made the page, on what, how long it took, and how to read it."""
-    here = {results.name for results in done.studies.values()}  # whose trials others of them may have taken over
+    here = {results.name for results in studies.values()}  # whose trials others of them may have taken over
     trials = [
         (results, trial)
-        for results in done.studies.values()
+        for results in studies.values()
         for trial in results.trials
         if (trial.source or "").rpartition("/")[0] not in here
     ]
@@ -95,28 +90,24 @@ def made_by(done: WorldStudies, command: str) -> list[str]:
         "Accuracies are means over devices on test data, after the last round where no heading says otherwise: "
         "mean ± standard deviation over seeds, in brackets the standard deviation over devices."
     )
-    if done.world.kind == "sessions":
+    if world.kind == "sessions":
         return [
             made,
             "Accuracies of sessions are means over the devices that are there, on test data: mean ± standard deviation "
             "over seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "
             "Costs include the rounds that a start plays beforehand.",
         ]
-    if done.world.kind == "comparison":
+    if world.kind == "comparison":
         accuracies += (
-            f" *Preset*: {done.world.preset}; *tuned*: the trial that is best on validation data, of as many for every "
+            f" *Preset*: {world.preset}; *tuned*: the trial that is best on validation data, of as many for every "
             "algorithm, the preset among them. *Place*: by the first measure, among those that the paper has, if any."
         )
-    own = (
-        "Where every method has a study of its own, its row is the trial that is best on validation data, of as "
-        "many for every method."
-    )
-    return [made, accuracies, *([own] if done.world.kind == "variants" else [])]
+    own = "Where every method has a study of its own, its row is the trial that is best on validation data, of as many "
+    return [made, accuracies, *([f"{own}for every method."] if world.kind == "variants" else [])]
 
 
-def comparison_parts(paper: Paper, done: WorldStudies) -> list[str]:
+def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     """Tables of a world, one per measure, and what became of the paper's order."""
-    world, studies = done.world, done.studies
     tuned = speakers(studies.values()) if "tuned" in studies else {}
     preset = speakers([studies["preset"]] if "preset" in studies else [])
     names = list(dict.fromkeys([*tuned, *preset]))
@@ -169,11 +160,11 @@ def order_kept(paper: Mapping[str, int], preset: Mapping[str, int], tuned: Mappi
     return f"Spearman's rank correlation of {'; of '.join(sentences)}." if sentences else "Too few algorithms to order."
 
 
-def comparison_figures(done: WorldStudies, folder: Path) -> list[str]:
+def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str]:
     """Figures of a comparison as Markdown images."""
     parts = []
-    for stage, results in sorted(done.studies.items()):
-        drawn = {"curves": grouped_curves(results, f"{done.world.title}: {stage}")}
+    for stage, results in sorted(studies.items()):
+        drawn = {"curves": grouped_curves(results, f"{world.title}: {stage}")}
         if stage == "preset" and results.events:
             drawn["alarm"] = alarm_figure(results)
         if stage == "tuned":
@@ -181,7 +172,7 @@ def comparison_figures(done: WorldStudies, folder: Path) -> list[str]:
             traffic = traffic_of(found)
             drawn["sweep"] = sweep_figure(found)
             drawn["bits"] = None if traffic is None else traffic_figure(traffic, found.places)
-        parts += images(drawn, f"{done.world.title}, {stage}", folder / f"{done.world.name}-{stage}")
+        parts += images(drawn, f"{world.title}, {stage}", folder / f"{world.name}-{stage}")
     return parts
 
 
@@ -195,14 +186,14 @@ def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[s
     return parts
 
 
-def ablation_table(done: WorldStudies) -> str:
+def ablation_table(world: World, studies: Studies) -> str:
     """A row per trial that did all rounds."""
-    results = next(iter(done.studies.values()))
+    results = next(iter(studies.values()))
     keys = list(dict.fromkeys(key for trial in results.searched for key in trial.overrides))
     trials = [trial for trial in results.searched if results.eligible(trial)]
     trials.sort(key=lambda trial: [_numbers_first(trial.overrides.get(key)) for key in keys])
     columns = {key.rpartition(".")[2]: [str(trial.overrides.get(key)) for trial in trials] for key in keys}
-    for measure in done.world.measures:
+    for measure in world.measures:
         speaking = [Speaker(results, trial, np.nan) for trial in trials]
         columns[measure_heading(measure)] = [format_measured(one, MEASURES[measure]) for one in speaking]
     return Cells.from_columns("Every trial", columns, ()).markdown()
@@ -214,7 +205,7 @@ def _numbers_first(value: Any) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, str(value)
 
 
-def variant_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
+def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:
     """A row per variant, the best first, beside what the paper has of that name, and figures in ``folder``: a world
     whose rows are variants of one config, each tuned in a study of its own."""
     best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}

@@ -39,12 +39,14 @@ class Stretch(NamedTuple):
 
 def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
     """Markdown of a world whose variants start their sessions differently, and its figures in ``folder``."""
-    every = {variant: speakers([results]) for variant, results in studies.items()}
-    names = list(dict.fromkeys(name for found in every.values() if len(found) > 1 for name in found))
-    best = {variant: _beside_all(found, names) for variant, found in every.items()}
-    stretches = stretches_of(next(iter(studies.values())))
-    by_number = {one.number: one for one in stretches}
-    chosen = [by_number[number] for number in world.sessions if number in by_number] or stretches[-1:]
+    best = {variant: speakers([results]) for variant, results in studies.items()}
+    names = list(dict.fromkeys(name for found in best.values() if len(found) > 1 for name in found))
+    for variant, found in best.items():
+        if len(found) == 1 and not set(found) & set(names):  # beside all others, as Continuous in the paper
+            best[variant] = dict.fromkeys(names, *found.values())
+    begins = [event.round for event in next(iter(studies.values())).events if event.session]
+    stretches = [Stretch(n, *ends) for n, ends in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
+    chosen = [one for number in world.sessions for one in stretches if one.number == number] or stretches[-1:]
     parts = [_start_table(paper, world, best, names, where, first) for where in chosen for first in FIRST]
     compared = world.compared in best and bool(chosen)
     if compared:
@@ -56,19 +58,6 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     if world.bandwidths and compared and names:
         parts.append(_bandwidth_part(world, best, names[0], chosen[-1], folder))
     return parts
-
-
-def _beside_all(found: dict[str, Speaker], names: list[str]) -> dict[str, Speaker]:
-    """The speakers of a variant; one whose only algorithm is none of the others', as Continuous, is beside all of them,
-    as in the paper."""
-    alone = next(iter(found.values())) if len(found) == 1 and not set(found) & set(names) else None
-    return found if alone is None else dict.fromkeys(names, alone)
-
-
-def stretches_of(results: StudyResults) -> list[Stretch]:
-    """The sessions from the second one on."""
-    begins = [event.round for event in results.events if event.session]
-    return [Stretch(n, *pair) for n, pair in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
 
 
 def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:
@@ -93,24 +82,26 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
 
 def _effort_table(world: World, best: Starts, names: list[str], where: Stretch) -> str:
     """T_ρ, eq. (31), with what it costs in the radio cell, and G_total, eq. (32), as in Table VII."""
-    span, rows = (where.begin, where.until), []
-    for name in names:
-        if name not in best[world.compared]:
-            continue
+    rows = []
+    for name in [name for name in names if name in best[world.compared]]:
         rounds, proposed = best[world.compared][name].curve()
-        target = RHO * best_accuracy(rounds, proposed, *span)
-        for variant, found in best.items():
-            if name not in found:
-                continue
-            own_rounds, ours = found[name].curve()
-            taken = time_to_accuracy(own_rounds, ours, target, *span)
-            gain = 100 * accumulated_gain(rounds, proposed, ours, *span)
-            costs = [_mean_or_infinite(_cost_of_first(found[name], metric, where.begin, taken)) for metric in COSTS]
+        for variant, taken in _rounds_to_target(world, best, name, where).items():
+            speaker = best[variant][name]
+            gain = 100 * accumulated_gain(rounds, proposed, speaker.curve()[1], where.begin, where.until)
+            costs = [_mean_or_infinite(_cost_of_first(speaker, metric, where.begin, taken)) for metric in COSTS]
             gained = NOTHING if variant == world.compared else f"{gain.mean():+.1f}"
             rows.append((name, variant, _mean_or_infinite(taken), *costs, gained))
     title = f"Session {where.number}, rounds to {RHO:.0%} of the best accuracy of {world.compared}, and what they cost"
     header = ("Algorithm", "Start", "Rounds", "Latency s", "Energy J", f"Gain of {world.compared}, % × rounds")
     return Cells(title=title, header=header, rows=tuple(rows), words=frozenset({0, 1})).markdown()
+
+
+def _rounds_to_target(world: World, best: Starts, name: str, where: Stretch) -> dict[str, Floats]:
+    """T_ρ [S] of an algorithm's starts."""
+    span = (where.begin, where.until)
+    target = RHO * best_accuracy(*best[world.compared][name].curve(), *span)
+    own = {variant: found[name] for variant, found in best.items() if name in found}
+    return {variant: time_to_accuracy(*speaker.curve(), target, *span) for variant, speaker in own.items()}
 
 
 def _cost_of_first(speaker: Speaker, metric: str, begin: int, taken: Floats) -> Floats:
@@ -149,12 +140,9 @@ def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
 
 def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folder: Path) -> str:
     """Fig. 4: the rounds of one algorithm's starts, each at what a round of the paper's SVHN network costs."""
-    span = (where.begin, where.until)
-    target = RHO * best_accuracy(*best[world.compared][name].curve(), *span)
     needed = {}
-    for variant, found in best.items():
-        taken = time_to_accuracy(*found[name].curve(), target, *span)
-        controller = found[name].results.config.get("controller") or {}
+    for variant, taken in _rounds_to_target(world, best, name, where).items():
+        controller = best[variant][name].results.config.get("controller") or {}
         needed[variant] = float(taken.mean()) + (controller.get("init_args") or {}).get("gradient_rounds", 0)
     title = f"{name}, session {where.number}: to {RHO:.0%} of the best accuracy of {world.compared}, at SVHN's costs"
     path = to_png(bandwidth_figure(title, needed, world.bandwidths), folder / f"{world.name}-bandwidth.png")

@@ -20,7 +20,7 @@ from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.config.values import pairs
 from flstudy.reporting import write_report
-from flstudy.reporting.findings import TUNING_SPENDS
+from flstudy.reporting.ranking import TUNING_SPENDS
 from flstudy.reporting.report import terminal
 from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
 from flstudy.study.folder import wanted_name

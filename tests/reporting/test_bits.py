@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flstudy.reporting import write_report
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.traffic import (
     ASSUMED,
     MEASURED,

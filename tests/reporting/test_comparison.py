@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.comparison import compare, compare_study, comparison_cells, holm
 from flstudy.reporting.sections.standings import compare_studies, standing_cells
 from flstudy.study import load_study

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.cost import (
     algorithm_costs,
     budget_notes,

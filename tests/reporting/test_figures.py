@@ -7,7 +7,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.curves import accuracy_figure
 from flstudy.reporting.sections.pareto import front_figure, pareto_front
 from flstudy.reporting.sections.search import history_figure, parallel_figure, slice_figure

@@ -6,7 +6,7 @@ import pytest
 from flstudy.algorithms import FedOmd
 from flstudy.controllers import BlockSchedule, MasterFL, Rate
 from flstudy.population import RepeatedDrift
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.restarts import (
     NamedRun,
     RestartSection,

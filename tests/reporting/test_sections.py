@@ -7,7 +7,7 @@ import pytest
 
 from flstudy.reporting import section as sections
 from flstudy.reporting import write_report
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.summary import study_headline
 from flstudy.study import load_study
 

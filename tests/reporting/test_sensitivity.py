@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.sections.search import place_in, searched_domains
 from flstudy.reporting.sections.sensitivity import importance_cells, sensitivities, sensitivity_cells
 from flstudy.study import load_study

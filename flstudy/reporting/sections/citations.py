@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flstudy.config.schema import config_schema
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Listing, ReportSection
 from flstudy.reporting.sections.sensitivity import sensitivities
 from flstudy.reporting.tables import Cells

@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from flstudy.metrics.registry import is_fraction
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats
+from flstudy.reporting.ranking import Findings, Floats
 from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.tables import NOTHING, Cells, finite_mean, format_difference
 from flstudy.study import StudyResults, Trial
@@ -176,13 +175,12 @@ def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[in
 
     shared = [seed for seed in first if seed in second and np.isfinite([first[seed], second[seed]]).all()]
     one, other = (np.array([values[seed] for seed in shared], float) for values in (first, second))
-    nothing = float("nan")
     if len(shared) < LEAST_SEEDS:
-        return len(shared), float((one - other).mean()) if shared else nothing, nothing, nothing, nothing
+        return len(shared), finite_mean(one - other), np.nan, np.nan, np.nan
     if (one == other).all():  # t is 0/0 there
         return len(shared), 0.0, 0.0, 0.0, 1.0
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # the same difference on every seed: p is 0
+    # Where the difference is the same on every seed, p is 0.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning), np.errstate(all="ignore"):
         test = stats.ttest_rel(one, other)
         interval = test.confidence_interval(1 - LEVEL)
     return len(shared), float((one - other).mean()), float(interval.low), float(interval.high), float(test.pvalue)

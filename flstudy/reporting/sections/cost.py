@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flstudy.reporting.findings import TUNING_SPENDS, Findings
-from flstudy.reporting.ranking import failure_reason
+from flstudy.reporting.ranking import TUNING_SPENDS, Findings, failure_reason
 from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import Status, StudyResults, Trial

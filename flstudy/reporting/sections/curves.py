@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Ranking
+from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
 from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_panels
 from flstudy.reporting.tables import mean_and_spread
@@ -37,8 +36,8 @@ class CurvesSection(ReportSection):
         return Content(
             name="Curves",
             title="How did accuracy go, round by round?",
-            pictures=[Picture(figure=figure, caption=caption)],
-            exports={"curves.png": Picture(figure=titled, caption="Accuracy by round, best trial of each algorithm")},
+            pictures=[Picture(figure, caption)],
+            exports={"curves.png": Picture(titled, "Accuracy by round, best trial of each algorithm")},
         )
 
 

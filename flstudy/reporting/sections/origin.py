@@ -6,7 +6,7 @@ from importlib import metadata
 
 import yaml
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Listing, ReportSection, from_here
 
 TOOLS = ("flstudy", "torch", "lightning", "ray", "optuna", "mlflow", "scipy", "numpy")

@@ -10,11 +10,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from flstudy.config import Objective
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import GREY, colour, finish, marker, new_figure, scale_of
 from flstudy.reporting.tables import Cells, chosen_values, format_value, metric_label
 from flstudy.study import StudyResults, Trial
+
+SEEN = "Large marks: the front. Small ones: trials that are beaten. Values are means over the search's seeds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +50,7 @@ class ParetoSection(ReportSection):
             lead="The study had several objectives. A trial is on the front where no other is at least as good in all "
             "of them and better in one.",
             tables=[front_cells(front)],
-            pictures=pictures(
-                (
-                    front_figure(front, found.places),
-                    "Large marks: the front. Small ones: trials that are beaten. Values are means over the search's "
-                    "seeds.",
-                )
-            ),
+            pictures=pictures((front_figure(front, found.places), SEEN)),
             values={
                 "pareto": {
                     "objectives": [objective.metric for objective in front.objectives],
@@ -82,10 +78,7 @@ def pareto_front(results: StudyResults) -> Front | None:
 def undominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """[T, M] -> [T]: no other row is at least as high everywhere and higher somewhere. Equal rows do not beat
     each other."""
-    found = np.empty(len(values), bool)
-    for row, own in enumerate(values):
-        found[row] = not ((values >= own).all(1) & (values > own).any(1)).any()
-    return found
+    return np.array([not ((values >= own).all(1) & (values > own).any(1)).any() for own in values])
 
 
 def front_cells(front: Front) -> Cells:

@@ -3,8 +3,7 @@
 import numpy as np
 
 from flstudy.metrics.sessions import initial_accuracy
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats, RankedTrial, Ranking
+from flstudy.reporting.ranking import Findings, Floats, RankedTrial, Ranking
 from flstudy.reporting.section import Content, ReportSection, present
 from flstudy.reporting.sections.cost import algorithm_costs, budget_cells, budget_notes
 from flstudy.reporting.tables import (

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from flstudy.metrics.registry import METRICS
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats, recorded
+from flstudy.reporting.ranking import Findings, Floats, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import COLOURS, GREY, colour, draw_mean, finish, legend_beside, mark_events, new_figure
 from flstudy.reporting.tables import NOTHING, Cells

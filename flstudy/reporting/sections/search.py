@@ -11,12 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import GREY, colour, dashes, finish, legend_beside, marker, new_panels, scale_of
 from flstudy.study import Domain, Space, StudyResults, Trial
 from flstudy.study.best import ranked
 
+HISTORY = (
+    "Best value so far by the number of trials that the algorithm had. A line that still rises at its end would have "
+    "gained from more trials."
+)
+SLICES = (
+    "Every trial that did all rounds, against one hyper-parameter at a time. Optima at the edge of a panel ask for a "
+    "wider search."
+)
+PARALLELS = "Trials of {}: a line is a trial, read from left to right; the darker the better, the best one thick."
 COLUMNS = 3
 APART = 0.5  # of the room between two options of a choice, in which the algorithms stand side by side
 MAP = colormaps["cividis_r"]  # dark is good; told apart with any colour vision, and in grey
@@ -31,22 +40,10 @@ class SearchSection(ReportSection):
     def of_study(self, found: Findings) -> Content | None:
         if not searched_domains(found.results):
             return None
-        drawn = pictures(
-            (
-                history_figure(found),
-                "Best value so far by the number of trials that the algorithm had. A line that still rises at its end "
-                "would have gained from more trials.",
-            ),
-            (
-                slice_figure(found),
-                "Every trial that did all rounds, against one hyper-parameter at a time. Optima at the edge of a panel "
-                "ask for a wider search.",
-            ),
-        )
+        drawn = pictures((history_figure(found), HISTORY), (slice_figure(found), SLICES))
         for algorithm in found.places:
-            caption = "a line is a trial, read from left to right; the darker the better, the best one thick."
             figure = parallel_figure(found.results, algorithm)
-            drawn += pictures((figure, f"Trials of {algorithm}: {caption}"), paper=True)
+            drawn += pictures((figure, PARALLELS.format(algorithm)), paper=True)
         title = "What did the search try, and what came of it?"
         return Content(name="Search", title=title, pictures=drawn) if drawn else None
 
@@ -123,7 +120,10 @@ def slice_figure(found: Findings) -> Figure | None:
         for index, algorithm in enumerate(having):
             own = [trial for trial in trials if trial.algorithm == algorithm and key in trial.overrides]
             shift, place = APART * ((index + 0.5) / len(having) - 0.5), found.places[algorithm]
-            at = [_on_axis(domain, trial.overrides[key], shift) for trial in own]
+            chosen = [trial.overrides[key] for trial in own]
+            at = [value if isinstance(value, int | float) else math.nan for value in chosen]
+            if domain.kind == "choice":
+                at = [place_in(domain, value) * max(len(domain.options) - 1, 1) + shift for value in chosen]
             values = [scale * results.value_of(trial) for trial in own]
             look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "linewidths": 0, "zorder": 3}
             drawn[algorithm] = axes.scatter(at, values, s=22, alpha=0.75, **look)
@@ -140,12 +140,6 @@ def slice_figure(found: Findings) -> Figure | None:
     handles = [drawn[name] for name in names]
     figure.legend(handles, names, loc="outside upper center", ncols=8, frameon=False, fontsize=10)
     return figure
-
-
-def _on_axis(domain: Domain, value: object, shift: float) -> float:
-    if domain.kind == "choice":
-        return place_in(domain, value) * max(len(domain.options) - 1, 1) + shift
-    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:

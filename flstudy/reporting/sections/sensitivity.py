@@ -18,8 +18,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import METRICS
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import recorded
+from flstudy.reporting.ranking import Findings, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.sections.search import place_in, searched_domains, varied_keys
 from flstudy.reporting.style import colour, finish, new_panels, scale_of
@@ -37,7 +36,7 @@ LOSSES = ("test/loss", "valid/loss")
 MOST = 300  # curves of one algorithm: the first ones, as the panel then says
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sensitivity:
     """The trials of the search of one algorithm; values of the selection metric, NaN where too few trials are whole."""
 
@@ -104,22 +103,12 @@ def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
     for algorithm in found.places:
         trials = [trial for trial in results.searched if trial.algorithm == algorithm]
         values = sign * np.array([results.value_of(trial) for trial in trials if results.eligible(trial)])
-        best = sign * values.max() if values.size else np.nan
+        best = float(sign * values.max()) if values.size else math.nan
         enough = values.size >= LEAST_WHOLE
-        median, worst = sign * np.quantile(values, [0.5, WORST]) if enough else (np.nan, np.nan)
+        median, worst = sign * np.quantile(values, [0.5, WORST]) if enough else (math.nan, math.nan)
+        counts = dict(Counter(str(trial.status) for trial in trials))
         shares, note = _importances(results, trials, known)
-        each.append(
-            Sensitivity(
-                algorithm=algorithm,
-                counts=dict(Counter(str(trial.status) for trial in trials)),
-                complete=int(values.size),
-                best=float(best),
-                median=float(median),
-                worst=float(worst),
-                importances=shares,
-                note=note,
-            )
-        )
+        each.append(Sensitivity(algorithm, counts, values.size, best, float(median), float(worst), shares, note))
     return tuple(each)
 
 
@@ -142,19 +131,15 @@ def _importances(
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # experimental parts, and regimes of few trials
+        with warnings.catch_warnings(action="ignore"):  # experimental parts, and regimes of few trials
             study = optuna.create_study(direction="maximize" if higher else "minimize")
             for trial in counted:
                 given = {key: trial.overrides[key] for key in keys if key in trial.overrides}
                 own = {key: value for key, value in given.items() if not math.isnan(place_in(known[key], value))}
-                study.add_trial(
-                    optuna.trial.create_trial(
-                        params={key: Domain.parameter(value) for key, value in own.items()},
-                        distributions={key: known[key].distribution() for key in own},
-                        value=results.value_of(trial) if results.eligible(trial) else worst,
-                    )
-                )
+                value = results.value_of(trial) if results.eligible(trial) else worst
+                params = {key: Domain.parameter(value) for key, value in own.items()}
+                distributions = {key: known[key].distribution() for key in own}
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
             # Its authors want five trials among the best; the default of a tenth has that from fifty trials on.
             quantile = min(max(0.1, 5 / len(counted)), 0.5)
             evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
@@ -211,9 +196,8 @@ def importance_figure(found: Findings) -> Figure | None:
     for axes, one in zip(panels, drawn, strict=True):
         names = [key.removeprefix("algorithm.") for key in one.importances][::-1]
         shares = [100 * share for share in one.importances.values()][::-1]
-        axes.barh(names, shares, color=colour(found.places[one.algorithm]), height=0.62)
-        for place, share in enumerate(shares):
-            axes.annotate(f"{share:.0f}", (share, place), (3, 0), textcoords="offset points", va="center", fontsize=9)
+        bars = axes.barh(names, shares, color=colour(found.places[one.algorithm]), height=0.62)
+        axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
         axes.set_title(one.algorithm, fontsize=12, loc="left")
         axes.set_xlim(0, 112)
         axes.set_xticks([0, 50, 100])

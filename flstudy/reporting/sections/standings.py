@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, from_here, pictures, present
 from flstudy.reporting.sections.comparison import (
     LEVEL,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from flstudy.reporting.findings import Findings
+from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.sections.citations import class_name
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import is_fraction
-from flstudy.reporting.findings import Findings
-from flstudy.reporting.ranking import Floats, recorded
+from flstudy.reporting.ranking import Findings, Floats, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, mean_and_spread
@@ -22,7 +21,7 @@ MEASURED = "One round of FedAvg: what its best trial sent per round, down and up
 ASSUMED = "One round of FedAvg, which is not in the study: twice the smallest upload of a round, that of a model."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrafficCurve:
     """The best trial of one algorithm."""
 
@@ -42,7 +41,7 @@ class TrafficCurve:
         return np.where(reached.any(1), first, np.nan)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Traffic:
     """Of one study."""
 
@@ -94,10 +93,8 @@ def traffic_of(found: Findings) -> Traffic | None:
     if len(measured) < 2 or max(rates.values()) <= (1 + APART) * min(rates.values()):
         return None
     unit = rates.get("FedAvg") or 2 * min(float(up.mean()) for _, up, _ in measured.values())
-    curves = (
-        TrafficCurve(algorithm=name, sent=sent / unit, values=values) for name, (sent, _, values) in measured.items()
-    )
-    return Traffic(metric=metric, curves=tuple(curves), unit=MEASURED if "FedAvg" in rates else ASSUMED)
+    curves = tuple(TrafficCurve(name, sent / unit, values) for name, (sent, _, values) in measured.items())
+    return Traffic(metric, curves, MEASURED if "FedAvg" in rates else ASSUMED)
 
 
 def accuracy_levels(traffic: Traffic) -> list[float]:
