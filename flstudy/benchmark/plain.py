@@ -31,11 +31,8 @@ class PlainLoop:
     """For each client a deep copy of the model, ``torch.optim.SGD``, zero_grad, backward, step; then the mean of the
     parameters, weighted by the clients' examples. Batches and early stopping are the executors', so the work is, too.
 
-    Args:
-        workload: the model and the method's numbers (learning rate, momentum, weight decay, γ).
-        store: all examples.
-        device: where to train; examples stay there, each batch's row numbers are sent.
-        precision: Lightning's name, one of ``PRECISIONS``.
+    The model and the method's numbers (learning rate, momentum, weight decay, γ) are the workload's. Examples stay on
+    the device, each batch's row numbers are sent.
     """
 
     def __init__(

@@ -23,34 +23,22 @@ Module = TypeVar("Module", bound=nn.Module)
 class Workload:
     """One standard workload.
 
-    Attributes:
-        name: what ``--workloads`` calls it.
-        sentence: what it is, with all sizes; the table's title.
-        task: builds the task; the same parameters in every process.
-        population: builds the devices and their data.
-        algorithm: builds the method.
-        seeds: S, replicas trained at once. The plain loop always trains one.
-        executors: those that make sense, in the table's order.
-        threads: "one" where steps are so small that threads only wait for each other, "all" where they pay, "both"
-            where that is to be seen.
-        plain_threads: the same for the plain loop, whose best row counts.
-        window: rounds after which the same rounds come again, from the initial model. All executors so do the same
-            work in every window, however many of them fit into a block: ragged cohorts and early stopping make
-            rounds differ, and a faster executor would otherwise see other ones.
-        plain: builds the plain loop's module; None takes the task.
+    After `window` rounds the same rounds come again, from the initial model. All executors so do the same work in every
+    window, however many of them fit into a block: ragged cohorts and early stopping make rounds differ, and a faster
+    executor would otherwise see other ones.
     """
 
-    name: str
-    sentence: str
-    task: Callable[[], L.LightningModule]
+    name: str  # as ``--workloads`` calls it
+    sentence: str  # with all sizes; the table's title
+    task: Callable[[], L.LightningModule]  # with the same parameters in every process
     population: Callable[[], Population]
     algorithm: Callable[[], Algorithm]
-    seeds: int = 1
-    executors: tuple[str, ...] = EXECUTORS
-    threads: Literal["one", "all", "both"] = "one"
-    plain_threads: Literal["one", "both"] = "one"
+    seeds: int = 1  # S, replicas trained at once; the plain loop always trains one
+    executors: tuple[str, ...] = EXECUTORS  # those that make sense, in the table's order
+    threads: Literal["one", "all", "both"] = "one"  # one where steps are so small that threads wait for each other
+    plain_threads: Literal["one", "both"] = "one"  # of the plain loop, whose best row counts
     window: int = 1
-    plain: Callable[[], nn.Module] | None = None
+    plain: Callable[[], nn.Module] | None = None  # the plain loop's module; None takes the task
 
 
 def seeded(task: Callable[..., Module], *sizes: Any, **more: Any) -> Module:

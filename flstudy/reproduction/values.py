@@ -7,6 +7,7 @@ import numpy as np
 
 from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.reporting.ranking import Floats
+from flstudy.reporting.sections.comparison import last_values
 from flstudy.reporting.tables import NOTHING, Cells, chosen_values, percent_sign
 from flstudy.reproduction.plan import MEASURES, PublishedValue
 from flstudy.study import StudyResults, Trial
@@ -21,10 +22,7 @@ class Speaker(NamedTuple):
 
     def last(self, metric: str) -> Floats:
         """[S]: the last value of a metric by seed; empty where it was not measured."""
-        try:
-            return np.asarray(list(self.results.last(self.trial, metric).values()), dtype=float)
-        except (ValueError, OSError):
-            return np.empty(0)
+        return np.array(list(last_values(self.results, self.trial, metric).values()), float)
 
     def curve(self, metric: str = "test/accuracy") -> tuple[np.ndarray, Floats]:
         """(rounds [T], values [S, T])."""

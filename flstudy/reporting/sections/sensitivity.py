@@ -24,12 +24,12 @@ from flstudy.reporting.sections.search import place_in, searched_domains, varied
 from flstudy.reporting.style import colour, finish, new_panels, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_value, percent_sign
 from flstudy.study import Domain, Status, StudyResults, Trial
+from flstudy.study.trial import OVER
 
 LEAST_WHOLE = 4  # trials that a median and a quarter need
 LEAST_TRIALS = 8  # for importances
 WORST = 0.25  # quantile on the bad side that stands for a badly tuned trial
 METHOD = "PED-ANOVA"
-ENDED = (Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED)
 COLUMNS = 3
 BY_ROUND = ("valid/accuracy", "valid/loss")  # shown where what was searched on is not measured by round
 LOSSES = ("test/loss", "valid/loss")
@@ -56,7 +56,7 @@ class Sensitivity:
     @property
     def diverged(self) -> float:
         """Share of the trials that have ended."""
-        ended = sum(self.counts.get(status, 0) for status in ENDED)
+        ended = sum(self.counts.get(status, 0) for status in OVER)
         return self.counts.get(Status.DIVERGED, 0) / ended if ended else math.nan
 
 
