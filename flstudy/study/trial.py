@@ -53,12 +53,15 @@ class Trial:
     """confirm: trained again on new seeds, which its overrides name."""
     confirms: int | None = None
     """The trial of the search that is trained again."""
+    known: int | None = None
+    """Trials of its algorithm's search that had ended when it was proposed: with the order of the ends, what a resumed
+    study needs to repeat its search."""
     source: str | None = None
     """STUDY/TRIAL that trained it, if another study did."""
     started: float | None = None
     """Seconds since 1970, of the first start."""
     ended: float | None = None
-    """Seconds since 1970."""
+    """Seconds since 1970; of two trials of a study the one that ended later has the larger number."""
     attempts: int = 0
     """Starts."""
     lineage: list[dict[str, Any]] = field(default_factory=list)

@@ -20,6 +20,7 @@ class Proposal(TypedDict):
     overrides: dict[str, Any]
     stage: Literal["search", "confirm"]
     confirms: int | None
+    known: int | None
 
 
 def proposal_of(trial: Trial) -> Proposal:
@@ -29,6 +30,7 @@ def proposal_of(trial: Trial) -> Proposal:
         "overrides": dict(trial.overrides),
         "stage": trial.stage,
         "confirms": trial.confirms,
+        "known": trial.known,
     }
 
 

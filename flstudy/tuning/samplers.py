@@ -63,7 +63,7 @@ def optuna_sampler(settings: Sampler, past: int = 0, *, constrained: bool = Fals
 
     Args:
         settings: the study's.
-        past: trials of an earlier start of the study; a resumed one must not draw its first trials again.
+        past: trials that were not proposed by this search, but by another one that may have had this seed.
         constrained: whether it is to keep away from where bounds were exceeded, as far as its method can.
     """
     import optuna
@@ -101,14 +101,15 @@ class Tpe(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch(Sampler):
-    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once."""
+    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once, since with
+    ``allocation: equal`` all algorithms draw the same values for the keys that they share."""
 
     citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
-        from optuna.samplers import RandomSampler
+        from flstudy.tuning.optuna_classes import PairedDraws
 
-        return RandomSampler(seed=seed)
+        return PairedDraws(self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,9 @@ class CmaEs(Sampler):
     """Initial step relative to the ranges; null is a sixth of the narrowest one."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
-        from optuna.samplers import CmaEsSampler, RandomSampler
+        from optuna.samplers import CmaEsSampler
+
+        from flstudy.tuning.optuna_classes import PairedDraws
 
         try:
             import cmaes  # noqa: F401
@@ -159,7 +162,7 @@ class CmaEs(Sampler):
             x0=None,
             sigma0=self.sigma,
             n_startup_trials=self.startup_trials,
-            independent_sampler=RandomSampler(seed=seed),
+            independent_sampler=PairedDraws(self.seed),
             warn_independent_sampling=False,
             seed=seed,
             consider_pruned_trials=False,
@@ -177,13 +180,16 @@ class GaussianProcess(Sampler):
     """Random trials before the model is used."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
-        from optuna.samplers import GPSampler, RandomSampler
+        from optuna.samplers import GPSampler
+
+        from flstudy.tuning.optuna_classes import PairedDraws
 
         return GPSampler(
             seed=seed,
-            independent_sampler=RandomSampler(seed=seed),
+            independent_sampler=PairedDraws(self.seed),
             n_startup_trials=self.startup_trials,
             deterministic_objective=False,
+            warn_independent_sampling=False,
             constraints_func=bounds,
         )
 

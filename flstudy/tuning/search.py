@@ -5,10 +5,16 @@ one. Here the samplers live in the driver; their history goes to a journal file,
 
 With ``allocation: equal`` every algorithm is an arm with an Optuna study of its own, and the arms take turns; with
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
+
+What an arm proposes is a function of the sampler's seed, the arm, and the order in which its trials were proposed and
+ended with what they reported. A resumed study repeats its search from its list of trials, draw by draw, and goes on as
+if nothing had happened: with one trial at a time to the same proposals as an undisturbed study; with several side by
+side, whose ends no two studies meet in the same order, to those that this order leads to.
 """
 
 import itertools
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +22,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
+from flstudy.tuning.optuna_classes import DriverJournal, Repeated
 from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, reported
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS, Sequel, optuna_sampler, sampler_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
+
+log = logging.getLogger(__name__)
 
 
 class Spending(Protocol):
@@ -44,6 +52,10 @@ class Spending(Protocol):
         """The trials of the search that are to be confirmed."""
         ...
 
+    def propose(self, proposal: Proposal) -> Trial:
+        """Note a trial before anybody starts it."""
+        ...
+
 
 @dataclass
 class Arm:
@@ -57,6 +69,8 @@ class Arm:
     trials: float
     """How many it gets."""
     started: int = 0
+    told: int = 0
+    """Trials whose ends the sampler has heard of."""
     share: float = float("inf")
     """How many it may get if more points follow."""
     sequel: Sequel | None = None
@@ -71,8 +85,6 @@ class Arm:
             return
         self.sequel, self.points = None, [*self.points, *more]
         self.trials = min(self.share, len(self.points))
-        for point in self.points[self.started :]:
-            self.study.enqueue_trial(point)
 
 
 class OpenProposal(NamedTuple):
@@ -93,8 +105,8 @@ class Search(Searcher):
         name: of the study.
         room: trials that can run side by side now; no more are proposed, so that each proposal knows as many results
             as it can.
-        past: trials of a resumed study: those that ended are known to the samplers, the others are proposed again,
-            first and under their numbers.
+        past: trials of a resumed study, whose search is repeated up to there: those that ended are told again, the
+            others are proposed again, first and under their numbers. Imported ones are known from the beginning.
         spending: the list of trials; None knows no budget and confirms nothing.
         journal: file for Optuna's dashboard, written anew; None keeps the history in memory.
     """
@@ -118,10 +130,18 @@ class Search(Searcher):
         self.arms = self._make_arms()
         self._numbers = itertools.count(max((trial.number for trial in self.past), default=-1) + 1)
         for trial in self.past:
-            self._remember(trial)
-        for arm in self.arms:
-            for point in arm.points[arm.started :]:
-                arm.study.enqueue_trial(point)
+            if not _repeatable(trial):
+                self._remember(trial)
+        # A list, since all arms are to be repeated, whatever one of them draws.
+        same = [
+            self._repeat(arm, [t for t in self.past if _repeatable(t) and _belongs(t, arm.fixed)]) for arm in self.arms
+        ]
+        if not all(same):
+            log.warning(
+                "the sampler draws other values than in the study's earlier start, as another version of it may, or "
+                "one without a seed: what follows may differ from an undisturbed study's"
+            )
+        self._again.sort(key=lambda asked: asked.proposal["number"])
 
     # ---- proposing ---------------------------------------------------------------------------------------------------
 
@@ -146,12 +166,28 @@ class Search(Searcher):
         if not open_arms:
             return None
         arm = min(open_arms, key=self._had)
+        known, number = arm.told, next(self._numbers)
+        trial, overrides = self._ask(arm, number)
+        proposal: Proposal = {
+            "number": number,
+            "overrides": overrides,
+            "stage": "search",
+            "confirms": None,
+            "known": known,
+        }
+        if self.spending is not None:
+            self.spending.propose(proposal)
+        return OpenProposal(proposal, arm, trial)
+
+    def _ask(self, arm: Arm, number: int, repeated: Repeated | None = None) -> tuple[optuna.Trial, dict[str, Any]]:
+        """The arm's next point or, after its last one, its sampler for the values of a trial."""
+        if arm.started < len(arm.points):
+            point = arm.points[arm.started]
+            arm.study.enqueue_trial(point if repeated is None else repeated.keep(point))
         arm.started += 1
         trial = arm.study.ask()
-        number = next(self._numbers)
         trial.set_user_attr("trial", number)
-        overrides = self.space.suggest(trial, self._has_key, arm.fixed)
-        return OpenProposal({"number": number, "overrides": overrides, "stage": "search", "confirms": None}, arm, trial)
+        return trial, self.space.suggest(trial, self._has_key, arm.fixed)
 
     def _had(self, arm: Arm) -> float:
         """Trials started; or rounds, those under way counted as whole trials, where only a budget ends the study."""
@@ -176,7 +212,9 @@ class Search(Searcher):
                 "overrides": overrides,
                 "stage": "confirm",
                 "confirms": winner.number,
+                "known": None,
             }
+            self.spending.propose(again)
             return OpenProposal(again, None, None)
         return None
 
@@ -188,7 +226,7 @@ class Search(Searcher):
         if error:
             self._lost[asked.proposal["number"]] = asked
         elif asked.arm is not None:
-            self._tell(asked, result)
+            self._tell(asked.arm, asked.trial, reported(result) if result else None)
 
     def lost(self, number: int, *, again: bool) -> None:
         """Propose a trial whose worker died once more, or give it up."""
@@ -196,16 +234,16 @@ class Search(Searcher):
         if again:
             self._again.append(asked)
         elif asked.arm is not None:
-            self._tell(asked, None)
+            self._tell(asked.arm, asked.trial, None)
 
-    def _tell(self, asked: OpenProposal, result: Mapping[str, Any] | None) -> None:
-        assert asked.arm is not None
-        assert asked.trial is not None
-        study, trial, section = asked.arm.study, asked.trial, self.config.study
-        ended = reported(result) if result else None
+    def _tell(self, arm: Arm, trial: optuna.Trial | None, ended: Trial | None) -> None:
+        """Tell the arm's sampler how a trial ended; None where its worker was lost."""
+        assert trial is not None
+        study, section = arm.study, self.config.study
+        arm.told += 1
         if ended is None or ended.status is Status.FAILED:
             study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
-        elif ended.status is Status.RUNNING:
+        elif ended.status in (Status.RUNNING, Status.PRUNED):
             # A scheduler stopped it. Its value is not that of a whole run: TPE ranks such trials behind the finished
             # ones, by the rounds they reached and then by their value there.
             if len(objectives_of(section)) == 1:
@@ -227,14 +265,13 @@ class Search(Searcher):
             names = list(search["algorithm"].extremes())
         storage = None
         if self.journal is not None:
-            self.journal.unlink(missing_ok=True)  # a resumed study tells all of it again
-            storage = JournalStorage(JournalFileBackend(str(self.journal)))
+            storage = JournalStorage(DriverJournal(self.journal))  # a resumed study tells all of it again
         arms = []
         for name, trials in zip(names, arm_shares(study.trials, len(names)), strict=True):
             fixed = {} if name is None else {"algorithm": name}
             own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
             own = [{key: value for key, value in point.items() if key not in fixed} for point in own]
-            drawn = [trial for trial in self.past if self._belongs(trial, fixed)]  # those that did not end, too
+            drawn = [t for t in self.past if not _repeatable(t) and _belongs(t, fixed)]  # also those that did not end
             optuna_study = optuna.create_study(
                 storage=storage,
                 study_name=self.name if name is None else f"{self.name} {_arm_name(name)}",
@@ -247,15 +284,40 @@ class Search(Searcher):
             arms.append(Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials, sequel=sequel))
         return arms
 
+    def _repeat(self, arm: Arm, past: Sequence[Trial]) -> bool:
+        """Ask and tell the arm's sampler once more what it was asked and told in the study's earlier starts, in the
+        same order, so that it comes into the state in which it was; returns whether it draws the same."""
+        ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
+        asked: dict[int, optuna.Trial] = {}
+        same = True
+        for trial in past:
+            assert trial.known is not None
+            while arm.told < trial.known and ended and ended[0].number in asked:
+                self._tell(arm, asked.pop(ended[0].number), ended.pop(0))
+            arm.go_on()
+            overrides = trial.lineage[0]["overrides"] if trial.lineage else trial.overrides  # as they were drawn
+            own = arm.study.sampler
+            repeated = Repeated(own, {key: Domain.parameter(value) for key, value in overrides.items()})
+            arm.study.sampler = repeated
+            asked[trial.number], found = self._ask(arm, trial.number, repeated)
+            arm.study.sampler = own
+            same = same and not repeated.differs and found == overrides
+            if not trial.is_over:
+                self._again.append(OpenProposal(proposal_of(trial), arm, asked[trial.number]))
+        for trial in ended:
+            self._tell(arm, asked.pop(trial.number), trial)
+        return same
+
     def _remember(self, past: Trial) -> None:
-        """A trial of a resumed study: told to its arm, or proposed again."""
+        """A trial that the study's earlier starts did not propose so that it can be repeated, such as an imported one:
+        told to its arm as it is, or proposed again."""
         if past.is_confirmation:
             assert past.confirms is not None
             self._confirmed.add(past.confirms)
             if not past.is_over:
                 self._again.append(OpenProposal(proposal_of(past), None, None))
             return
-        arm = next(arm for arm in self.arms if self._belongs(past, arm.fixed))
+        arm = next(arm for arm in self.arms if _belongs(past, arm.fixed))
         arm.started += 1
         point = {key: Domain.parameter(value) for key, value in past.overrides.items() if key not in arm.fixed}
         if not past.is_over:
@@ -282,10 +344,6 @@ class Search(Searcher):
             )
         )
 
-    @staticmethod
-    def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:
-        return trial.stage == "search" and all(trial.overrides.get(key) == value for key, value in fixed.items())
-
     def _has_key(self, chosen: Mapping[str, Any], key: str) -> bool:
         # Composing a config costs milliseconds, and there are only as many as combinations of class names.
         text = json.dumps(chosen, sort_keys=True, default=str)
@@ -303,6 +361,16 @@ class Search(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """As for `save`."""
         raise NotImplementedError("a study is resumed by flstudy tune --resume")
+
+
+def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:
+    """Whether a trial is one of an arm's search."""
+    return trial.stage == "search" and all(trial.overrides.get(key) == value for key, value in fixed.items())
+
+
+def _repeatable(trial: Trial) -> bool:
+    """Whether a trial was proposed by this study's search, which noted what it knew then."""
+    return trial.stage == "search" and trial.known is not None and trial.source is None
 
 
 def _arm_name(name: Any) -> str:

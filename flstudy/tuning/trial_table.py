@@ -1,6 +1,7 @@
 """The table of a study's trials, kept in the driver from what Ray Tune reports: on disk, on the terminal, in memory."""
 
 import logging
+import math
 import re
 import threading
 import time
@@ -95,15 +96,21 @@ class TrialTable:
 
     # ---- what Ray reports --------------------------------------------------------------------------------------------
 
+    def propose(self, proposal: Proposal) -> Trial:
+        """A trial, known and on disk from its proposal on: a search whose driver is killed is repeated from there."""
+        trial = Trial(algorithm=algorithm_of(self._config, proposal["overrides"]), **proposal)
+        self._by_number[trial.number] = trial
+        self._folder.write_trial(trial)
+        return trial
+
     def started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
         """The trial of a proposal; ``anew``: a worker starts it."""
         number, overrides = proposal["number"], proposal["overrides"]
-        trial = self._by_number.get(number)
-        if trial is None:
-            trial = Trial(algorithm=algorithm_of(self._config, overrides), started=time.time(), **proposal)
-            self._by_number[number] = trial
+        trial = self._by_number.get(number) or self.propose(proposal)
+        if trial.started is None:
+            trial.started = time.time()
             self._progress.update(trial)
-            self._folder.write_trial(trial)  # with its values, should the driver be killed
+            self._folder.write_trial(trial)
         if trial.status is Status.INTERRUPTED:
             trial.status = Status.RUNNING
         trial.attempts += anew
@@ -152,7 +159,9 @@ class TrialTable:
         trial.values = objective_values(study, trial.objective, trial.metrics, broken=trial.is_broken)
         bound = not trial.is_broken and trial.status is not Status.PRUNED
         trial.feasible = not bound or max(violations(study, trial.metrics), default=0.0) <= 0.0
-        trial.ended = time.time()
+        # The order of ends is that in which the search heard of them, whatever the clock does.
+        latest_end = max((other.ended or 0.0 for other in self.trials), default=0.0)
+        trial.ended = max(time.time(), math.nextafter(latest_end, math.inf))
         failed = [other for other in self.trials if other.status is Status.FAILED]
         if study.failures.most is not None and len(failed) >= study.failures.most:
             last = failed[-1].reason or "for no known reason"
