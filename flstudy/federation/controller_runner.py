@@ -94,12 +94,12 @@ class ControllerRunner:
         return server, events
 
     def _moment(self, round: int, replica: int) -> Moment:
-        session, seed = self.population.attendance(round)[1], self.population.seeds[replica]
+        session, seed = self.population.session(round), self.population.seeds[replica]
         return Moment(
             number=round,
             session=session,
-            begins=round == 1 or self.population.attendance(round - 1)[1] != session,
-            ends=self.population.attendance(round + 1)[1] != session,
+            begins=round == 1 or self.population.session(round - 1) != session,
+            ends=self.population.session(round + 1) != session,
             fresh=lambda x: self.algorithm.server_init(x, self.layout),
             layout=self.layout,
             seed=seed,
@@ -119,7 +119,6 @@ def check_horizons(
         raise ValueError(f"{type(schedule).__name__}: rounds must be given, since the run has no end: set max_epochs")
     planned = [controller.planned(rounds) for controller in controllers]
     if rounds is not None:
-        sessions = population.attendance(rounds)[1] + 1
         for controller in planned:
-            controller.check(sessions)
+            controller.check(population.session(rounds) + 1)
     return planned

@@ -33,9 +33,11 @@ class Evaluation:
         """The survey [S, J, M] of a round's jobs that live under concept [S, J], ∞ for models not in
         use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
-            rows = self.population.examples_of("train", jobs.client, round).to(self.device)
+            rows = self.population.device_data.examples_of("train", jobs.client, round).to(self.device)
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        return self._ask(server, self._moved(self.population.evaluation_index("train", round, jobs.client)), concept)
+        return self._ask(
+            server, self._moved(self.population.device_data.evaluation_index("train", round, jobs.client)), concept
+        )
 
     def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after a round, a value per replica.
@@ -64,7 +66,7 @@ class Evaluation:
         """Collected only where it has changed since the last time."""
         moment = self.population.device_data.moment(split, round)
         if self._moments.get(split) != moment:
-            self.examples[split] = self._moved(self.population.evaluation_index(split, round))
+            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round))
             self._moments[split] = moment
         return self.examples[split]
 
@@ -106,7 +108,7 @@ class Evaluation:
         parts = []
         for clients in torch.arange(devices).expand(replicas, devices).split(size, 1):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
-            rows = self.population.examples_of(split, clients, round).to(self.device)
+            rows = self.population.device_data.examples_of(split, clients, round).to(self.device)
             parts.append(self.survey.devices(models, rows, concepts[:, clients[0]]))
         columns = zip(*parts, strict=True)
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
@@ -120,7 +122,7 @@ class Evaluation:
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
         clients = devices.gather(1, job)
-        rows = self.population.examples_of("test", clients, round).to(self.device)
+        rows = self.population.device_data.examples_of("test", clients, round).to(self.device)
         models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
         return self.survey.devices(models, rows, lives.gather(1, job))
 

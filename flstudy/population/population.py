@@ -19,7 +19,7 @@ from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
 from flstudy.population.dataset_cache import load_examples
 from flstudy.population.datasets.base import Dataset, InMemory
-from flstudy.population.device_data import DeviceData, EvaluationIndex, Members, Split, divided, owners, refuse_empty
+from flstudy.population.device_data import DeviceData, Members, divided, owners, refuse_empty
 from flstudy.population.drift import Drift, Event
 from flstudy.population.partition import Partition
 from flstudy.population.streams import generator, random_bits
@@ -163,13 +163,9 @@ class Population(L.LightningDataModule):
     def _refuse_empty_rounds(self) -> None:
         if self.drift is None or self.drift.classes(1) is None:
             return
-        everybody, last = (
-            np.ones(self.clients, dtype=bool),
-            max((event.round for event in self.drift.events()), default=1),
-        )
+        last = max((event.round for event in self.drift.events()), default=1)
         for round in range(1, last + 1):
-            there = everybody if self.availability is None else self.availability.present(round, self.clients)
-            refuse_empty(self.device_data, there, round)
+            refuse_empty(self.device_data, self.present(round), round)
 
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
@@ -179,8 +175,7 @@ class Population(L.LightningDataModule):
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
-        there, (_, session, known) = self.available(round), self.attendance(round)
-        draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
+        draw = np.where(self.available(round), draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
         participants = max(1, self.drawn(round)) if devices is None else min(devices, self.fewest(round))
         client = np.sort(np.argsort(draw, axis=1, kind="stable")[:, :participants], axis=1)
         concept = np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
@@ -197,7 +192,8 @@ class Population(L.LightningDataModule):
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
         replicas = torch.ones(len(seeds), dtype=torch.int64)
-        round_ = Round(replicas * round, replicas * known, replicas * session, torch.from_numpy(concept))
+        known = self.clients if self.availability is None else self.availability.known(round, self.clients)
+        round_ = Round(replicas * round, replicas * known, replicas * self.session(round), batches.concept)
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
         return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_)
 
@@ -208,25 +204,22 @@ class Population(L.LightningDataModule):
     def available(self, round: int) -> NDArray[np.bool_]:
         """[S, N]: who can be drawn and is evaluated in a round (from 1): who is there and holds examples for
         training, validation and testing. Before the data are settled everybody holds some, and S is 1."""
-        there = np.ones(self.clients, dtype=bool)
-        if self.availability is not None:
-            there = self.availability.present(round, self.clients)
+        there = self.present(round)
         return self.device_data.stage(round).able & there if self.seeds else there[None]
 
     def fewest(self, round: int) -> int:
         """How many devices are available in a round (from 1) in the replica that has the fewest."""
         return int(self.available(round).sum(1).min())
 
-    def attendance(self, round: int) -> tuple[NDArray[np.bool_], int, int]:
-        """Of a round (from 1): who is there [N], the session (from 0), and how many were ever there."""
+    def present(self, round: int) -> NDArray[np.bool_]:
+        """[N]: who is there in a round (from 1)."""
         if self.availability is None:
-            return np.ones(self.clients, dtype=bool), 0, self.clients
-        availability = self.availability
-        return (
-            availability.present(round, self.clients),
-            availability.session(round),
-            availability.known(round, self.clients),
-        )
+            return np.ones(self.clients, dtype=bool)
+        return self.availability.present(round, self.clients)
+
+    def session(self, round: int) -> int:
+        """The session (from 0) of a round (from 1)."""
+        return 0 if self.availability is None else self.availability.session(round)
 
     def age(self, round: int) -> int:
         """How many rounds of its session came before a round (from 1)."""
@@ -243,14 +236,6 @@ class Population(L.LightningDataModule):
         if self.drift is None:
             return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
         return torch.from_numpy(np.stack([self.drift.concept(s, round, self.clients) for s in self.seeds]))
-
-    def evaluation_index(self, split: Split, round: int, clients: Tensor | None = None) -> EvaluationIndex:
-        """As `DeviceData.evaluation_index`."""
-        return self.device_data.evaluation_index(split, round, clients)
-
-    def examples_of(self, split: Split, clients: Tensor, round: int) -> Tensor:
-        """As `DeviceData.examples_of`."""
-        return self.device_data.examples_of(split, clients, round)
 
     def count_concepts(self) -> int:
         """How many concepts there are; 1 where nothing drifts."""

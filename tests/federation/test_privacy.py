@@ -182,5 +182,5 @@ def test_controllers_are_not_told_what_is_not_private():
     assert len(spy.losses) == 3
     assert all(losses.isnan().all() for losses in spy.losses)
     assert math.isfinite(module.record.metrics["train/loss"][0])
-    here = Counter(Sample(int(population.attendance(t + 1)[0].sum()), 2) for t in range(3))
+    here = Counter(Sample(int(population.present(t + 1).sum()), 2) for t in range(3))
     assert module.record.metrics["privacy/epsilon"] == [Accountant(NOISY).epsilon(2.0, here)]

@@ -55,10 +55,11 @@ def test_a_schedule_may_be_a_file(suffix, tmp_path):
 def test_only_who_is_there_trains_and_is_evaluated():
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2).settle(SEEDS)
     for index in range(6):
-        cohort, (here, session, known) = population.cohort(index + 1), population.attendance(index + 1)
+        cohort, here = population.cohort(index + 1), population.present(index + 1)
+        known = population.availability.known(index + 1, population.clients)
         assert set(cohort.jobs.client.flatten().tolist()) <= set(np.flatnonzero(here).tolist())
         assert cohort.jobs.client.shape == (3, 2)
-        assert cohort.round.session.tolist() == [session] * 3 == [index // 2] * 3
+        assert cohort.round.session.tolist() == [population.session(index + 1)] * 3 == [index // 2] * 3
         assert cohort.round.num_devices.tolist() == [known] * 3
     everybody = drifting(participants=2).settle(SEEDS)
     assert population.concepts(4).equal(everybody.concepts(4))  # drift goes on for who is away, too

@@ -13,6 +13,7 @@ from flstudy.population import (
     AlternatingGroups,
     ClassIntroduction,
     ComposedSwaps,
+    DeviceData,
     Event,
     FreshDraws,
     InMemory,
@@ -62,9 +63,11 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(data_stream):
         seen.append(labels(population, cohort.batches.rows))
         found = [seen[-1], labels(population, cohort.batches.valid)]
         for split in SPLITS:
-            found += [labels(population, population.evaluation_index(split, index + 1).rows)]
-            found += [labels(population, population.evaluation_index(split, index + 1, cohort.jobs.client).rows)]
-            found += [labels(population, population.examples_of(split, everybody, index + 1))]
+            found += [labels(population, population.device_data.evaluation_index(split, index + 1).rows)]
+            found += [
+                labels(population, population.device_data.evaluation_index(split, index + 1, cohort.jobs.client).rows)
+            ]
+            found += [labels(population, population.device_data.examples_of(split, everybody, index + 1))]
         assert all(one <= set(classes) for one in found)
         assert set(RoundLoss(population, logistic()).batch(index + 1, 1).y.tolist()) <= set(classes)
         assert population.concepts(index + 1).unique().tolist() == [sum(index + 1 >= first for first in ROUNDS)]
@@ -146,9 +149,9 @@ def test_surveys_of_models_see_the_round_s_examples():
 
 def test_an_evaluation_index_is_collected_where_something_has_changed(monkeypatch):
     population, calls = introducing(), []
-    evaluation_index = type(population).evaluation_index
+    evaluation_index = DeviceData.evaluation_index
     monkeypatch.setattr(
-        type(population),
+        DeviceData,
         "evaluation_index",
         lambda self, split, round, *a: calls.append((split, round)) or evaluation_index(self, split, round, *a),
     )
@@ -161,7 +164,7 @@ def test_it_goes_with_a_change_and_with_sessions():
     population = introducing(drift=drift, availability=AlternatingGroups(rounds=2), participants=3).settle((0, 44))
     assert population.store.table.tolist() == [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3]]
     for index in range(6):
-        there = population.attendance(index + 1)[0]
+        there = population.present(index + 1)
         assert (population.available(index + 1) <= there).all()
         assert there[population.cohort(index + 1).jobs.client.numpy()].all()
     run(FedAvg(lr=0.1), 5, population=population, seeds=(0, 44), evaluate=True)

@@ -37,12 +37,12 @@ def test_tiny_devices_have_one_example_of_each_kind(size):
 def test_census_holds_every_example_of_a_split_with_its_device():
     population = world().settle((0, 44))
     for split in ("valid", "test"):
-        examples = population.evaluation_index(split, 1)
+        examples = population.device_data.evaluation_index(split, 1)
         for s, devices in enumerate(population.members):
             pairs = set(zip(examples.rows[s].tolist(), examples.device[s].tolist(), strict=True)) - {(-1, -1)}
             assert pairs == {(row, k) for k, device in enumerate(devices) for row in device[split].tolist()}
     clients = torch.tensor([[4, 0], [1, 1]])
-    rows = population.examples_of("test", clients, 1)
+    rows = population.device_data.examples_of("test", clients, 1)
     for s, j in np.ndindex(2, 2):
         mine = rows[s, j][rows[s, j] >= 0].tolist()
         assert mine == population.members[s][int(clients[s, j])]["test"].tolist()

@@ -87,7 +87,9 @@ def test_evaluation_reports_losses_without_the_penalty():
         module.population,
         Survey(TrainingContext(TaskFunction(MAKE["Logistic"]()), module.population.store)),
     )
-    scores = survey.population(module.server.x, population.evaluation_index("valid", 2), population.concepts(2))
+    scores = survey.population(
+        module.server.x, population.device_data.evaluation_index("valid", 2), population.concepts(2)
+    )
     assert module.record.metrics["valid/loss"][0] == pytest.approx(float(scores.loss.mean()), abs=1e-6)
 
 

@@ -27,7 +27,9 @@ def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(
             if isinstance(left, torch.Tensor):
                 assert torch.equal(left, right)
     for split in ("train", "valid", "test"):
-        assert torch.equal(here.evaluation_index(split, 1).rows, there.evaluation_index(split, 1).rows)
+        assert torch.equal(
+            here.device_data.evaluation_index(split, 1).rows, there.device_data.evaluation_index(split, 1).rows
+        )
     for seed in one.seeds:
         start = torch_seed(seed, "init")
         models = [initial_parameters(made.task, made.task_function.layout, start) for made in (first, second)]

@@ -52,13 +52,16 @@ class Dataset(Configurable, ABC):
 class FileDataset(Dataset):
     """A data set in files that its authors publish."""
 
+    inside: ClassVar[str] = ""
+    """Folder in the root to which the authors' archive unpacks."""
+
     root: str = "data"
     """Folder of the files."""
 
     @property
     def folder(self) -> Path:
         """Where the files are."""
-        return Path(self.root)
+        return Path(self.root, self.inside)
 
     @property
     @abstractmethod

@@ -65,9 +65,16 @@ class TorchvisionImages(Images):
     download: bool = False
     """Fetch the files where they are missing."""
 
+    @property
     @abstractmethod
+    def published(self) -> str:
+        """Name of torchvision's class."""
+
     def source(self) -> Any:
         """torchvision's class, a study dependency: the engine runs without it."""
+        from torchvision import datasets
+
+        return getattr(datasets, self.published)
 
     @abstractmethod
     def files(self) -> list[str]:
@@ -109,7 +116,7 @@ class Cifar(TorchvisionImages):
     @property
     def remedy(self) -> str:
         return (
-            f"unpack the python version of {type(self).__name__.upper()} of the University of Toronto's CIFAR page "
+            f"unpack the python version of {self.published} of the University of Toronto's CIFAR page "
             f"(about 170 MB) into root, or say download: true"
         )
 
@@ -124,28 +131,20 @@ class Cifar10(Cifar):
     """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32×32 in ten classes, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
+    published = "CIFAR10"
     classes = 10
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     deviation: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
-
-    def source(self) -> Any:
-        from torchvision.datasets import CIFAR10
-
-        return CIFAR10
 
 
 class Cifar100(Cifar):
     """CIFAR-100 (Krizhevsky 2009): 60,000 colour images of 32×32 in 100 classes, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("krizhevsky2009",)
+    published = "CIFAR100"
     classes = 100
     mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
     deviation: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
-
-    def source(self) -> Any:
-        from torchvision.datasets import CIFAR100
-
-        return CIFAR100
 
 
 class Idx(TorchvisionImages):
@@ -155,12 +154,12 @@ class Idx(TorchvisionImages):
 
     @property
     def folder(self) -> Path:
-        return Path(self.root, self.source().__name__, "raw")
+        return Path(self.root, self.published, "raw")
 
     @property
     def remedy(self) -> str:
         return (
-            f"unpack (gunzip) the four idx files of {self.source().__name__} (about 55 MB) into {self.folder}, or say "
+            f"unpack (gunzip) the four idx files of {self.published} (about 55 MB) into {self.folder}, or say "
             f"download: true"
         )
 
@@ -175,26 +174,18 @@ class Mnist(Idx):
     """MNIST (LeCun et al. 1998): 70,000 grey images of 28×28 of the ten digits, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("lecun1998",)
+    published = "MNIST"
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     deviation: ClassVar[tuple[float, ...]] = (0.3081,)
-
-    def source(self) -> Any:
-        from torchvision.datasets import MNIST
-
-        return MNIST
 
 
 class FashionMnist(Idx):
     """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("xiao2017",)
+    published = "FashionMNIST"
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
-
-    def source(self) -> Any:
-        from torchvision.datasets import FashionMNIST
-
-        return FashionMNIST
 
 
 class Svhn(TorchvisionImages):
@@ -205,13 +196,12 @@ class Svhn(TorchvisionImages):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("netzer2011",)
+    published = "SVHN"
     shape, classes = (3, 32, 32), 10
     mean: ClassVar[tuple[float, ...]] = (0.4377, 0.4438, 0.4728)
     deviation: ClassVar[tuple[float, ...]] = (0.1980, 0.2010, 0.1970)
 
-    @property
-    def remedy(self) -> str:
-        return "put train_32x32.mat and test_32x32.mat of SVHN's page (about 250 MB) into root, or say download: true"
+    remedy = "put train_32x32.mat and test_32x32.mat of SVHN's page (about 250 MB) into root, or say download: true"
 
     def files(self) -> list[str]:
         return ["train_32x32.mat", "test_32x32.mat"]
@@ -219,8 +209,3 @@ class Svhn(TorchvisionImages):
     def parts(self) -> list[tuple[Any, Any]]:
         parts = [self.source()(self.root, split=split, download=self.download) for split in ("train", "test")]
         return [(part.data, part.labels) for part in parts]
-
-    def source(self) -> Any:
-        from torchvision.datasets import SVHN
-
-        return SVHN

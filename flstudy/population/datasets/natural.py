@@ -36,8 +36,6 @@ class Natural(FileDataset):
     page: ClassVar[str]
     """TensorFlow Federated's module that documents where the files come from, and how large they are."""
 
-    root: str = "data"
-    """Folder of the files."""
     selection: int = hyper(0, "[0, 2e9]")
     """Seed of the choice of people."""
     largest: int | None = hyper(None, "[3, 1e6]")

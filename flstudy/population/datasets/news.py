@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -34,6 +33,8 @@ class AgNews(FileDataset):
     citations: ClassVar[tuple[str, ...]] = ("zhang2015",)
 
     classes = 4
+    inside: ClassVar[str] = "ag_news_csv"
+    remedy = "unpack ag_news_csv.tgz of Zhang et al. 2015 (about 12 MB) into root"
 
     root: str = "data"
     """Folder of the folder ag_news_csv."""
@@ -49,14 +50,6 @@ class AgNews(FileDataset):
     @cached_property
     def tokens(self) -> int:
         return Special(self.vocabulary).unknown + 1
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.root) / "ag_news_csv"
-
-    @property
-    def remedy(self) -> str:
-        return "unpack ag_news_csv.tgz of Zhang et al. 2015 (about 12 MB) into root"
 
     def load(self, seed: int, clients: int) -> Examples:
         parts = [self._read(name) for name in ("train.csv", "test.csv")]

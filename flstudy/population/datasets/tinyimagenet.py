@@ -29,23 +29,14 @@ class TinyImageNet(DecodedImages, Images):
     shape, classes = (3, 64, 64), 200
     mean: ClassVar[tuple[float, ...]] = (0.4802, 0.4481, 0.3975)
     deviation: ClassVar[tuple[float, ...]] = (0.2770, 0.2691, 0.2821)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.root) / "tiny-imagenet-200"
-
-    @property
-    def remedy(self) -> str:
-        return "unpack tiny-imagenet-200.zip of Stanford University's CS231n (about 240 MB) into root"
+    inside: ClassVar[str] = "tiny-imagenet-200"
+    remedy = "unpack tiny-imagenet-200.zip of Stanford University's CS231n (about 240 MB) into root"
 
     def read(self) -> tuple[Tensor, Tensor]:
         names = sorted(line.strip() for line in self._lines("wnids.txt"))
         if len(set(names)) != self.classes or len(names) != self.classes:
             self.refuse(f"wnids.txt must name {self.classes} different classes, names {len(set(names))}")
-        files, labels = [], []
-        for path, label in (*self._training(names), *self._validation(names)):
-            files.append(path)
-            labels.append(label)
+        files, labels = zip(*self._training(names), *self._validation(names), strict=True)
         return self.decoded(files, Path(self.root) / "tiny-imagenet-200.npy"), torch.tensor(labels)
 
     def _lines(self, name: str) -> list[str]:
@@ -62,9 +53,8 @@ class TinyImageNet(DecodedImages, Images):
             counts[name] = len(found)
             for file in found:
                 yield f"train/{name}/images/{file}", label
-        fewest = min(names, key=lambda name: counts[name])
-        if counts[fewest] < max(counts.values()):
-            most = max(counts.values())
+        fewest, most = min(names, key=lambda name: counts[name]), max(counts.values())
+        if counts[fewest] < most:
             self.refuse(f"train/{fewest}/images holds {counts[fewest]} JPEG files where other classes have {most}")
 
     def _validation(self, names: list[str]) -> Iterator[tuple[str, int]]:
