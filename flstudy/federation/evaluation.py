@@ -82,7 +82,8 @@ class Evaluation:
         survey = self._ask(server, self._everybody("train", round), concepts)[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
-        chosen = chosen_models(self.algorithm, server, survey, Job(everybody, torch.zeros_like(everybody)), world)
+        choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
+        chosen: Tensor = choose(server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
         return {split: self._chosen(models, chosen, used, examples[split], concepts) for split in MEASURED}
 
@@ -153,12 +154,6 @@ def stacked(x: Tensor) -> Tensor:
 def axes(round: Round) -> Round:
     """``in_dims`` of a round [S, ...] for a map over replicas."""
     return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]
-
-
-def chosen_models(algorithm: Algorithm, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:
-    """[S, J]: ``algorithm.choose`` for every replica."""
-    mapped = torch.vmap(algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(round)))
-    return mapped(server, survey, jobs, round)
 
 
 def over_devices(

@@ -40,7 +40,7 @@ class RoundMetrics:
             ValueError: where regret cannot be measured for this task.
         """
         self.population = population
-        self._dynamic_regret = None if self.regret is None else self.regret.begin(population, task)
+        self._dynamic_regret = None if self.regret is None else DynamicRegret(self.regret, population, task)
 
     def __call__(
         self,

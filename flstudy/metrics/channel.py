@@ -50,12 +50,7 @@ def path_loss(
 ) -> NDArray[np.float64]:
     """Path loss [dB] of UMi street canyon, line of sight (TR 38.901, Table 7.4.1-1; device sessions, eq. (35)-(37)).
 
-    Args:
-        distance: horizontal, m.
-        carrier: f_c, GHz.
-        base_height: h_BS, m.
-        user_height: h_UT, m.
-        environment_height: h_E, m.
+    The ``distance`` is horizontal, m; the others are those of `breakpoint_distance`.
     """
     flat, height = np.asarray(distance, dtype=np.float64), base_height - user_height
     straight = np.log10(np.hypot(flat, height))

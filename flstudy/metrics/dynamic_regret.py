@@ -33,20 +33,16 @@ class Regret(Configurable):
     tolerance: float = hyper(1e-6, "(0, 1e12]")
     steps: int = hyper(1000, "[1, 1e9]")
 
-    def begin(self, population: Population, task: L.LightningModule) -> "DynamicRegret":
-        """Of a run in this world.
-
-        Raises:
-            ValueError: for a task without losses of single examples.
-        """
-        return DynamicRegret(self, RoundLoss(population, task))
-
 
 class DynamicRegret:
-    """The regret of one run; what it has added up so far is in the last round's metrics, so that it resumes exactly."""
+    """The regret of one run; what it has added up so far is in the last round's metrics, so that it resumes exactly.
 
-    def __init__(self, settings: Regret, round_loss: RoundLoss) -> None:
-        self.settings, self.round_loss = settings, round_loss
+    Raises:
+        ValueError: for a task without losses of single examples.
+    """
+
+    def __init__(self, settings: Regret, population: Population, task: L.LightningModule) -> None:
+        self.settings, self.round_loss = settings, RoundLoss(population, task)
 
     def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
         """Of a round, a value per replica.

@@ -60,7 +60,12 @@ class RoundLoss:
         """The examples of a round; of the last one asked for they are kept."""
         key = self.world(round, replica)
         if replica not in self._batches or self._batches[replica][0] != key:
-            self._batches[replica] = key, self._gathered(round, replica)
+            store, devices = self.population.store, self._devices(round, replica)
+            lists = [self.population.device_data.held(replica, k, "train", round) for k in devices[0].tolist()]
+            concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
+            x, y = store.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
+            x, y = x.squeeze(1), y.squeeze(1)
+            self._batches[replica] = key, Batch(x.double() if x.is_floating_point() else x, y)
         return self._batches[replica][1]
 
     def world(self, round: int, replica: int) -> Hashable:
@@ -68,14 +73,6 @@ class RoundLoss:
         client, concept = self._devices(round, replica)
         moment = self.population.device_data.moment("train", round)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
-
-    def _gathered(self, round: int, replica: int) -> Batch:
-        store, devices = self.population.store, self._devices(round, replica)
-        lists = [self.population.device_data.held(replica, client, "train", round) for client in devices[0].tolist()]
-        concept = devices[1].repeat_interleave(torch.tensor([len(rows) for rows in lists]))
-        x, y = store.gather(torch.from_numpy(np.concatenate(lists))[:, None], concept)
-        x, y = x.squeeze(1), y.squeeze(1)
-        return Batch(x.double() if x.is_floating_point() else x, y)
 
     def loss(self, round: int, x: Tensor) -> Tensor:
         """F_t [S, ...] of models x [S, ..., n] in a round."""

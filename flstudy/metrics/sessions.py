@@ -1,6 +1,7 @@
 """How fast a federation finds its feet when a session begins (device sessions: Chang et al. 2025, sec. VI).
 
-Curves are accuracies [..., T] at evaluated rounds [T]; a session is given by its first round and the first of the next.
+Curves are accuracies [..., T] at evaluated ``rounds`` [T], from 1 and rising; a session is given by its first round,
+``begin``, and the first of the next, ``until``, or None where there is none.
 """
 
 import numpy as np
@@ -15,10 +16,6 @@ def initial_accuracy(
     """Mean accuracy of a session's first rounds (Tables II and III: ten).
 
     Args:
-        rounds: [T] evaluated rounds, from 1, rising.
-        accuracy: [..., T].
-        begin: first round of the session.
-        until: first round of the next; None: there is none.
         first: how many rounds of the session count, those that were evaluated, ≥ 1.
 
     Raises:
@@ -36,14 +33,8 @@ def time_to_accuracy(
 ) -> Floats:
     """T_ρ, eq. (31): the session's first round, counted from 1 in it, at which the accuracy reaches ``target``.
 
-    ∞ where it never does; NaN where the curve or the target is none.
-
-    Args:
-        rounds: [T] evaluated rounds, from 1, rising.
-        accuracy: [..., T].
-        target: [...], such as ρ times the best accuracy of the proposed method in this session (`best_accuracy`).
-        begin: first round of the session.
-        until: first round of the next; None: there is none.
+    ∞ where it never does; NaN where the curve or the target is none. The target [...] is such as ρ times the best
+    accuracy of the proposed method in this session (`best_accuracy`).
     """
     number, inside = _session(rounds, accuracy, begin, until)
     wanted = np.asarray(target, dtype=float)
@@ -64,14 +55,7 @@ def accumulated_gain(
     """G_total, eq. (32): Σ_t (Acc(t) - Acc_baseline(t)) over a session's rounds.
 
     Where only every k-th round was evaluated an evaluation stands for the rounds since the one before it, so that the
-    sum is over rounds whatever k.
-
-    Args:
-        rounds: [T] evaluated rounds of both curves, from 1, rising.
-        accuracy: [..., T].
-        baseline: [..., T].
-        begin: first round of the session.
-        until: first round of the next; None: there is none.
+    sum is over rounds whatever k. Both curves are of the same rounds.
     """
     number, ours = _session(rounds, accuracy, begin, until)
     _, theirs = _session(rounds, baseline, begin, until)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from flstudy.population.streams import random_bits
 
@@ -77,7 +78,4 @@ class BatchPlan(NamedTuple):
 
 def padded(lists: list[NDArray[np.int64]]) -> Tensor:
     """Ragged rows as one table [L, longest], padded with -1."""
-    table = np.full((len(lists), max(len(rows) for rows in lists)), -1, dtype=np.int64)
-    for line, rows in zip(table, lists, strict=True):
-        line[: len(rows)] = rows
-    return torch.from_numpy(table)
+    return pad_sequence([torch.from_numpy(rows) for rows in lists], batch_first=True, padding_value=-1)

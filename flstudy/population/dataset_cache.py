@@ -123,14 +123,12 @@ class DatasetCache:
         wanted = key(dataset, seeds, clients)
         if wanted is None:
             return read_examples(dataset, seeds, clients)
-        if wanted not in self.shared and wanted not in self.own:
-            found = self.elsewhere(wanted)
-            if found is None:
-                self.own[wanted] = read_examples(dataset, seeds, clients)
-            else:
-                self.shared[wanted] = found
+        if wanted not in self.shared and wanted not in self.own and (found := self.elsewhere(wanted)) is not None:
+            self.shared[wanted] = found
         if wanted in self.shared:
             return self.shared[wanted]
+        if wanted not in self.own:
+            self.own[wanted] = read_examples(dataset, seeds, clients)
         self.own.move_to_end(wanted)
         while len(self.own) > 1 and sum(map(size, self.own.values())) > self.limit:
             self.own.popitem(last=False)
