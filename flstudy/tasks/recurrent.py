@@ -321,9 +321,8 @@ class Lstm(Task):
         if y.dim() == 1:
             states, y = states[:, -1:], y[:, None]
         if y.shape != states.shape[:2]:
-            raise ValueError(
-                f"Lstm: labels must be [B] or like the inputs, {list(x.shape)}, got {list(batch[1].shape)}"
-            )
+            got = list(batch[1].shape)
+            raise ValueError(f"Lstm: labels must be [B] or like the inputs, {list(x.shape)}, got {got}")
         return self.head(states), y.clamp(min=0), y >= 0
 
 

@@ -83,21 +83,16 @@ class Vit(Task):
             raise ValueError(f"Vit: heads must divide dim, got {heads} for {dim}")
         if train == "head" and checkpoint is None:
             raise ValueError("Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint")
-        self.size, self.patch, self.checkpoint, self.frozen = size, patch, checkpoint, train == "head"
+        self.size, self.patch, self.checkpoint, self.embeds = size, patch, checkpoint, train == "head"
         self.patch_embed = nn.Linear(shape[0] * patch**2, dim)  # a convolution whose windows do not overlap
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size[0] // patch) * (size[1] // patch), dim))
         self.blocks = nn.Sequential(*(AttentionBlock(dim, heads, mlp_ratio * dim) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(dim, EPS), nn.Linear(dim, classes)
         self.reset_parameters()
-        if self.frozen:
+        if self.embeds:  # then `embed` depends on no parameter that is trained
             for name, parameter in self.named_parameters():
                 parameter.requires_grad_(name.startswith("head."))
-
-    @property
-    def embeds(self) -> bool:
-        """Whether ``embed`` depends on no parameter that is trained."""
-        return self.frozen
 
     def reset_parameters(self) -> None:
         """Truncated normal weights of deviation 0.02 and no biases, as timm draws them, or the checkpoint's."""
@@ -119,7 +114,7 @@ class Vit(Task):
 
     def features(self, x: Tensor) -> Tensor:
         """Representations [B, dim], which the head classifies."""
-        return x if x.dim() == 2 and self.frozen else self.embed(x)
+        return x if x.dim() == 2 and self.embeds else self.embed(x)
 
     def embed(self, x: Tensor) -> Tensor:
         """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block."""

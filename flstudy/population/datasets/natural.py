@@ -165,7 +165,7 @@ class Shakespeare(Natural):
 
     contents: ClassVar[tuple[str, ...]] = ("snippets",)
     page: ClassVar[str] = "shakespeare (about 10 MB)"
-    classes = tokens = Special(len(CHARACTERS)).size
+    classes = tokens = Special.after(len(CHARACTERS)).size
 
     length: int = hyper(80, "[1, 1e5]")
     """Characters of an example's input."""
@@ -217,7 +217,7 @@ class StackOverflow(Natural):
 
     @cached_property
     def classes(self) -> int:
-        return Special(self.vocabulary).size
+        return Special.after(self.vocabulary).size
 
     @cached_property
     def tokens(self) -> int:

@@ -49,7 +49,7 @@ class AgNews(FileDataset):
 
     @cached_property
     def tokens(self) -> int:
-        return Special(self.vocabulary).unknown + 1
+        return Special.after(self.vocabulary).unknown + 1
 
     def load(self, seed: int, clients: int) -> Examples:
         parts = [self._read(name) for name in ("train.csv", "test.csv")]
@@ -61,7 +61,7 @@ class AgNews(FileDataset):
             )
         ranked = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary]
         numbers = {word: number for number, word in enumerate(ranked, start=1)}
-        unknown = Special(self.vocabulary).unknown
+        unknown = Special.after(self.vocabulary).unknown
         rows = [row for part in parts for row in part]
         x = np.full((len(rows), self.length), PADDING, dtype=np.int64)
         for line, (_, words) in zip(x, rows, strict=True):

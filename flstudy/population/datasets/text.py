@@ -16,29 +16,17 @@ PADDING, MISSING = 0, -1  # a padded input's number and its label
 
 
 class Special(NamedTuple):
-    """The numbers that are not characters or words, of which there are ``known``."""
+    """The numbers that are not characters or words."""
 
-    known: int
+    unknown: int  # stands for all others
+    begin: int  # before the first one
+    end: int  # after the last one
+    size: int  # of the vocabulary, padding included
 
-    @property
-    def unknown(self) -> int:
-        """What stands for all others."""
-        return self.known + 1
-
-    @property
-    def begin(self) -> int:
-        """Before the first one."""
-        return self.known + 2
-
-    @property
-    def end(self) -> int:
-        """After the last one."""
-        return self.known + 3
-
-    @property
-    def size(self) -> int:
-        """Size of the vocabulary, padding included."""
-        return self.known + 4
+    @classmethod
+    def after(cls, known: int) -> "Special":
+        """Those that follow so many known characters or words."""
+        return cls(*range(known + 1, known + 5))
 
 
 def successors(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -49,9 +37,9 @@ def successors(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(x, y) [P, length] of texts [n]: each is put between marks and cut into pieces of length + 1, those of a single
     character left out."""
-    special = Special(len(CHARACTERS))
+    special = Special.after(len(CHARACTERS))
     table = np.full(256, special.unknown, dtype=np.int64)
-    table[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(1, special.known + 1)
+    table[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(1, special.unknown)
     pieces = [np.empty((0, length + 1), dtype=np.int64)]
     for snippet in snippets:
         codes = table[np.frombuffer(as_bytes(snippet), dtype=np.uint8)]
@@ -68,7 +56,7 @@ def by_word(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(x, y) [len(sentences), length]: each sentence's first ``length`` words after a mark, and a mark if there is
     room."""
-    special = Special(len(vocabulary))
+    special = Special.after(len(vocabulary))
     tokens = np.full((len(sentences), length + 1), MISSING, dtype=np.int64)
     for line, sentence in zip(tokens, sentences, strict=True):
         numbers = [vocabulary.get(word, special.unknown) for word in as_bytes(sentence).split(b" ")[:length]]
