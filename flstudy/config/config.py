@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import logging
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +15,12 @@ import lightning as L
 import torch
 
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
-from flstudy.config.errors import ConfigError
+from flstudy.config.errors import ConfigError, told
 from flstudy.config.objects import chosen, section
 from flstudy.config.registry import SECTIONS
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, Study
-from flstudy.config.values import completed, content_of, flat, merged, pairs, put, read_yaml
+from flstudy.config.values import completed, content_of, flat, merged, pairs, put, text_of
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -27,6 +29,13 @@ from flstudy.population.dataset_cache import CachedDataset, DatasetCache, instal
 
 class StopRun(Exception):
     """Raised by a run's ``on_round`` to end it early and cleanly."""
+
+
+class ModuleExit(RuntimeError):
+    """A module called ``sys.exit`` while a run was made or under way: its failure, not the end of the process."""
+
+    def __init__(self, exit: SystemExit) -> None:
+        super().__init__(f"sys.exit({'' if exit.code is None else repr(exit.code)}) was called")
 
 
 class Config:
@@ -52,7 +61,7 @@ class Config:
     ) -> None:
         self.path, self.options, self.command = path, clean_arguments(options), command
         self.overrides = clean_values(overrides)
-        self.content = clean_yaml(content, read_yaml(content, path))
+        self.content = clean_yaml(content, content_of(path, content))
         _importable(path)
         self._values = self._completed({})
         self._parts: Parts | None = None
@@ -86,7 +95,7 @@ class Config:
 
     def _completed(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         given = [*pairs(self.options), *self.overrides.items(), *overrides.items()]
-        return completed(merged(read_yaml(self.content, self.path), given), imports=True)
+        return completed(merged(content_of(self.path, self.content), given), imports=True)
 
     def plain(self) -> dict[str, Any]:
         """Nested plain values, to be written as YAML and loaded again."""
@@ -146,13 +155,19 @@ class Config:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What constructors refuse is the user's to mend."""
+        """What constructors and rules refuse is the user's to mend."""
         try:
             yield
-        except (ValueError, TypeError) as error:
-            if isinstance(error, ConfigError):
+        except ConfigError:
+            raise
+        except SystemExit as error:
+            raise ModuleExit(error) from error
+        except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
+            raise ConfigError(str(error) if isinstance(error, ValueError) else told(error)) from error
+        except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
+            if "memory" not in str(error) and "overflow" not in str(error):
                 raise
-            raise ConfigError(f"{self.path}: {error}") from error
+            raise ConfigError(f"{error}: make the model or the population smaller") from error
 
     def _build(self) -> Parts:
         with self._refusing():
@@ -185,10 +200,8 @@ class Config:
         Raises:
             ConfigError: what a constructor refused, or a rule between parts.
         """
-        try:
+        with self._refusing():
             check_parts(self, self.parts)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         return self
 
     def rehearse(self) -> dict[str, CachedDataset]:
@@ -201,13 +214,9 @@ class Config:
             ConfigError: what the data set or the partition said, or of work that its devices are too small for.
         """
         cache = DatasetCache()
-        with self._refusing():
+        with self._refusing(), installed(cache):
             population = _part("population", self._values, None)
-        try:
-            with installed(cache):
-                population.settle(self.seeds)
-        except (ValueError, OSError, ImportError) as error:
-            raise ConfigError(f"{self.path}: {error}") from error
+            population.settle(self.seeds)
         check_work(self.parts.algorithm, population)
         return dict(cache.own)
 
@@ -260,8 +269,27 @@ class Config:
         coordinator, population = self.build()
         checkpoints = any(isinstance(callback, L.pytorch.callbacks.Checkpoint) for callback in callbacks)
         trainer = self.trainer([OnRound(on_round), *callbacks], progress=progress, checkpoints=checkpoints)
-        trainer.fit(coordinator, datamodule=population, ckpt_path=resume, weights_only=True if resume else None)
+        with _as_it_was_raised():
+            trainer.fit(coordinator, datamodule=population, ckpt_path=resume, weights_only=True if resume else None)
         return coordinator
+
+
+@contextlib.contextmanager
+def _as_it_was_raised() -> Iterator[None]:
+    """Lightning makes of Ctrl-C an exit with status 1, or outside the main thread a ValueError, and ignores later ones;
+    and an exit that a module asks for must not end a study as if nothing had happened."""
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if in_main else None
+    try:
+        yield
+    except (SystemExit, ValueError) as error:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        if isinstance(error, SystemExit):
+            raise ModuleExit(error) from error
+        raise
 
 
 class OnRound(L.Callback):
@@ -294,15 +322,14 @@ def load(
     Raises:
         ConfigError: one sentence naming key, value, domain and next step.
     """
-    content_of(path)
-    return Config(str(path), Path(path).read_text(encoding="utf-8"), options, overrides or {}, command).checked()
+    return Config(str(path), text_of(path), options, overrides or {}, command).checked()
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
     """One part of a run; a task is built for the population's data set."""
     if key in SECTIONS:
         return section(key, values[key])
-    return chosen(values[key], population.dataset if key == "task" and population is not None else None)
+    return chosen(key, values[key], population.dataset if key == "task" and population is not None else None)
 
 
 def _importable(path: str) -> None:

@@ -1,17 +1,15 @@
 """Objects of a config's values: classes called with their arguments, as their annotations have them."""
 
 import dataclasses
-import functools
 import inspect
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
-from flstudy.config.registry import LINKED, SECTIONS, locate
-from flstudy.config.schema import config_schema
-
-hints = functools.cache(typing.get_type_hints)
+from flstudy.config.errors import ConfigError, shown
+from flstudy.config.registry import LINKED, SECTIONS, import_class, locate
+from flstudy.config.schema import config_schema, hints_of
 
 
 def section(key: str, values: Mapping[str, Any]) -> Any:
@@ -20,43 +18,51 @@ def section(key: str, values: Mapping[str, Any]) -> Any:
     return None if values is None else construct(locate(f"{found.module}.{found.name}"), values)
 
 
-def chosen(value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
+def chosen(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
     """The object of a class and its arguments; None of None.
 
     Args:
+        key: at which it stands, or the argument, for messages.
         value: ``class_path`` and ``init_args``.
         dataset: where a task that asks for them finds its inputs' shape and the like.
     """
     if value is None:
         return None
-    path = value["class_path"]
-    cls = locate(path if "." in path else config_schema()["$defs"][path]["x-class"])
+    path, given = value["class_path"], value.get("init_args") or {}
+    if "." in str(path):
+        cls = import_class(key, str(path))
+    elif "x-class" in (node := config_schema()["$defs"].get(str(path), {})):
+        cls = locate(node["x-class"])
+    else:
+        raise ConfigError(f"{key} must name a class, got {shown(path)}: write the path of one of yours with its module")
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(given)}")
     known = inspect.signature(cls).parameters
     linked = {} if dataset is None else {name: getattr(dataset, name) for name in LINKED if name in known}
-    return construct(cls, {**linked, **(value.get("init_args") or {})})
+    return construct(cls, {**linked, **given})
 
 
 def construct(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
     """An object of a class, of plain values."""
-    known = hints(cls.__init__)
-    return cls(**{name: made(value, known.get(name, Any)) for name, value in arguments.items()})
+    known = hints_of(cls, extras=False)
+    return cls(**{name: made(name, value, known.get(name, Any)) for name, value in arguments.items()})
 
 
-def made(value: Any, hint: Any) -> Any:
+def made(name: str, value: Any, hint: Any) -> Any:
     """A plain value as an annotation has it: lists as tuples where it says so, mappings as sections and objects."""
     if isinstance(value, Mapping) and "class_path" in value:
-        return chosen(value)
+        return chosen(name, value)
     hint = _arm(hint, value)
     inner = typing.get_args(hint)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return construct(hint, value)
-        return {key: made(one, inner[1] if inner else Any) for key, one in value.items()}
+        return {key: made(str(key), one, inner[1] if inner else Any) for key, one in value.items()}
     if isinstance(value, list):
         if typing.get_origin(hint) is not tuple:
-            return [made(one, inner[0] if inner else Any) for one in value]
+            return [made(name, one, inner[0] if inner else Any) for one in value]
         each = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(made(one, own) for one, own in zip(value, each, strict=True))
+        return tuple(made(name, one, own) for one, own in zip(value, each, strict=True))
     return value
 
 

@@ -1,7 +1,11 @@
-"""The keys that name classes and the sections that are classes, as strings: nothing is imported to read them."""
+"""The keys that name classes and the sections that are classes, as strings: nothing is imported to read them. And the
+one door through which a config's own class paths are imported."""
 
+import os
 from importlib import import_module
 from typing import Any, NamedTuple
+
+from flstudy.config.errors import ConfigError, shown, told
 
 
 class Root(NamedTuple):
@@ -85,8 +89,12 @@ LINKED = ("shape", "classes", "tokens")
 """Arguments of a task that its data set fills in."""
 
 
+IMPORT_ONLY = "FLSTUDY_IMPORT_ONLY"
+"""Environment variable: the packages and modules, by commas, from which configs may name classes; unset: any."""
+
+
 def locate(path: str) -> Any:
-    """The object of a dotted path.
+    """The object of a dotted path that flstudy names.
 
     Raises:
         ImportError: there is no such module, or it does not have the name.
@@ -96,3 +104,25 @@ def locate(path: str) -> Any:
         return getattr(import_module(module), name)
     except AttributeError as error:
         raise ImportError(f"{module} has no {name}") from error
+
+
+def import_class(key: str, path: str) -> type[Any]:
+    """The class of a dotted path that a config names: whatever a config has imported comes through here.
+
+    Raises:
+        ConfigError: `IMPORT_ONLY` does not allow it, and then nothing was imported; importing it failed, whatever the
+            module raised; or it is no class.
+    """
+    allowed = os.environ.get(IMPORT_ONLY)
+    if allowed is not None and not any(path.startswith(f"{one.strip()}.") for one in allowed.split(",") if one.strip()):
+        raise ConfigError(
+            f"{key} must name a class from what {IMPORT_ONLY} allows ({shown(allowed)}), got {shown(path)}: add its "
+            "package there if you trust it"
+        )
+    try:
+        found = locate(path)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{key} must name a class that can be imported, got {path}: {told(error)}") from error
+    if not isinstance(found, type):
+        raise ConfigError(f"{key} must name a class, got {path}, which is a {type(found).__name__}")
+    return found

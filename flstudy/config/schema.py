@@ -63,7 +63,7 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
         key: the key at which it stands, so that arguments that are keys of their own are found.
         defs: gets the sections that the class is made of.
     """
-    hints = typing.get_type_hints(cls.__init__, include_extras=True)
+    hints = hints_of(cls)
     docs, properties, required = sentences(cls), {}, []
     fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     for name, argument in inspect.signature(cls).parameters.items():
@@ -94,6 +94,15 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
             argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(cls).parameters.values()
         ),
     }
+
+
+def hints_of(cls: Any, *, extras: bool = True) -> dict[str, Any]:
+    """The annotations of a class's arguments; none where a user's cannot be read, such as names that its module imports
+    for type checkers only."""
+    try:
+        return typing.get_type_hints(cls.__init__, include_extras=extras)
+    except Exception:
+        return {}
 
 
 def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
@@ -297,7 +306,7 @@ def nameable(root: Root) -> dict[str, type[Any]]:
     give."""
     found = {}
     for name, cls in named(locate(f"{root.module}.{root.base}")).items():
-        hints, arguments = typing.get_type_hints(cls.__init__), inspect.signature(cls).parameters.values()
+        hints, arguments = hints_of(cls), inspect.signature(cls).parameters.values()
         anything = any(hints.get(one.name) is Any and one.default is one.empty for one in arguments)
         if cls.__module__.startswith("flstudy.") and not anything:
             found[name] = cls

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from flstudy.config.credentials import clean_values
-from flstudy.config.errors import ConfigError, nearest
-from flstudy.config.registry import ROOTS, locate
+from flstudy.config.errors import ConfigError, nearest, shown, spelled
+from flstudy.config.registry import ROOTS, import_class
 from flstudy.config.schema import class_names, config_schema, described, types_of
 from flstudy.hyper import within
 from flstudy.metrics.registry import METRICS
@@ -26,15 +26,30 @@ KINDS |= {"array": "a list", "object": "keys and values"}
 TYPES = {bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",), type(None): ("null",)}
 TYPES |= {list: ("array",), tuple: ("array",), dict: ("object",)}
 SEARCH = "study.search"
+DEEPEST, MOST = 50, 1_000_000  # of nested values; of all
 
 _users: dict[str, dict[str, Any]] = {}
 """Definitions of users' classes and of what they are made of, by name."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: 1e-3 is one, as editors have it."""
+    """YAML 1.2's numbers, of which 1e-3 is one, as editors have it; a date is a text; a key stands once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Of two equal keys YAML would drop the first without a word."""
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if (key.tag, str(key.value)) in seen:
+                twice = f"the key {shown(key.value)} twice"
+                raise yaml.constructor.ConstructorError(problem=twice, problem_mark=key.start_mark)
+            seen.add((key.tag, str(key.value)))
+        return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [known for known in resolvers if not known[0].endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
@@ -42,21 +57,64 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(text: str, path: str = "the config") -> dict[str, Any]:
-    """The keys and values of a YAML file's text.
+def parsed(text: str, path: str = "the config") -> Any:
+    """What a YAML text says.
 
     Raises:
-        ConfigError: it is no YAML, or something else.
+        ConfigError: it is no YAML, or is deeper or larger than a config can be.
     """
     try:
         content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
+        waiting, count = [(content, 0)], 0
+        while waiting:  # a list of its own, since anchors can make a value that is in itself
+            value, depth = waiting.pop()
+            count += 1
+            if depth > DEEPEST or count > MOST:
+                raise RecursionError
+            if type(value) not in TYPES:
+                raise ConfigError(f"{path} must hold texts, numbers, lists and the like, got a {type(value).__name__}")
+            parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+            waiting += [(part, depth + 1) for part in parts]
+    except RecursionError as error:
+        raise ConfigError(f"{path} must hold at most {MOST:,} values, {DEEPEST} deep at most: flatten it") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: of what looks like a number and is none
+        if isinstance(error, ConfigError):
+            raise
+        where, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f" in line {where.line + 1}" if where is not None else ""
-        raise ConfigError(f"{path} is not a YAML file that can be read: {str(error).splitlines()[0]}{line}") from error
+        said = problem or str(error).splitlines()[0]
+        raise ConfigError(f"{path} is not a YAML file that can be read: {said}{line}: mend it there") from error
+    return content
+
+
+def content_of(path: str | Path, text: str | None = None) -> dict[str, Any]:
+    """The keys and values of a YAML file.
+
+    Args:
+        path: of the file.
+        text: what it held when it was read; None reads it.
+
+    Raises:
+        ConfigError: there is none, it is no YAML, or something else.
+    """
+    content = parsed(text_of(path) if text is None else text, str(path))
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}")
+        raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}: see flstudy init")
     return dict(content)
+
+
+def text_of(path: str | Path) -> str:
+    """A config file's text.
+
+    Raises:
+        ConfigError: there is no such file, or it is no text.
+    """
+    try:
+        if not Path(path).is_file():
+            raise ConfigError(f"there is no config file {shown(str(path))}: see flstudy list configs")
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a YAML file that can be read: {error}") from error
 
 
 # ---- options -----------------------------------------------------------------------------------------------------
@@ -80,8 +138,8 @@ def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
         if not given:
             text = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
         try:
-            value = yaml.load(text, _Loader)
-        except yaml.YAMLError:
+            value = parsed(text)
+        except ConfigError:
             value = text
         key = key.replace(".init_args", "").removesuffix(".class_path")
         found.append((key, Given(value, text) if isinstance(value, int | float) else value))
@@ -115,7 +173,7 @@ def _apart(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
         return
     yield key, value["class_path"]
-    for name, argument in (value.get("init_args") or {}).items():
+    for name, argument in arguments_of(value).items():
         yield from _apart(f"{key}.{name}", argument)
 
 
@@ -128,7 +186,7 @@ def _preset(content: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> l
     if not isinstance(values, Mapping):
         return []
     said = dict(flat(content)) if short(chosen) == own else {}  # of the file's own algorithm it knows best
-    every = {key if "." in str(key) else f"algorithm.{key}": value for key, value in values.items()}
+    every = {str(key) if "." in str(key) else f"algorithm.{key}": value for key, value in values.items()}
     path = chosen.get("class_path") if isinstance(chosen, Mapping) else chosen
     return [("algorithm", path), *((key, value) for key, value in every.items() if key not in said)]
 
@@ -151,11 +209,11 @@ def put(nested: dict[str, Any], key: str, value: Any) -> None:
         elif not isinstance(below, Mapping):
             below = place[parent] = {}
         if "class_path" in below:
-            inside = below["init_args"] = below.get("init_args") or {}
-            below = inside
+            below["init_args"] = arguments_of(below)
+            below = below["init_args"]
         place = below
     if more:
-        value = [*(place.get(name) or []), *(value if isinstance(value, list) else [value])]
+        value = [one for part in (place.get(name) or [], value) for one in (part if isinstance(part, list) else [part])]
     if key not in ROOTS or value is None or short(place.get(name)) != short(value):
         place[name] = value
 
@@ -166,11 +224,17 @@ def short(given: Any) -> str:
     return str(path).rpartition(".")[2]
 
 
+def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a class; what is written in their place and cannot be any is for `check_value` to refuse."""
+    given = value.get("init_args")
+    return given if isinstance(given, dict) else {}
+
+
 def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and values; a class is its short name under its key, and its arguments below."""
     if isinstance(values, Mapping) and "class_path" in values:
         yield prefix, short(values)
-        values = values.get("init_args") or {}
+        values = arguments_of(values)
     if isinstance(values, Mapping) and (values or not prefix):
         for key, value in values.items():
             yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
@@ -205,20 +269,6 @@ def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
     return completed(merged(content_of(path), pairs(options)), imports=False)
 
 
-def content_of(path: str | Path) -> dict[str, Any]:
-    """As `read_yaml`, of a file.
-
-    Raises:
-        ConfigError: likewise, and where there is none.
-    """
-    if not Path(path).is_file():
-        raise ConfigError(f"there is no config file {str(path)!r}: see flstudy list configs")
-    try:
-        return read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a YAML file that can be read: {error}") from error
-
-
 def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
     """A value as the schema's node has it, defaults filled in.
 
@@ -226,7 +276,9 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         ConfigError: for one that the node does not take.
     """
     node = _branch(node, value)
-    kinds = types_of(node)
+    kinds, written = types_of(node), value.value if isinstance(value, Given) else value
+    if isinstance(value, int) and value.bit_length() > 1000:
+        value = math.inf if value > 0 else -math.inf  # as a float would be
     if isinstance(value, Given):
         meant = "string" in kinds and not set(kinds) & set(TYPES.get(type(value.value), ()))
         value = value.text if meant else value.value
@@ -238,10 +290,11 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
     if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
         value, given = int(value), TYPES[int]
     if kinds and not set(kinds) & set(given):
-        raise ConfigError(f"{key} must be {' or '.join(KINDS[kind] for kind in kinds)}, got {_said(value)}")
+        raise ConfigError(f"{key} must be {' or '.join(KINDS[kind] for kind in kinds)}, got {shown(value)}")
     if "anyOf" in node:
-        every = [KINDS.get(dereferenced(part).get("type", ""), "a class") for part in node["anyOf"]]
-        raise ConfigError(f"{key} must be {' or '.join(every)}, got {_said(value)}")
+        parts = [dereferenced(part) for part in node["anyOf"] if "const" not in part]
+        every = dict.fromkeys(KINDS.get(part.get("type", ""), "a class") for part in parts)
+        raise ConfigError(f"{key} must be {' or '.join(every)}, got {shown(value)}")
     if isinstance(value, Mapping) and "properties" in node and "additionalProperties" in node:
         return _section(key, node, value, imports)
     if isinstance(value, Mapping):
@@ -250,18 +303,9 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         return _list(key, node, value, imports)
     if isinstance(value, int | float) and not isinstance(value, bool):
         if "x-domain" in node and not within(value, node["x-domain"]):
-            raise ConfigError(f"{key} must lie in {node['x-domain']}, got {_said(value)}")
+            raise ConfigError(f"{key} must lie in {node['x-domain']}, got {shown(written)}")
         return float(value) if kinds and "integer" not in kinds else value
     return value
-
-
-def spelled(value: Any) -> str:
-    """A value as YAML has it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _said(value: Any) -> str:
-    return spelled(value) if value is None or isinstance(value, bool) else repr(value)
 
 
 def dereferenced(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -300,15 +344,15 @@ def _one_of(key: str, choices: Sequence[Any], value: Any) -> Any:
         return value
     names = [spelled(choice) for choice in choices]
     if True in [choice for choice in choices if isinstance(choice, bool)]:
-        raise ConfigError(f"{key} must be {', '.join(names[:-1])} or {names[-1]}, got {_said(value)}")
-    raise ConfigError(f"{key} must be one of {', '.join(names)}, got {_said(value)}{nearest(str(value), names, '')}")
+        raise ConfigError(f"{key} must be {', '.join(names[:-1])} or {names[-1]}, got {shown(value)}")
+    raise ConfigError(f"{key} must be one of {', '.join(names)}, got {shown(value)}{nearest(str(value), names, '')}")
 
 
 def _list(key: str, node: Mapping[str, Any], value: Sequence[Any], imports: bool) -> list[Any]:
     parts = node.get("prefixItems")
     least, most = node.get("minItems", 0), len(parts) if parts else node.get("maxItems", math.inf)
     if not least <= len(value) <= most:
-        raise ConfigError(f"{key} must be a list of {least}{'' if most == least else ' or more'}, got {list(value)!r}")
+        raise ConfigError(f"{key} must be a list of {least}{'' if most == least else ' or more'}, got {shown(value)}")
     nodes = parts or [node.get("items", {})] * len(value)
     return [check_value(f"{key}[{i}]", one, nodes[i], imports=imports) for i, one in enumerate(value)]
 
@@ -318,7 +362,7 @@ def _mapping(key: str, node: Mapping[str, Any], value: Mapping[Any, Any], import
     numbers, inner, found = "propertyNames" in node, node.get("additionalProperties") or {}, {}
     for name, one in value.items():
         if numbers and not re.match(node["propertyNames"]["pattern"], str(name)):
-            raise ConfigError(f"{key} must have integers for keys, got {name!r}")
+            raise ConfigError(f"{key} must have integers for keys, got {shown(name)}")
         found[int(name) if numbers else name] = check_value(f"{key}.{name}", one, inner, imports=imports)
     return found
 
@@ -326,7 +370,7 @@ def _mapping(key: str, node: Mapping[str, Any], value: Mapping[Any, Any], import
 def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose: str = "") -> dict[str, Any]:
     """The values of one class's arguments."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} must hold keys and values, got {_said(value)}")
+        raise ConfigError(f"{key} must hold keys and values, got {shown(value)}")
     known, found = node["properties"], {}
     full = [f"{key}.{name}" if key else name for name in known]
     rest = node.get("additionalProperties", False)
@@ -334,10 +378,10 @@ def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose
     for name in value:
         if name not in known and rest is False and not any(re.search(pattern, str(name)) for pattern in patterns):
             own = f"{key}.{name}" if key else str(name)
-            raise ConfigError(f"unknown key {own!r}{whose}{nearest(own, full)}")
+            raise ConfigError(f"unknown key {shown(own)}{whose}{nearest(own, full)}")
     if not node.get("minProperties", 0) <= len(value) <= node.get("maxProperties", math.inf):
         exactly = "exactly one" if "maxProperties" in node else "at least one"
-        raise ConfigError(f"{key} must have {exactly} of {', '.join(known)}, got {dict(value)!r}")
+        raise ConfigError(f"{key} must have {exactly} of {', '.join(known)}, got {shown(value)}")
     for (name, child), own in zip(known.items(), full, strict=True):
         if name in value:
             found[name] = check_value(own, value[name], child, imports=imports)
@@ -358,18 +402,18 @@ def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dic
     known = node["x-classes"]
     path = value.get("class_path") if isinstance(value, Mapping) else value
     if not isinstance(path, str):
-        raise ConfigError(f"{key} must name a class, such as {known[0]}, got {_said(value)}")
+        raise ConfigError(f"{key} must name a class, such as {known[0]}, got {shown(value)}")
     given = (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
     for name in value if isinstance(value, Mapping) else ():
         if name not in ("class_path", "init_args"):
-            raise ConfigError(f"{key} must have class_path and init_args only, got {name!r}: put it under init_args")
+            raise ConfigError(f"{key} must have class_path and init_args, got {shown(name)}: put it under init_args")
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{key}.init_args must hold keys and values, got {_said(given)}")
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(given)}")
     name = path.rpartition(".")[2]
     if "." in path and not path.startswith("flstudy."):
         return _users_own(key, path, given) if imports else {"class_path": path, "init_args": dict(given)}
     if name not in known:
-        raise ConfigError(f"unknown {key.rpartition('.')[2]} {name!r}{nearest(name, known)}")
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {shown(name)}{nearest(name, known)}")
     return {
         "class_path": name,
         "init_args": _section(key, config_schema()["$defs"][name], given, imports, f" of {name}"),
@@ -382,13 +426,8 @@ WRAPPERS = {"study.sampler": "OptunaSampler", "study.scheduler": "RayScheduler"}
 
 def _users_own(key: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A user's class, imported, and its arguments."""
-    name = path.rpartition(".")[2]
-    try:
-        cls = locate(path)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{key} must name a class that can be imported, got {path}: {error}") from error
-    base = ROOTS[key].accepts()
-    if not (isinstance(cls, type) and issubclass(cls, base)):
+    name, base = path.rpartition(".")[2], ROOTS[key].accepts()
+    if not issubclass(import_class(key, path), base):
         if key in WRAPPERS and WRAPPERS[key] in config_schema()["$defs"]:
             wrapped = {"class_path": path, "init_args": dict(given)}
             node = config_schema()["$defs"][WRAPPERS[key]]
@@ -399,7 +438,7 @@ def _users_own(key: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _definition(path: str, key: str) -> dict[str, Any]:
-    return described(locate(path), key, _users)
+    return described(import_class(key, path), key, _users)
 
 
 # ---- keys that a study names -------------------------------------------------------------------------------------
@@ -444,7 +483,7 @@ def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
         return
     if "class_path" in values:
         yield at, str(values["class_path"])
-        values = values.get("init_args") or {}
+        values = arguments_of(values)
     for name, value in values.items():
         yield from classes_in(value, f"{at}.{name}" if at else str(name))
 
@@ -454,8 +493,11 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
     study = values["study"]
     chosen = {key: [path] for key, path in classes_in({**values, "study": None})}
     for root, domain in study["search"].items():
-        if root in ROOTS and "choice" in domain:
-            node, options = config_schema()["$defs"][root], [one for one in domain["choice"] if one is not None]
+        if root in ROOTS and "choice" not in domain:
+            raise ConfigError(f"{SEARCH}.{root} must be a choice of classes, got {shown(domain)}: write {{choice: []}}")
+        if root in ROOTS:
+            node, null = config_schema()["$defs"][root], ROOTS[root].default is None
+            options = [one for one in domain["choice"] if not (one is None and null)]
             with _saying(SEARCH):
                 found = [check_value(root, option, node, imports=imports) for option in options]
             chosen |= {root: []}
@@ -466,16 +508,16 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
         if not found:
             root = max((root for root in chosen if str(key).startswith(f"{root}.")), key=len, default="")
             whose = f" of {' or '.join(map(short, chosen[root]))}" if root else ""
-            raise ConfigError(f"{SEARCH}: unknown key {key!r}{whose}{nearest(str(key), known)}")
+            raise ConfigError(f"{SEARCH}: unknown key {shown(key)}{whose}{nearest(key, known)}")
         for node in found if key not in ROOTS else ():
             _check_domain(key, domain, node)
-    two_steps = short(study["sampler"]) == "TwoStep"
-    sweep = study["sampler"]["init_args"] if two_steps else {"tie": [], "first": {}}
+    sampler = study["sampler"] or {}
+    sweep = sampler["init_args"] if sampler.get("class_path") == "TwoStep" else {"tie": [], "first": {}}
     for where, named in (("tie", [key for tied in sweep["tie"] for key in tied]), ("first", sweep["first"])):
         for key in named:
             if key not in study["search"]:
                 near = nearest(str(key), list(study["search"]), "")
-                raise ConfigError(f"study.sampler.{where} must name keys of study.search, got {key!r}{near}")
+                raise ConfigError(f"study.sampler.{where} must name keys of study.search, got {shown(key)}{near}")
     _check_presets(study["presets"], chosen, imports)
     if not any("." in path for paths in chosen.values() for path in paths):  # users' may measure something of their own
         _check_metrics(study)
@@ -493,6 +535,8 @@ def _saying(where: str) -> Iterator[None]:
 def _check_domain(key: str, domain: Mapping[str, Any], node: Mapping[str, Any]) -> None:
     """Refuse a distribution of values that a key does not take."""
     ((kind, values),) = domain.items()
+    if kind != "choice" and not all(map(math.isfinite, values)):
+        raise ConfigError(f"{SEARCH}.{key} must have finite ends, got {shown(domain)}: give numbers")
     if kind in ("randint", "lograndint"):
         values = [int(values[0]), int(values[1]) - 1]
     elif kind != "choice":
@@ -510,12 +554,12 @@ def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str
     for name, values in presets.items():
         where = f"study.presets.{name}"
         if name not in paths:
-            raise ConfigError(f"study.presets: unknown algorithm {name!r}{nearest(str(name), list(paths))}")
+            raise ConfigError(f"study.presets: unknown algorithm {shown(name)}{nearest(name, list(paths))}")
         for key, value in values.items():
             dotted = str(key) if "." in str(key) else f"algorithm.{key}"
             found, known = nodes(dotted, {**chosen, "algorithm": [paths[name]]}, imports=imports)
             if not found:
-                raise ConfigError(f"unknown key {f'{where}.{key}'!r}{nearest(dotted, known)}")
+                raise ConfigError(f"unknown key {shown(f'{where}.{key}')}{nearest(dotted, known)}")
             for node in found:
                 check_value(f"{where}.{key}", value, node)
 
@@ -528,4 +572,4 @@ def _check_metrics(study: Mapping[str, Any]) -> None:
     for where, name in places.items():
         if name not in METRICS:
             near = nearest(name, list(METRICS), ": the schema has all of them (flstudy schema)")
-            raise ConfigError(f"{where}: unknown metric {name!r}{near}")
+            raise ConfigError(f"{where}: unknown metric {shown(name)}{near}")

@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from flstudy.config import ConfigError
+from flstudy.config.registry import import_class
 
 
 def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
@@ -21,12 +21,8 @@ def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], off
     Raises:
         ConfigError: for a class that cannot be imported, is of another kind, or refuses its arguments.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} must name a class that can be imported, got {path!r}: {error}") from error
-    if not (inspect.isclass(found) and issubclass(found, base)):
+    found = import_class(key, path)
+    if not issubclass(found, base):
         raise ConfigError(f"{key} must name a {base.__module__}.{base.__name__}, got {path!r}, which is none")
     taken = inspect.signature(found).parameters
     more = {name: value for name, value in offered.items() if name in taken and value is not None}
