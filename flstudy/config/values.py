@@ -57,8 +57,9 @@ _Loader.add_implicit_resolver(
 )
 
 
+@functools.lru_cache(maxsize=8)
 def parsed(text: str, path: str = "the config") -> Any:
-    """What a YAML text says.
+    """What a YAML text says; not to be changed, since the same text is asked for again and again.
 
     Raises:
         ConfigError: it is no YAML, or is deeper or larger than a config can be.
