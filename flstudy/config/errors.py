@@ -19,10 +19,10 @@ class ConfigError(ValueError):
     """A config, an option or a file of the user's that cannot be used; the message is one sentence, on one line."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(shortened(sentence, LONGEST))
+        super().__init__(on_a_line(sentence, LONGEST))
 
 
-def shortened(text: str, most: int) -> str:
+def on_a_line(text: str, most: int) -> str:
     """A text on one line, without what terminals obey, and without its middle where it is too long."""
     line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     tail = most // 3  # what to do stands at the end, name and value before it
@@ -37,8 +37,8 @@ def spelled(value: Any) -> str:
 def shown(value: Any) -> str:
     """A value as a sentence echoes it."""
     if isinstance(value, int) and value.bit_length() > 64:  # Python writes none of more than 4,300 digits
-        return shortened(hex(value), ECHO)
-    return shortened(spelled(value) if value is None or isinstance(value, bool) else repr(value), ECHO)
+        return on_a_line(hex(value), ECHO)
+    return on_a_line(spelled(value) if value is None or isinstance(value, bool) else repr(value), ECHO)
 
 
 def nearest(name: Any, known: Sequence[str], otherwise: str = ": see --help") -> str:
@@ -84,7 +84,7 @@ def told(error: BaseException) -> str:
     return f"{what} ({Path(frame.filename).name}:{frame.lineno})" if frame else what
 
 
-def is_refusal(error: BaseException) -> bool:
+def is_users_to_mend(error: BaseException) -> bool:
     """Whether a ``raise ValueError`` of flstudy's own raised it, which is there for what a user can mend; one that a
     line of ours met in a function that it called is our mistake."""
     last: TracebackType | None = error.__traceback__

@@ -35,6 +35,17 @@ _users: dict[str, dict[str, Any]] = {}
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's numbers, of which 1e-3 is one, as editors have it; a date is a text; a key stands once."""
 
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Brackets in brackets are given up early: reading on would take seconds."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Of two equal keys YAML would drop the first without a word."""
         seen = set()
