@@ -12,7 +12,7 @@ studies/<name>/study.yaml              the config
                report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
                best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
                optuna.journal          the search's history, for Optuna's dashboard
-               ray/                    Ray Tune's own state
+               ray/                    Ray Tune's own state, while the study runs
 """
 
 import json
@@ -82,6 +82,10 @@ class StudyFolder:
     @property
     def best(self) -> Path:
         return self.path / "best"
+
+    @property
+    def ray(self) -> Path:
+        return self.path / "ray"
 
     def records(self, trial: int) -> Path:
         return self.path / "records" / f"{trial}.parquet"

@@ -1,20 +1,38 @@
-"""Ray for one study: started quietly, or joined where RAY_ADDRESS names a cluster."""
+"""Ray for one study: started quietly behind closed doors, or joined where RAY_ADDRESS names a cluster.
+
+Who reaches Ray's ports runs what they like as this user. A Ray that is started here therefore listens on this machine
+only and asks for a token that no file holds; a cluster must ask for one too.
+"""
 
 import contextlib
+import importlib.metadata
+import ipaddress
 import logging
 import os
+import secrets
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import ConfigError
+from flstudy.tuning.session import owned_session, sweep_sessions
 from flstudy.tuning.worker import thread_settings
 
 if TYPE_CHECKING:
     from flstudy.config import Resources
 
 _OF_STORES = ("MLFLOW_", "AWS_", "PG")  # variables that begin so say where and as whom MLflow, S3, PostgreSQL are used
+_OLDEST = (2, 52)  # Ray that can ask for a token
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on loopback, as where firewalls ask
+_ASK = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5)
+print("open")
+"""
 
 
 @contextlib.contextmanager
@@ -33,40 +51,127 @@ def cluster(resources: "Resources") -> Iterator[None]:
         os.environ.setdefault(name, value)
     import ray
 
-    mine = not ray.is_initialized()
+    mine, ending = not ray.is_initialized(), contextlib.ExitStack()
     if mine:
+        _check_version()
         workers = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if os.environ.get("RAY_ADDRESS"):
+            if _joins():
                 _join(runtime_env={"env_vars": workers}, **quiet)
             else:
                 os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
-                ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **quiet)
+                ending.enter_context(owned_session(_start(**quiet)))
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     try:
         _check(resources, ray.cluster_resources())
         with _mute() if mine else contextlib.nullcontext():
             yield
     finally:
-        if mine:
-            ray.shutdown()
+        with ending:
+            if mine:
+                ray.shutdown()
+
+
+def _joins() -> bool:
+    """Whether RAY_ADDRESS names a cluster."""
+    return os.environ.get("RAY_ADDRESS") not in (None, "", "local")
+
+
+def _check_version() -> None:
+    found = importlib.metadata.version("ray")
+    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ConfigError(f"ray must be >= {oldest}, which can ask for a token, got {found}: pip install --upgrade ray")
+
+
+def _start(**options: Any) -> Path:
+    """Start a local Ray whose servers listen on this machine only; returns the folder of its own files."""
+    import ray
+    from ray import _raylet
+    from ray._private import ray_constants
+
+    if "RAY_AUTH_MODE" not in os.environ:  # there may be others on this machine
+        os.environ["RAY_AUTH_MODE"] = "token"
+        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(24))  # kept: Ray reads it once in a process
+        _raylet.Config.initialize("")  # type: ignore[attr-defined]  # reads the mode anew
+    before, known = os.environ.get(_LOOPBACK), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_LOOPBACK], ray_constants.ENABLE_RAY_CLUSTER = "0", False  # read when ray was imported
+    try:
+        started: Any = ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **options)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = known
+        if before is None:
+            del os.environ[_LOOPBACK]
+        else:
+            os.environ[_LOOPBACK] = before
+    address = ray.util.get_node_ip_address()
+    folder = Path(started.address_info["session_dir"])
+    if not _is_loopback(address):
+        ray.shutdown()
+        raise ConfigError(
+            f"ray must listen on this machine only, got {address}: install the version of constraints.txt"
+        )
+    sweep_sessions(folder.parent)
+    return folder
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address, with or without a port, can be reached from this machine only."""
+    host = address.removeprefix("ray://").rpartition(":")[0] or address
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _check_auth(address: str) -> None:
+    """Raise ConfigError for a cluster on a network that is joined without a token."""
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    if not _is_loopback(address) and mode.lower() != "token":
+        raise ConfigError(
+            f"RAY_AUTH_MODE must be token for a cluster on a network, got {mode!r} for {address}: set it and the same "
+            "RAY_AUTH_TOKEN for its nodes and here"
+        )
+
+
+def _asks_nobody(address: str) -> bool:
+    """Whether a cluster answers who has no token; a driver in mode token joins such a one without a word."""
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    command = [sys.executable, "-c", _ASK, address]
+    try:
+        asked = subprocess.run(
+            command, env={**stranger, "RAY_AUTH_MODE": "disabled"}, capture_output=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.stdout.strip() == b"open"
 
 
 def _join(**options: Any) -> None:
     """Connect to the cluster at RAY_ADDRESS, whose own errors fill pages and come after a minute."""
     import ray
 
+    given = os.environ["RAY_ADDRESS"]
+    _check_auth(given)
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ConfigError(
-            f"RAY_ADDRESS must name a Ray cluster with a node on this machine, got {os.environ['RAY_ADDRESS']!r} "
-            f"({reason}): run 'ray start --address=...' here first, with the cluster's RAY_AUTH_MODE and "
-            f"RAY_AUTH_TOKEN set if it has them, or unset RAY_ADDRESS"
+            f"RAY_ADDRESS must name a Ray cluster with a node on this machine, got {given!r} "
+            f"({reason}): run 'ray start --address=...' here first, with the cluster's RAY_AUTH_TOKEN, "
+            f"or unset RAY_ADDRESS"
         ) from error
+    address = ray.get_runtime_context().gcs_address
+    if not _is_loopback(address) and _asks_nobody(address):
+        ray.shutdown()
+        raise ConfigError(
+            f"the cluster at {given} must ask for a token, but lets in everybody: start all its nodes with "
+            "RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN"
+        )
 
 
 @contextlib.contextmanager
@@ -103,7 +208,7 @@ def room(resources: "Resources") -> int:
         has.get(name, 0.0) / wanted for name, wanted in (("CPU", resources.cpu), ("GPU", resources.gpu)) if wanted > 0
     ]
     fits = int(min(shares) + 1e-6) if shares else sys.maxsize
-    return max(1, fits + bool(os.environ.get("RAY_ADDRESS")))  # one that waits makes a cluster grow that can
+    return max(1, fits + _joins())  # one that waits makes a cluster grow that can
 
 
 @contextlib.contextmanager
@@ -125,7 +230,7 @@ def check_resources(resources: "Resources") -> None:
 
     if ray.is_initialized():
         _check(resources, ray.cluster_resources())
-    elif not os.environ.get("RAY_ADDRESS"):
+    elif not _joins():
         import torch
 
         _check(resources, {"CPU": _cores(), "GPU": torch.cuda.device_count()})

@@ -332,6 +332,7 @@ def _fit(
         spending=table,
         journal=folder.journal,
     )
+    shutil.rmtree(folder.ray, ignore_errors=True)  # of an earlier start that was killed
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable(assignment), {"cpu": study.resources.cpu, "gpu": study.resources.gpu}),
         tune_config=ray_tune.TuneConfig(
@@ -341,8 +342,8 @@ def _fit(
             reuse_actors=True,  # importing torch anew for every trial took three times as long
         ),
         run_config=ray_tune.RunConfig(
-            name=f"ray-{uuid.uuid4().hex[:6]}" if past else "ray",  # Ray's own state of an earlier start is not read
-            storage_path=str(folder.path),
+            name=folder.ray.name,
+            storage_path=str(folder.ray.parent),
             verbose=0,
             stop=StopOnInterrupt(interrupt),
             callbacks=[RayEvents(table, search, interrupt)],
@@ -350,8 +351,11 @@ def _fit(
             log_to_file=False,
         ),
     )
-    with starting(min(search.room(), study.trials or sys.maxsize)):
-        tuner.fit()
+    try:
+        with starting(min(search.room(), study.trials or sys.maxsize)):
+            tuner.fit()
+    finally:
+        shutil.rmtree(folder.ray, ignore_errors=True)
 
 
 def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:

@@ -1,11 +1,20 @@
-"""Joining a cluster: what its workers are told, and what a user is told where there is none."""
+"""Who can reach Ray, what its workers are told, what a user is told where there is no cluster, and what is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import ray
 
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
+from flstudy.tuning import cluster as module
 from flstudy.tuning.cluster import cluster
+from flstudy.tuning.session import owned_session, sweep_sessions
 
 
 def test_a_cluster_that_refuses_is_told_in_a_sentence_and_gets_no_password(monkeypatch):
@@ -18,6 +27,7 @@ def test_a_cluster_that_refuses_is_told_in_a_sentence_and_gets_no_password(monke
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("PGPASSWORD", "secret")
     with (
         pytest.raises(ConfigError, match=r"got 'head:6379' \(no answer\): run 'ray start") as refusal,
@@ -26,3 +36,147 @@ def test_a_cluster_that_refuses_is_told_in_a_sentence_and_gets_no_password(monke
         pass
     assert "\n" not in str(refusal.value)
     assert "secret" not in str(asked)
+
+
+@pytest.mark.parametrize("mode", ["", "disabled"])
+def test_a_cluster_on_a_network_is_joined_with_a_token_only(monkeypatch, mode):
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("joined"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(ConfigError, match=f"RAY_AUTH_MODE must be token .* got '{mode}'"), cluster(Resources()):
+        pass
+
+
+def test_a_ray_that_knows_no_token_is_refused(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.51.1")
+    with pytest.raises(ConfigError, match=r"ray must be >= 2.52, .* got 2.51.1"), cluster(Resources()):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        *[("127.0.0.1:6379", True), ("[::1]:6379", True), ("localhost:1", True), ("ray://127.0.0.2:1", True)],
+        *[("auto", False), ("head:6379", False), ("10.0.0.1:6379", False), ("127.0.0.1.example:1", False)],
+    ],
+)
+def test_loopback_is_told_from_a_network(address, loopback):
+    assert module._is_loopback(address) is loopback
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # gone
+            continue
+    found, before = {pid}, set()
+    while found != before:
+        before, found = found, found | {child for child, parent in parents.items() if parent in found}
+    return found
+
+
+def listening(pids: set[int]) -> dict[str, str]:
+    """Where TCP sockets of processes listen, as the kernel writes it: address by port, both in hexadecimal."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(link))
+            except OSError:
+                continue
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            row = line.split()
+            if row[3] == "0A" and f"socket:[{row[9]}]" in inodes:
+                address, _, port = row[1].rpartition(":")
+                found[port] = address
+    return found
+
+
+@pytest.mark.end_to_end
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells it so")
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_listens_on_loopback_only():
+    @ray.remote
+    def worker() -> set[int]:
+        time.sleep(1)
+        return {os.getpid()}
+
+    waiting = worker.remote()
+    pids = ray.get(waiting) | family(os.getpid())
+    addresses = listening(pids)
+    assert len(addresses) >= 4  # GCS, raylet, the driver, a worker
+    # 127.0.0.1, also as IPv4 within IPv6, and ::1, in the order of bytes of this machine
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert set(addresses.values()) <= loopback
+
+
+def session(home: Path, name: str) -> Path:
+    """What Ray leaves."""
+    folder = home / f"session_{name}"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "raylet.out").write_text("said")
+    return folder
+
+
+def test_a_folder_of_rays_goes_with_its_study_and_others_stay(tmp_path):
+    strange, held = session(tmp_path, "strange"), session(tmp_path, "held")
+    dead = session(tmp_path, "dead")
+    (dead / "flstudy.lock").touch()  # nobody holds it
+    elsewhere = session(tmp_path / "elsewhere", "kept")
+    (elsewhere / "flstudy.lock").touch()
+    (tmp_path / "session_link").symlink_to(elsewhere)
+    (tmp_path / "session_latest").symlink_to(held)
+    with owned_session(held):
+        sweep_sessions(tmp_path)
+        assert not dead.exists()
+        assert (held / "logs" / "raylet.out").exists()
+    assert not held.exists()
+    assert not (tmp_path / "session_latest").is_symlink()
+    assert strange.exists()
+    assert elsewhere.exists()
+
+
+PROGRAM = """
+import sys, time
+from flstudy.config import Resources
+from flstudy.tuning.cluster import cluster
+with cluster(Resources()):
+    print("started", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.end_to_end
+def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_kill(tmp_path_factory):
+    home = tmp_path_factory.mktemp("r")  # short: sockets have names of at most 107 bytes
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_TMPDIR": str(home), "RAY_worker_niceness": "0"}
+
+    def started() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "started\n"
+        return process
+
+    def sessions() -> list[Path]:
+        return [path for path in home.glob("**/session_*") if path.is_dir() and not path.is_symlink()]
+
+    first = started()
+    killed = sessions()
+    assert len(killed) == 1
+    first.kill()
+    first.wait()
+    second = started()
+    assert len(sessions()) == 1
+    assert sessions() != killed
+    second.send_signal(signal.SIGINT)
+    second.wait(60)
+    assert sessions() == []
