@@ -51,6 +51,7 @@ def test_a_planted_password_opens_the_store_and_is_nowhere(tmp_path, monkeypatch
     assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD next time" in said
     assert holding(tmp_path, guard.host)
     assert holding(tmp_path, PASSWORD) == []
+    assert not (tmp_path / "studies" / "small" / "ray").exists()
     for name in ("state.json", "study.yaml", "trials.jsonl"):
         assert stat.S_IMODE((tmp_path / "studies" / "small" / name).stat().st_mode) == 0o600
 
