@@ -124,11 +124,9 @@ class Scheduler(Configurable, ABC):
         return
 
     def recall(self, scheduler: Any, trial: Any, results: Any) -> None:
-        """Tell what `build` made of the results of a trial of an earlier start, rounds ascending."""
-        scheduler.on_trial_add(None, trial)
+        """Tell what `build` made of the results that a trial reported in an earlier start, rounds ascending."""
         for result in results:
             scheduler.on_trial_result(None, trial, result)
-        scheduler.on_trial_complete(None, trial, results[-1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ray.tune.experiment import Trial as RayTrial
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+
+from flstudy.study import Status
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Scheduler
@@ -30,6 +33,9 @@ class PerAlgorithm(FIFOScheduler):
         super().__init__()
         self._settings, self._config, self._kind = settings, config, kind
         self._kinds: dict[str, TrialScheduler] = {}
+        self._rungs = settings.rungs(config.rounds)
+        self._decided: dict[str, float] = {}  # by trial: the round until which it has been judged
+        self._early: dict[int, list[dict[str, Any]]] = {}  # by number: results of trials that go on, before they do
 
     def _own(self, trial: Any) -> Any:
         """The scheduler of a trial's kind; one that lets it run where there is none."""
@@ -42,13 +48,25 @@ class PerAlgorithm(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._own(trial).on_trial_add(tune_controller, trial)
+        early = self._early.pop(trial.config["number"], None)
+        if early:  # as the same trial's, which reports only its later rungs
+            self._settings.recall(self._own(trial), trial, early)
+            self._decided[trial.trial_id] = early[-1]["round"]
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         self._own(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """The decision at a rung; what is reported in between, as often as the clock has it, is for the eye only."""
+        round, running = result.get("round", 0), result.get("status", Status.RUNNING) == Status.RUNNING
+        if running and not self._settings.passes_state and not self._is_rung(trial, round):
+            return TrialScheduler.CONTINUE
+        self._decided[trial.trial_id] = round
         decision: str = self._own(trial).on_trial_result(tune_controller, trial, result)
         return decision
+
+    def _is_rung(self, trial: Any, round: float) -> bool:
+        return any(self._decided.get(trial.trial_id, 0) < rung <= round for rung in self._rungs)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._own(trial).on_trial_complete(tune_controller, trial, result)
@@ -57,11 +75,25 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_remove(tune_controller, trial)
 
     def recall(self, trial: "History") -> None:
-        """Learn what an earlier trial reported; what became of it was decided then. A population begins anew, since its
-        trials change while they train."""
-        results = [{"round": round, "objective": value} for round, value in trial.reported]
-        if results and not self._settings.exchanges and self._kind(trial.config) is not None:
-            self._settings.recall(self._own(trial), trial, results)
+        """Learn what a trial of an earlier start reported; what became of it was decided then. A population begins
+        anew, since its trials change while they train; so do trials that go on, for a scheduler that might pause
+        them."""
+        results = []
+        for round, value in trial.reported:
+            last = trial.over and round == trial.reported[-1][0]
+            if last or self._settings.passes_state or self._is_rung(trial, round):
+                self._decided[trial.trial_id] = round
+                results.append({"round": round, "objective": value})
+        if not results or self._settings.exchanges or self._kind(trial.config) is None:
+            return
+        if not trial.over:
+            if not self._settings.passes_state:
+                self._early[trial.config["number"]] = results
+            return
+        own = self._own(trial)
+        own.on_trial_add(None, trial)
+        self._settings.recall(own, trial, results)
+        own.on_trial_complete(None, trial, results[-1])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Of a scheduler that pauses trials its own choice; else the one that has come least far: of a population all
@@ -92,6 +124,26 @@ class ControllerView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
+
+
+class NumberedBrackets(ASHAScheduler):
+    """Ray's asynchronous HyperBand, which draws a trial's bracket from the process's random numbers: here the trial's
+    number decides, so that it has the same bracket in every start of the study.
+
+    Args:
+        seed: of the draws.
+        named: Ray's own settings.
+    """
+
+    def __init__(self, seed: int, **named: Any) -> None:
+        super().__init__(**named)
+        self._seed = seed
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_add(tune_controller, trial)
+        weights = np.exp([len(bracket._rungs) for bracket in self._brackets])  # Ray's: fewer for the patient ones
+        drawn = np.random.default_rng([self._seed, trial.config["number"]])
+        self._trial_info[trial.trial_id] = self._brackets[drawn.choice(len(weights), p=weights / weights.sum())]
 
 
 class PopulationTraining(PopulationBasedTraining):

@@ -8,6 +8,7 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,29 +27,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)  # Ray keeps trials as keys
 class History:
-    """A trial that ended in an earlier start of the study, or in another study, as Ray's schedulers see trials."""
+    """A trial of an earlier start of the study, or of another study, as Ray's schedulers see trials."""
 
     trial_id: str
     config: Proposal
     reported: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
+    over: bool = True
 
 
 def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
-    """What the trials that are over have reported of the objective, from their records."""
+    """What trials have reported of the objective, from their records: those that are over all of it, those that go on
+    what they do not report again."""
     found = []
     for trial in trials:
-        if not trial.is_over:
-            continue
+        known = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))
         reported: dict[int, float] = {}
-        if folder.records(trial.number).is_dir():
+        if known and folder.records(trial.number).is_dir():
             table = read_records(folder.records(trial.number))
             if metric in metric_names(table):
                 rounds, values = curve(table, metric)
-                reported = {int(r): float(v) for r, v in zip(rounds, values.mean(0), strict=True) if np.isfinite(v)}
-        if trial.rounds and np.isfinite(trial.objective):
+                pairs = zip(rounds, values.mean(0), strict=True)
+                reported = {int(r): float(v) for r, v in pairs if r <= known and np.isfinite(v)}
+        if trial.is_over and trial.rounds and np.isfinite(trial.objective):
             reported[trial.rounds] = trial.objective
-        found.append(History(f"past-{trial.number}", proposal_of(trial), sorted(reported.items())))
+        if trial.is_over or reported:
+            past = History(f"past-{trial.number}", proposal_of(trial), sorted(reported.items()), trial.is_over)
+            found.append(past)
     return found
+
+
+def snapshot_rounds(path: Path) -> int:
+    """Rounds after which a snapshot was written; 0 where there is none that can be read, so that the trial starts
+    anew."""
+    import torch
+
+    try:
+        return int(torch.load(path, map_location="cpu", mmap=True, weights_only=True)["epoch"]) + 1
+    except Exception:  # a damaged one may raise whatever pickle and zip can
+        return 0
 
 
 def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
@@ -56,7 +72,7 @@ def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
 
     Args:
         config: the study's.
-        history: trials that ended before, with which the new ones are compared as if they had run beside them.
+        history: trials of earlier starts, with which the new ones are compared as if they had run beside them.
     """
     from ray.tune.schedulers import FIFOScheduler
 
@@ -89,9 +105,10 @@ class Asha(Scheduler):
     """One in so many goes on at each rung."""
 
     def build(self, config: "Config", overrides: Mapping[str, Any]) -> Any:
-        from ray.tune.schedulers import ASHAScheduler
+        from flstudy.tuning.per_algorithm import NumberedBrackets
 
-        return ASHAScheduler(
+        return NumberedBrackets(
+            sampler_of(config).seed,
             time_attr="round",
             metric="objective",
             mode=config.study.objective.mode,
@@ -125,7 +142,7 @@ class HyperBand(Asha):
     grace_rounds: int = hyper(5, "[1, 1e6]")
     """Rounds that every trial of the most impatient bracket gets."""
     brackets: int = hyper(3, "[1, 100]")  # type: ignore[misc]
-    """Number of brackets; trials are dealt out to them at random, fewer to the patient ones."""
+    """Number of brackets; trials are dealt out to them at random, fewer to the patient ones, by the sampler's seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +180,7 @@ class MedianStopping(Scheduler):
         check_grace(self.grace_rounds, config.rounds)
 
     def recall(self, scheduler: Any, trial: Any, results: Sequence[dict[str, Any]]) -> None:
-        """Results are kept as they come; being reported while the trial ran would judge it again."""
+        """Results are kept as they come; reported as a running trial's, they would be judged again."""
         for result in results:
             scheduler.on_trial_complete(None, trial, result)
 

@@ -245,7 +245,8 @@ def test_privacy_may_be_an_objective_beside_accuracy(tmp_path):
 def test_trials_are_only_compared_with_their_own_kind(tmp_path):
     class Given:
         def __init__(self, number: int, algorithm: str, stage: str = "search") -> None:
-            self.trial_id, self.config = str(number), {"overrides": {"algorithm": algorithm}, "stage": stage}
+            self.trial_id = str(number)
+            self.config = {"number": number, "overrides": {"algorithm": algorithm}, "stage": stage}
 
     def decisions(allocation: str) -> list[str]:
         asha = Asha(grace_rounds=2, reduction_factor=2)

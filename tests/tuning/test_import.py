@@ -1,11 +1,13 @@
 """Trials that are known from the start: those of an earlier start of the study, and those of another study."""
 
 import io
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
@@ -14,9 +16,10 @@ from flstudy.config.config import load
 from flstudy.federation import Record
 from flstudy.study import Status, StudyFolder, Trial, load_study
 from flstudy.study.records import RecordWriter
-from flstudy.tuning import Asha, MedianStopping, Pbt
+from flstudy.tuning import Asha, HyperBand, MedianStopping, Pbt
 from flstudy.tuning.driver import import_trials, tune
-from flstudy.tuning.schedulers import History, ray_scheduler, read_history
+from flstudy.tuning.schedulers import History, ray_scheduler, read_history, snapshot_rounds
+from flstudy.tuning.trial import run_trial
 from tests.tuning.stand_in import StandIn, study
 
 SPACE = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [0.01, 1.0]}}
@@ -43,10 +46,9 @@ def played(scheduler, trial, values):
     for place, value in enumerate(values, start=1):
         result = {"round": place, "objective": value, "training_iteration": place}
         if scheduler.on_trial_result(controller, trial, result) == "STOP":
-            scheduler.on_trial_remove(controller, trial)
-            return place
+            break
     scheduler.on_trial_complete(controller, trial, result)
-    return len(values)
+    return place
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,81 @@ def test_a_scheduler_treats_trials_of_earlier_starts_like_its_own(settings):
     assert played(other, Given(6, "FedAvg"), series[0] - 100) == ROUNDS  # of another kind: compared with nobody
 
 
+@pytest.mark.parametrize(("at_once", "lag"), [(1, 0), (1, 5), (3, 0)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Asha(grace_rounds=3, reduction_factor=2),
+        HyperBand(grace_rounds=2, reduction_factor=2, brackets=2),
+        MedianStopping(grace_rounds=3, every=4, startup_trials=2),
+    ],
+    ids=lambda settings: type(settings).__name__,
+)
+def test_a_resumed_scheduler_decides_as_an_undisturbed_one(settings, at_once, lag):
+    """Trials that were under way go on from snapshots, which may be older than their last reports."""
+    rng = np.random.default_rng(0)
+    series = rng.normal(np.linspace(0, 1, 16)[:, None], 0.3, (16, ROUNDS)).cumsum(1)[rng.permutation(16)]
+    controller = SimpleNamespace(get_live_trials=list)
+
+    def race(scheduler, began: dict[int, int], until: int | None = None):
+        """Trials in turns, from the rounds that they have done: who ended when, and how far the others came."""
+        trials, done, ends = {}, dict(began), {}
+        begun = sorted(number for number, rounds in began.items() if rounds < ROUNDS)
+        waiting = iter([*begun, *(number for number in range(16) if number not in began)])
+        for reports in itertools.count():
+            for number in itertools.islice(waiting, at_once - len(trials)):
+                trials[number] = Given(number)
+                done.setdefault(number, 0)
+                scheduler.on_trial_add(controller, trials[number])
+            if not trials or reports == until:
+                break
+            number = min(trials, key=lambda number: (done[number], number))
+            done[number] += 1
+            result = {"round": done[number], "objective": series[number, done[number] - 1], "training_iteration": 1}
+            decision = scheduler.on_trial_result(controller, trials[number], result)
+            if decision == "STOP" or done[number] == ROUNDS:
+                scheduler.on_trial_complete(controller, trials.pop(number), result)
+                ends[number] = done[number]
+        return ends, {number: done[number] for number in trials}
+
+    expected, _ = race(scheduled(settings), {})
+    assert min(expected.values()) < ROUNDS
+    for until in (9, 40, 57, 90):
+        ended, under_way = race(scheduled(settings), {}, until)
+        kept = {number: max(0, rounds - lag) for number, rounds in under_way.items()}
+        past = [
+            History(
+                f"past-{number}",
+                Given(number).config,
+                list(enumerate(series[number, :rounds].tolist(), start=1)),
+                over=number in ended,
+            )
+            for number, rounds in (ended | kept).items()
+            if rounds
+        ]
+        resumed, _ = race(scheduled(settings, past), dict.fromkeys(ended, ROUNDS) | kept)
+        assert ended | resumed == expected
+
+
+def test_only_rungs_are_judged_however_often_the_clock_lets_a_trial_report():
+    scheduler, controller = scheduled(MedianStopping(grace_rounds=2, every=4, startup_trials=1)), SimpleNamespace()
+    controller.get_live_trials = list
+    assert played(scheduler, Given(0), np.ones(ROUNDS)) == ROUNDS
+    scheduler.on_trial_add(controller, late := Given(1))
+    decisions = {}
+    for round in (1, 3, 4, 5, 7):  # the first report at or after a rung counts for it
+        result = {"round": round, "objective": 0.0 if round > 3 else 1.0, "training_iteration": round}
+        decisions[round] = scheduler.on_trial_result(controller, late, result)
+    assert list(decisions.values()) == ["CONTINUE"] * 5
+    worse = Given(2)
+    scheduler.on_trial_add(controller, worse)
+    judged = [
+        scheduler.on_trial_result(controller, worse, {"round": round, "objective": 0.5, "training_iteration": round})
+        for round in (1, 2)
+    ]
+    assert judged == ["CONTINUE", "STOP"]
+
+
 def test_a_population_forgets_since_its_trials_change_while_they_train():
     past = [History("past-0", Given(0).config, [(1, 0.5), (2, 0.6)])]
     scheduler = scheduled(Pbt(keys=["algorithm.lr"], every=1), past)
@@ -81,18 +158,50 @@ def test_a_population_forgets_since_its_trials_change_while_they_train():
 
 def test_what_was_reported_is_read_from_the_records(tmp_path):
     folder = StudyFolder(tmp_path)
-    with RecordWriter(folder.records(0), [0, 44]) as writer:
-        for round, value in ((2, 0.2), (4, 0.4), (6, np.nan)):
-            writer.append(Record(round, {"valid/accuracy": [value, value + 0.2], "train/loss": [1.0, 1.0]}))
+    for number in (0, 1, 3):
+        with RecordWriter(folder.records(number), [0, 44]) as writer:
+            for round, value in ((2, 0.2), (4, 0.4), (6, np.nan)):
+                writer.append(Record(round, {"valid/accuracy": [value, value + 0.2], "train/loss": [1.0, 1.0]}))
+    folder.snapshot(1).parent.mkdir()
+    torch.save({"epoch": 2}, folder.snapshot(1))  # after three rounds
+    folder.snapshot(3).write_bytes(b"damaged")
     given = {"algorithm": "Flash", "overrides": {"algorithm.lr": 0.1}}
     trials = [
         Trial(number=0, status=Status.DIVERGED, rounds=6, objective=0.0, **given),
-        Trial(number=1, status=Status.INTERRUPTED, rounds=3, objective=0.4, **given),  # goes on, and reports it again
+        Trial(number=1, status=Status.INTERRUPTED, rounds=5, objective=0.4, **given),  # goes on from its snapshot
         Trial(number=2, status=Status.FAILED, **given),  # before its first round
+        Trial(number=3, status=Status.INTERRUPTED, rounds=5, objective=0.4, **given),  # starts anew
     ]
-    first, last = read_history(folder, trials, "valid/accuracy")
+    first, early, last = read_history(folder, trials, "valid/accuracy")
     assert first.reported == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
     assert (first.trial_id, first.config["overrides"], list(last.reported)) == ("past-0", {"algorithm.lr": 0.1}, [])
+    assert (early.reported, early.over) == ([(2, pytest.approx(0.3))], False)
+
+
+def test_a_snapshot_tells_its_rounds(tmp_path):
+    """Cut after the report of round 5: the snapshot is that of round 4."""
+    content = {
+        "task": "Logistic",
+        "population": {"dataset": "Digits", "clients": 4, "participants": 2, "steps": 1},
+        "algorithm": "FedAvg",
+        "rounds": 8,
+        "compile": False,
+        "study": {"snapshot_s": 0.0},
+    }
+    (tmp_path / "cut.yaml").write_text(yaml.safe_dump(content))
+
+    def report(trial, save):
+        if trial.rounds == 5 and trial.status is Status.RUNNING:
+            raise RuntimeError("cut")
+
+    run_trial(
+        load(tmp_path / "cut.yaml", command="tune"),
+        Trial(number=0, algorithm="FedAvg"),
+        report=report,
+        records=tmp_path / "0.parquet",
+        snapshot=tmp_path / "0.ckpt",
+    )
+    assert snapshot_rounds(tmp_path / "0.ckpt") == 4
 
 
 @pytest.fixture(scope="module")
