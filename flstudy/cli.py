@@ -2,14 +2,16 @@
 
 import argparse
 import json
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from flstudy.config.credentials import censored, hide_from_process_list
-from flstudy.config.errors import ConfigError, nearest
+from flstudy.config.errors import LONGEST, ConfigError, is_users_to_mend, nearest, on_a_line, own_frame, passed
 
 COMMANDS = {
     "init": "a commented study to start from:   flstudy init [FILE]",
@@ -52,12 +54,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 2 for what the user can mend, 130 after Ctrl-C."""
+    """Entry point; returns the exit status: 0 done, 1 for what failed on the way, 2 for what the user typed, 130 after
+    Ctrl-C. Of an exception it prints a line or two; with ``--traceback`` all."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: flstudy COMMAND ...\n\nHyper-parameter studies of federated learning in a moving world.\n")
         print("\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items()))
         print("\n`flstudy run --help` and `flstudy tune --help` list every key of a config.")
+        print("Every command takes --traceback, which shows all of an error.")
         return 0
     if arguments[0] == "--version":
         import flstudy
@@ -65,9 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"flstudy {flstudy.__version__}")
         return 0
     command, *rest = arguments
+    whole = "--traceback" in rest
     try:
         if argv is None:
             hide_from_process_list(rest)
+        rest = [argument for argument in rest if argument != "--traceback"]
         if command not in COMMANDS:
             raise ConfigError(f"unknown command {command!r}{nearest(command, list(COMMANDS))}")
         if command in ELSEWHERE:
@@ -75,13 +81,36 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         own = {"run": train, "tune": train, "list": list_names, "schema": show_schema}
         return (own.get(command) or globals()[command])(command, rest)
-    except (ConfigError, ValueError) as error:
-        if not isinstance(error, ConfigError) and type(error) is not ValueError:
-            raise
-        print(f"flstudy: error: {censored(str(error))}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and own_frame(error) is None:
+            raise  # argparse has printed its help
+        if whole:
+            print(censored("".join(traceback.format_exception(error))), file=sys.stderr)
+        status, *lines = what_went_wrong(error)
+        print(f"flstudy: {censored(chr(10).join(lines))}", file=sys.stderr)
+        return status
+
+
+def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
+    """The exit status and the lines for the terminal: a sentence; the last line of the user's own that raised, if one
+    did; of a mistake of ours where it happened."""
+    said = on_a_line("; ".join([str(error), *getattr(error, "__notes__", ())]), LONGEST)
+    kind, own = type(error).__name__, None if isinstance(error, ConfigError) else own_frame(error)
+    if own is not None:
+        where = f"  {own.filename}:{own.lineno}, in {own.name}"
+        return 1, f"error: {kind}: {said}", where, f"    {own.line}", "  (--traceback shows all)"
+    if is_users_to_mend(error):
+        return 2, f"error: {said}"
+    if isinstance(error, OSError | MemoryError):
+        return 1, f"error: {kind}: {said} (--traceback shows where)"
+    last = passed(error)[-1]
+    where = f"{Path(last.filename).name}:{last.lineno}"
+    return 1, f"unexpected {kind} in {where}: {said}: run again with --traceback and report it as a bug of flstudy"
 
 
 def train(command: str, arguments: list[str]) -> int:

@@ -1,7 +1,6 @@
 """``flstudy run``: one run of a config with records, checkpoints and a run in MLflow, as a study's trials have them."""
 
 import contextlib
-import statistics
 import time
 import traceback
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flstudy.config import ConfigError
-from flstudy.metrics.registry import mean_over_replicas
+from flstudy.metrics.registry import deviation_over_replicas, mean_over_replicas
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
@@ -164,6 +163,6 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
     for name in SHOWN:
         if name in metrics:
             values = metrics[name]
-            deviation = f"{statistics.stdev(values):.4g}" if len(values) > 1 else ""
+            deviation = f"{deviation_over_replicas(values):.4g}" if len(values) > 1 else ""
             table.add_row(name, f"{mean_over_replicas(values):.4g}", deviation)
     return table

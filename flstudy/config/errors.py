@@ -57,7 +57,7 @@ OURS = Path(__file__).resolve().parents[1]
 INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def frames(error: BaseException) -> list[traceback.FrameSummary]:
+def passed(error: BaseException) -> list[traceback.FrameSummary]:
     """Where an exception passed, that from which it was raised last."""
     found: list[traceback.FrameSummary] = []
     one: BaseException | None = error
@@ -71,7 +71,7 @@ def own_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The last frame in code that is neither flstudy's nor installed: the user's."""
     own = (
         frame
-        for frame in reversed(frames(error))
+        for frame in reversed(passed(error))
         if not frame.filename.startswith(("<", *INSTALLED)) and OURS not in Path(frame.filename).resolve().parents
     )
     return next(own, None)

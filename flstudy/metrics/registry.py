@@ -5,6 +5,7 @@ A class of a user's own names what it logs beside these in its ``measures`` and 
 """
 
 import math
+import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -268,6 +269,11 @@ def _hint(name: str, known: Collection[str]) -> str:
 def mean_over_replicas(values: Sequence[float]) -> float:
     """Correctly rounded; NaN or infinite if one of the values is."""
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else float(sum(values))
+
+
+def deviation_over_replicas(values: Sequence[float]) -> float:
+    """The sample's standard deviation; NaN if one of the values is not finite, of which Python 3.11 makes an error."""
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def replica_means(metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -5,15 +5,13 @@ A trial that runs and `flstudy.tracking.sync`, which delivers later what a store
 
 import getpass
 import importlib.metadata
-import math
-import statistics
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config.credentials import censored
-from flstudy.metrics.registry import METRICS, mean_over_replicas
+from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
 from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
@@ -41,8 +39,7 @@ def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -
         if metric is None or not _PREDICTIONS & {*metric.needs}:
             continue
         if len(values) > 1:
-            finite = all(map(math.isfinite, values))
-            yield f"{name}_std", statistics.stdev(values) if finite else math.nan
+            yield f"{name}_std", deviation_over_replicas(values)
         if metric.is_fraction and metric.better == "max" and len(values) == len(seeds):
             for seed, value in zip(seeds, values, strict=True):
                 yield f"seed{seed}/{name}", value

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config import ConfigError
+from flstudy.config.registry import IMPORT_ONLY
 from flstudy.tuning.session import owned_session, sweep_sessions
 from flstudy.tuning.worker import thread_settings
 
@@ -54,7 +55,7 @@ def cluster(resources: "Resources") -> Iterator[None]:
     mine, ending = not ray.is_initialized(), contextlib.ExitStack()
     if mine:
         _check_version()
-        workers = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+        workers = worker_settings(resources)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,6 +149,12 @@ def _asks_nobody(address: str) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return asked.stdout.strip() == b"open"
+
+
+def worker_settings(resources: "Resources") -> dict[str, str]:
+    """The environment of workers on every machine; that of stores goes to them in another way."""
+    found = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+    return found | {name: value for name, value in os.environ.items() if name == IMPORT_ONLY}
 
 
 def _join(**options: Any) -> None:
