@@ -36,7 +36,7 @@ def spelled(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value as a sentence echoes it."""
-    if isinstance(value, int) and value.bit_length() > 64:  # Python writes none of more than 4,300 digits
+    if isinstance(value, int) and value.bit_length() > 10_000:  # Python writes none of more than 4,300 digits
         return on_a_line(hex(value), ECHO)
     return on_a_line(spelled(value) if value is None or isinstance(value, bool) else repr(value), ECHO)
 

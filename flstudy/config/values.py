@@ -138,6 +138,9 @@ class Given(NamedTuple):
     value: Any
     text: str
 
+    def __repr__(self) -> str:
+        return self.text
+
 
 def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
     """Keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
@@ -288,9 +291,7 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         ConfigError: for one that the node does not take.
     """
     node = _branch(node, value)
-    kinds, written = types_of(node), value.value if isinstance(value, Given) else value
-    if isinstance(value, int) and value.bit_length() > 1000:
-        value = math.inf if value > 0 else -math.inf  # as a float would be
+    kinds = types_of(node)
     if isinstance(value, Given):
         meant = "string" in kinds and not set(kinds) & set(TYPES.get(type(value.value), ()))
         value = value.text if meant else value.value
@@ -298,7 +299,7 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         return _chosen(key, node, value, imports)
     if "enum" in node:
         return _one_of(key, node["enum"], value)
-    given = TYPES.get(type(value), ())
+    given, written = TYPES.get(type(value), ()), value
     if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
         value, given = int(value), TYPES[int]
     if kinds and not set(kinds) & set(given):
@@ -316,6 +317,8 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
     if isinstance(value, int | float) and not isinstance(value, bool):
         if "x-domain" in node and not within(value, node["x-domain"]):
             raise ConfigError(f"{key} must lie in {node['x-domain']}, got {shown(written)}")
+        if isinstance(value, int) and value.bit_length() > 1000:
+            raise ConfigError(f"{key} must be a number that a float can hold, got {shown(written)}")
         return float(value) if kinds and "integer" not in kinds else value
     return value
 

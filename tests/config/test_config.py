@@ -90,6 +90,45 @@ def test_search_keys_are_checked_at_once(space: str, sentence: str, tmp_path: Pa
         quick_check(tmp_path / "study.yaml", [])
 
 
+SUDDEN = "population: {dataset: Digits, clients: 20, participants: 10, drift: DRIFT}"
+WRONG = [  # what is appended to a config that has none of these keys, and what is said
+    ("population:", "population must be keys and values, got null"),
+    ("population: 5", "population must be keys and values, got 5"),
+    ("population: {dataset: Digits}\nstudy: text", "study must be keys and values, got 'text'"),
+    ("population: {dataset: Digits, epochs: 1e30}", "population.epochs must lie in [1, 1e6], got 1e+30"),
+    (SUDDEN.replace("DRIFT", "SuddenDrift"), "population.drift.round must be given with SuddenDrift, an integer"),
+    (SUDDEN.replace("DRIFT", "{a: {b: 1}}"), "population.drift must name a class, such as ClassIntroduction"),
+    ("seeds: " + "[" * 3000 + "]" * 3000, "must hold at most 1,000,000 values, 50 deep at most: flatten it"),
+    ("seeds: &a [*a]", "must hold at most 1,000,000 values, 50 deep at most: flatten it"),
+    ("rounds: 3\nrounds: 4", "the key 'rounds' twice in line 5"),
+    ("rounds: 2024-13-45", "rounds must be an integer, got '2024-13-45'"),
+    ("rounds: !!set {a, b}", "must hold texts, numbers, lists and the like, got a set"),
+    ("rounds: 1" + "0" * 600, "rounds must lie in [1, 1e6], got 1000"),
+    ("seeds: [" + "é" * 600 + "]", "seeds[0] must be an integer, got 'ééé"),
+    ("ünï: 1", "unknown key 'ünï': see --help"),
+    ("study: {confirm: null}", "study.confirm must be keys and values, got null"),
+    ("study: {search: {algorithm: {choice: null}}}", "study.search.algorithm.choice must be a list, got null"),
+    ("study: {search: {algorithm: {choice: [null]}}}", "algorithm must name a class, such as AdaptiveFedAvg, got null"),
+    ("study: {search: {algorithm: {uniform: [0, 1]}}}", "study.search.algorithm must be a choice of classes, got"),
+    ("study: {search: {algorithm.lr: {uniform: [0.1, .inf]}}}", "study.search.algorithm.lr must have finite ends"),
+    ("study: {presets: {Flsh: {lr: 1}}}", "study.presets: unknown algorithm 'Flsh': did you mean 'Flash'?"),
+    ("study: {presets: {FedProx: {tau: 1}}}", "unknown key 'study.presets.FedProx.tau': did you mean"),
+]
+
+
+@pytest.mark.parametrize(("lines", "sentence"), WRONG, ids=[lines[:40] for lines, _ in WRONG])
+def test_what_is_no_config_is_said_in_one_short_sentence(lines: str, sentence: str, tmp_path: Path) -> None:
+    world = "" if "population" in lines else "population: {dataset: Digits}\n"
+    path = tmp_path / "study.yaml"
+    path.write_text(f"task: Mlp\nalgorithm: FedAvg\n{world}{lines}\n")
+    for action in (lambda: quick_check(path, []), lambda: load(path)):
+        with pytest.raises(ConfigError) as refusal:
+            action()
+        assert sentence in str(refusal.value)
+        assert len(str(refusal.value)) <= 200
+        assert "\n" not in str(refusal.value)
+
+
 def test_files_that_cannot_be_configs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no config file"):
         load(tmp_path / "absent.yaml")
