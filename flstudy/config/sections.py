@@ -75,7 +75,7 @@ class Sampler(Configurable, ABC):
         """The ``optuna.samplers.BaseSampler``.
 
         Args:
-            seed: of the suggestions; another one than ``self.seed`` where a study goes on.
+            seed: of the suggestions; another one than ``self.seed`` where another search's trials are known already.
             bounds: from an Optuna trial to by how much it exceeds each constraint; None without constraints.
         """
 
