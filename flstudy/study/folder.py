@@ -8,6 +8,7 @@ studies/<name>/study.yaml              the config
                records/<trial>.parquet every metric of every round and replica
                snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
                snapshots/<trial>.hung  where the threads of a trial stood when a round took too long
+               snapshots/going         there while the study goes on: a `flstudy.tuning.beacon.Beacon`
                models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
                best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
@@ -15,6 +16,7 @@ studies/<name>/study.yaml              the config
                ray/                    Ray Tune's own state, while the study runs
 """
 
+import contextlib
 import json
 import os
 import time
@@ -96,6 +98,10 @@ class StudyFolder:
     def hung(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.hung"
 
+    @property
+    def going(self) -> Path:
+        return self.path / "snapshots" / "going"
+
     def model(self, trial: int) -> Path:
         return self.path / "models" / f"{trial}.pt"
 
@@ -142,6 +148,11 @@ class StudyFolder:
         path = Path(given)
         return cls(path if path.is_dir() else Path(HOME) / path)
 
+    @property
+    def called(self) -> str:
+        """What a user types for it: the name, or the path where it lies elsewhere than in studies/."""
+        return self.name if self.path.absolute() == Path(HOME, self.name).absolute() else str(self.path)
+
     # ---- whose it is -------------------------------------------------------------------------------------------------
 
     def claim(self) -> AbstractContextManager[None]:
@@ -168,8 +179,13 @@ class StudyFolder:
 
     def write_trial(self, trial: Trial) -> None:
         """One of them. A line is added, so that the last of thousands costs no more than the first."""
-        with private(self.trials, "a") as file:
-            file.write(write_line(trial))  # flushed by close: a killed driver loses nothing that it has written
+        append_text(self.trials, write_line(trial))
+
+    def make_room(self) -> None:
+        """Drop files that were not written to their ends."""
+        for pattern in ("*.tmp", "*/*.tmp", "records/*/.*.tmp"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def read_trials(self) -> list[Trial]:
         """The trials as they were last written; a study that was killed before its first one has none.
@@ -220,9 +236,32 @@ class StudyFolder:
 def replace_text(path: Path, content: str) -> None:
     """Write a text so that a reader sees the old one or the new one."""
     hidden = path.with_suffix(".tmp")
-    with private(hidden, "w") as file:
-        file.write(content)
-    os.replace(hidden, path)
+    try:
+        with private(hidden, "w") as file:
+            file.write(content)
+        os.replace(hidden, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
+        raise
+
+
+def append_text(path: Path, content: str) -> None:
+    """Add all of a text to a file, or nothing: the next one must not follow half of it, which a full disk has taken.
+
+    Unbuffered: a killed process loses nothing that it has written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size, rest = os.fstat(descriptor).st_size, content.encode()
+        try:
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:

@@ -8,11 +8,11 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -25,15 +25,18 @@ from flstudy.reporting.report import terminal
 from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
 from flstudy.study.folder import wanted_name
 from flstudy.study.objectives import check_objectives, objective_values, violations
+from flstudy.study.signals import SAVE, as_ctrl_c, heeding
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import StudyRun
-from flstudy.tracking.store import check_store, open_store
+from flstudy.tracking.store import check_store, open_store, sqlite_file
 from flstudy.tracking.trust import agreed_store, remember_store
+from flstudy.tuning.beacon import Beacon
 from flstudy.tuning.cluster import check_resources, cluster, room, starting, store_variables
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.samplers import ArmPlan, optuna_sampler, sampler_of
 from flstudy.tuning.schedulers import ray_scheduler, read_history
 from flstudy.tuning.sharing import share
+from flstudy.tuning.shortage import MEMORY, check_disks, refusing, remedy, shortage
 from flstudy.tuning.worker import Assignment, trainable
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class StudyResult:
     """Its run in MLflow, for figures and tables made later."""
     interrupted: bool = False
     hopeless: str | None = None
-    """Why it stopped by itself: too many trials failed."""
+    """Why it stopped by itself: too many trials failed, or its disk did."""
     delivered: bool = True
     """Whether MLflow has all of it; `flstudy sync` delivers the rest."""
 
@@ -82,6 +85,7 @@ class StudyResult:
         }
 
 
+@heeding({signal.SIGTERM: as_ctrl_c})
 def run_study(
     config: "Config",
     console: Console | None = None,
@@ -109,22 +113,32 @@ def run_study(
 
 
 def _conclude(result: StudyResult, config: "Config", console: Console, as_json: bool) -> int:
-    result.folder.write_events(config.events())
-    written = write_report(result.folder.path)
-    kept = result.delivered and result.run.log_files(result.folder)
+    written, kept = None, False
+    try:
+        result.folder.write_events(config.events())
+        written = write_report(result.folder.path)
+        kept = result.delivered and result.run.log_files(result.folder)
+    except (OSError, ValueError) as error:
+        denied = shortage(error, result.folder.path)
+        if denied is None:
+            raise
+        if result.hopeless is None:
+            result.hopeless = f"{denied}: {remedy(denied)}, then flstudy report {result.folder.called}"
+            console.print(f"there is no report: {result.hopeless}", highlight=False, markup=False)
     if as_json:
         print(json.dumps(result.to_json(), indent=2, default=str))
-    else:
+    elif written is not None:
         if result.delivered and not kept:
             console.print(
                 f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
             )
         written.print(console)
         if result.interrupted:
-            console.print(f"Go on with it: [bold]flstudy tune --resume {result.name}[/bold]", highlight=False)
+            console.print(f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]", highlight=False)
     return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1
 
 
+@heeding({signal.SIGTERM: as_ctrl_c})
 def tune(
     config: "Config",
     console: Console | None = None,
@@ -133,7 +147,7 @@ def tune(
     import_from: Path | None = None,
     quiet: bool = False,
 ) -> StudyResult:
-    """Run the study of ``config`` in a new folder; Ctrl-C ends it early with what it has.
+    """Run the study of ``config`` in a new folder; Ctrl-C or SIGTERM ends it early with what it has.
 
     Args:
         config: the study's.
@@ -150,6 +164,7 @@ def tune(
         return _tune(config, console or Console(), resume, import_from, quiet, claims)
 
 
+@refusing()
 def _tune(
     config: "Config",
     console: Console,
@@ -172,8 +187,9 @@ def _tune(
     uri = config.store
     if folder is not None:
         uri = agreed_store(folder.name, folder.state().get("store") or uri, dict(pairs(config.options)).get("store"))
-    check_store(uri)
+    uri, _ = check_store(uri)
     examples = config.rehearse()
+    check_disks(config, None if folder is None else folder.path, sqlite_file(uri))
     aside = ThreadPoolExecutor(1)
     opening = aside.submit(open_store, uri)  # seconds of importing and SQL, while Ray starts its processes
     aside.shutdown(wait=False)
@@ -220,22 +236,30 @@ def _tune(
         )
         from flstudy.tuning.trial_table import TrialTable  # needs Ray, which has been started by now
 
-        table = TrialTable(config, folder, progress, past)
+        table, beacon = TrialTable(config, folder, progress, past), Beacon(folder.going)
         try:
-            with progress, _stop_on_interrupt(progress) as interrupt:
-                _fit(assignment, space, table, interrupt, past)
+            with progress, _stopped_by_signals(beacon, progress) as listen:
+                _fit(assignment, space, table, beacon, past, listen)
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            run.finish("KILLED" if stopped else "FAILED")
-            folder.write_state("interrupted" if stopped else "failed")
-            raise
-    table.close(complete=not interrupt.is_set())  # when no worker can have the last word any more
-    result = StudyResult(folder, table.trials, table.best, run, interrupt.is_set(), table.hopeless)
+            denied = shortage(error, folder.path) if isinstance(error, Exception) else None
+            if denied is None:
+                stopped = isinstance(error, KeyboardInterrupt)
+                run.finish("KILLED" if stopped else "FAILED")
+                table.spare(lambda: folder.write_state("interrupted" if stopped else "failed"))
+                raise
+            beacon.put_out()
+            table.halt(denied)
+    table.close(complete=not beacon.is_out)  # when no worker can have the last word any more
+    left = beacon.is_out or any(trial.status is Status.INTERRUPTED for trial in table.trials)
+    state: Literal["interrupted", "finished"] = "interrupted" if left else "finished"
+    table.spare(lambda: folder.write_state(state))
+    result = StudyResult(folder, table.trials, table.best, run, state == "interrupted", table.hopeless)
     if result.hopeless:
         progress.say(f"the study stopped: {result.hopeless}")
-    folder.write_state("interrupted" if result.interrupted else "finished")
+    elif table.starved:
+        progress.say(f"trials {', '.join(str(trial.number) for trial in table.starved)} ran {MEMORY}: {remedy(MEMORY)}")
     result.delivered = table.deliver(store)
-    if not result.delivered:
+    if not result.delivered and not result.hopeless:
         console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     return result
 
@@ -313,9 +337,17 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
 
 
 def _fit(
-    assignment: Assignment, space: Space, table: "TrialTable", interrupt: threading.Event, past: Sequence[Trial]
+    assignment: Assignment,
+    space: Space,
+    table: "TrialTable",
+    beacon: Beacon,
+    past: Sequence[Trial],
+    listen: Callable[[], object],
 ) -> None:
-    """Run Ray Tune until all trials are done or ``interrupt`` is set; ``past``: those that are known already."""
+    """Run Ray Tune until all trials are done or the beacon is out.
+
+    ``past``: trials that are known already; ``listen``: called when Ray has set its own handlers of signals.
+    """
     from ray import tune as ray_tune
 
     from flstudy.tuning.search import Search
@@ -323,15 +355,22 @@ def _fit(
 
     study, folder = assignment.config.study, assignment.folder
     population = study.scheduler is not None and study.scheduler.exchanges  # all of its trials are there from the start
+
+    def places() -> int:
+        if beacon.is_out or table.hopeless is not None:
+            return 0
+        return sys.maxsize if population else min(room(study.resources), study.concurrent or sys.maxsize)
+
     search = Search(
         space,
         assignment.config,
         name=folder.name,
-        room=lambda: sys.maxsize if population else min(room(study.resources), study.concurrent or sys.maxsize),
+        room=places,
         past=past,
         spending=table,
         journal=folder.journal,
     )
+    events = RayEvents(table, search, beacon, listen)
     shutil.rmtree(folder.ray, ignore_errors=True)  # of an earlier start that was killed
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable(assignment), {"cpu": study.resources.cpu, "gpu": study.resources.gpu}),
@@ -345,14 +384,14 @@ def _fit(
             name=folder.ray.name,
             storage_path=str(folder.ray.parent),
             verbose=0,
-            stop=StopOnInterrupt(interrupt),
-            callbacks=[RayEvents(table, search, interrupt)],
+            stop=StopOnInterrupt(table, beacon, events),
+            callbacks=[events],
             failure_config=ray_tune.FailureConfig(max_failures=study.failures.retries, fail_fast=False),
             log_to_file=False,
         ),
     )
     try:
-        with starting(min(search.room(), study.trials or sys.maxsize)):
+        with starting(min(places(), study.trials or sys.maxsize)):
             tuner.fit()
     finally:
         shutil.rmtree(folder.ray, ignore_errors=True)
@@ -373,21 +412,23 @@ def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyF
 
 
 @contextlib.contextmanager
-def _stop_on_interrupt(progress: StudyProgress) -> Iterator[threading.Event]:
-    """The first Ctrl-C lets trials end and keeps the results, a second one insists."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # signals reach the main thread only
-        return
-    before = signal.getsignal(signal.SIGINT)
+def _stopped_by_signals(beacon: Beacon, progress: StudyProgress) -> Iterator[Callable[[], object]]:
+    """The first Ctrl-C, and any SIGTERM, let trials end with a snapshot and keep the results; a second Ctrl-C insists.
+    SIGUSR1 asks for snapshots. What is yielded is to be called when Ray Tune has set its handler, which would stop.
+    """
+    insist = signal.getsignal(signal.SIGINT)
 
-    def stop(number: int, frame: Any) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before)
-        progress.say("stopping: the results so far are kept (Ctrl-C again to insist)")
+    def stop() -> None:
+        if signal.getsignal(signal.SIGINT) is not insist:
+            signal.signal(signal.SIGINT, insist)
+            progress.say("stopping: the results so far are kept (Ctrl-C again to insist)")
+        beacon.put_out()
 
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def save() -> None:
+        beacon.ask()
+        progress.say("every running trial writes a snapshot after its round")
+
+    with heeding({signal.SIGINT: stop, SAVE: save}), contextlib.ExitStack() as later:
+        if threading.current_thread() is threading.main_thread():  # Ray's own handler, of now, ends the process
+            signal.signal(signal.SIGTERM, lambda number, frame: stop())  # and ours stays: the end must not be cut short
+        yield lambda: later.enter_context(heeding({SAVE: save}))

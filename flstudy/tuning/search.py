@@ -226,7 +226,7 @@ class Search(Searcher):
         if error:
             self._lost[asked.proposal["number"]] = asked
         elif asked.arm is not None:
-            self._tell(asked.arm, asked.trial, reported(result) if result else None)
+            self._tell(asked.arm, asked.trial, reported(result) if result and "trial" in result else None)
 
     def lost(self, number: int, *, again: bool) -> None:
         """Propose a trial whose worker died once more, or give it up."""
@@ -239,6 +239,8 @@ class Search(Searcher):
     def _tell(self, arm: Arm, trial: optuna.Trial | None, ended: Trial | None) -> None:
         """Tell the arm's sampler how a trial ended; None where its worker was lost."""
         assert trial is not None
+        if ended is not None and ended.status is Status.INTERRUPTED:
+            return  # a resumed study runs it again
         study, section = arm.study, self.config.study
         arm.told += 1
         if ended is None or ended.status is Status.FAILED:

@@ -26,6 +26,8 @@ from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RecordWriter, read_rounds
 from flstudy.tracking.content import ending_tags, run_status
+from flstudy.tuning.beacon import Lookout, Wish
+from flstudy.tuning.shortage import shortage
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -66,6 +68,7 @@ def run_trial(
     resume: Path | None = None,
     model: Path | None = None,
     watch: "HangWatch | None" = None,
+    beacon: Path | None = None,
 ) -> Trial:
     """Train ``config`` with the trial's overrides; never raises for what a trial does.
 
@@ -79,12 +82,13 @@ def run_trial(
         resume: another such file to go on from.
         model: where a trial that finishes leaves its trained model, that of its first seed.
         watch: gets a sign of life after every round.
+        beacon: tells when to write a snapshot, and when to stop with one.
 
     Returns:
-        The same trial, over.
+        The same trial, over, or interrupted: by the beacon, or because the machine denied it something.
     """
     watch = watch or HangWatch(None, Path())
-    training = TrialTraining(config, trial, report, tracker, watch.beat)
+    training = TrialTraining(config, trial, report, tracker, watch.beat, Lookout(beacon))
     try:
         training.config = config.with_overrides(trial.overrides)
         training.open()
@@ -95,8 +99,10 @@ def run_trial(
     except KeyboardInterrupt:
         training.close("KILLED", None)
         raise
-    except Exception:
+    except Exception as error:
         trial.status, trial.error = Status.FAILED, censored(traceback.format_exc())
+        if sentence := shortage(error, None if snapshot is None else snapshot.parents[1]):
+            trial.status, trial.error = Status.INTERRUPTED, f"{trial.error}\n{sentence}"
     return training.end()
 
 
@@ -104,10 +110,17 @@ class TrialTraining:
     """A trial while it runs."""
 
     def __init__(
-        self, config: "Config", trial: Trial, report: Report, tracker: Tracker | None, beat: Callable[[], None]
+        self,
+        config: "Config",
+        trial: Trial,
+        report: Report,
+        tracker: Tracker | None,
+        beat: Callable[[], None],
+        lookout: Lookout,
     ) -> None:
         self.config = config  # the study's own, should the overrides make none
-        self.trial, self.report, self.tracker, self.beat = trial, report, tracker, beat
+        self.trial, self.report, self.tracker, self.beat, self.lookout = trial, report, tracker, beat, lookout
+        self.wish = Wish.GO_ON  # of the driver, after the latest round
         self.objective = config.study.objective
         self.summary: RunSummary | None = None
         self.save: Save | None = None
@@ -133,7 +146,7 @@ class TrialTraining:
             if snapshot is not None and writer is not None:
                 given = resume or (snapshot if snapshot.is_file() else None)
                 self.earlier = records if given else None
-                snapshots = Snapshots(writer, snapshot, made.study.snapshot_s)
+                snapshots = Snapshots(writer, snapshot, made.study.snapshot_s, lambda: self.wish)
                 self.save = snapshots.save
                 kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
             coordinator = made.run(lambda record: self.on_round(record, writer), **kept)
@@ -167,17 +180,22 @@ class TrialTraining:
         self.earlier = None
         self._take(record, writer)
         self.trial.rounds, metric = record.round, self.objective.metric
+        self.wish = self.lookout.look() if record.round < self.config.rounds else Wish.GO_ON
         judged = [self.trial.metrics[name] for name in ("train/loss", metric) if name in record.metrics]
         if not all(map(math.isfinite, judged)):
             self.trial.status = Status.DIVERGED
             raise StopRun(f"diverged in round {record.round}")
-        if metric not in record.metrics:
-            return
-        self.trial.objective = judged[-1]
-        # The last round is reported by `end`.
-        if record.round < self.config.rounds and self.report(self.trial, self.save) is False:
-            self.trial.status = Status.PRUNED
-            raise StopRun(f"stopped by the scheduler in round {record.round}")
+        if metric in record.metrics:
+            self.trial.objective = judged[-1]
+            # The last round is reported by `end`.
+            if record.round < self.config.rounds and self.report(self.trial, self.save) is False:
+                self.wish = self.lookout.look(closely=True)  # Ray stops the trials of a study that ends
+                if self.wish is not Wish.STOP:
+                    self.trial.status = Status.PRUNED
+                    raise StopRun(f"stopped by the scheduler in round {record.round}")
+        if self.wish is Wish.STOP:
+            self.trial.status = Status.INTERRUPTED
+            raise StopRun(f"stopped with its study in round {record.round}")
 
     def on_end(self, writer: RecordWriter | None) -> None:
         """The figures of the whole run, reported with its last round."""
@@ -226,10 +244,11 @@ class Snapshots(Checkpoint):
         writer: of the trial's records.
         path: the file; a reader sees the old one or the new one.
         every_s: seconds between two of them; a trial that is shorter writes none.
+        wish: asks for one more, or for the last one.
     """
 
-    def __init__(self, writer: RecordWriter, path: Path, every_s: float) -> None:
-        self.writer, self.path, self.every_s = writer, path, every_s
+    def __init__(self, writer: RecordWriter, path: Path, every_s: float, wish: Callable[[], Wish]) -> None:
+        self.writer, self.path, self.every_s, self.wish = writer, path, every_s, wish
         self._last = time.monotonic()
         self._trainer: L.Trainer | None = None
 
@@ -245,12 +264,19 @@ class Snapshots(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """After a round and its evaluation."""
-        rounds = trainer.current_epoch + 1
-        if trainer.should_stop or rounds == trainer.max_epochs or time.monotonic() - self._last < self.every_s:
+        wish = self.wish()
+        if (trainer.should_stop and wish is not Wish.STOP) or trainer.current_epoch + 1 == trainer.max_epochs:
+            return
+        if wish is Wish.GO_ON and time.monotonic() - self._last < self.every_s:
             return
         hidden = self.path.with_suffix(".tmp")
-        self.save(hidden)
-        os.replace(hidden, self.path)
+        try:
+            self.save(hidden)
+            os.replace(hidden, self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
+            raise
         self._last = time.monotonic()
 
 

@@ -3,10 +3,9 @@
 import logging
 import math
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,18 @@ from flstudy.study.best import ranked
 from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.sync import sync_study
+from flstudy.tuning.beacon import Beacon
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, reported
+from flstudy.tuning.shortage import MEMORY, remedy, shortage
 
 if TYPE_CHECKING:
     from flstudy.config import Config
     from flstudy.tuning.search import Search
 
 log = logging.getLogger(__name__)
+
+_GRACE_S = 10.0  # for trials to end their rounds; Slurm kills 30 s after its SIGTERM, and Ray and MLflow end after them
 
 
 class TrialTable:
@@ -48,11 +51,12 @@ class TrialTable:
         self._by_number = {trial.number: trial for trial in past}
         self._losses: Counter[int] = Counter()  # workers that died, by trial
         self.hopeless: str | None = None
+        self._unwritten = False  # a line, since the disk did not take it
         for trial in past:
             if trial.is_over:
                 progress.resume(trial)
         if past:
-            folder.write_trials(self.trials)  # a kill may have cut the last line off
+            self._write()  # a kill may have cut the last line off
 
     @property
     def trials(self) -> list[Trial]:
@@ -63,6 +67,11 @@ class TrialTable:
     def best(self) -> tuple[BestTrial, ...]:
         """The best trial of each algorithm that has one, best first."""
         return best_trials(self.trials, self._config.study.objective, self._config.rounds)
+
+    @property
+    def starved(self) -> list[Trial]:
+        """The trials for which memory did not suffice."""
+        return [trial for trial in self.trials if trial.status is Status.INTERRUPTED and trial.reason == MEMORY]
 
     # ---- what the search asks ----------------------------------------------------------------------------------------
 
@@ -100,7 +109,7 @@ class TrialTable:
         """A trial, known and on disk from its proposal on: a search whose driver is killed is repeated from there."""
         trial = Trial(algorithm=algorithm_of(self._config, proposal["overrides"]), **proposal)
         self._by_number[trial.number] = trial
-        self._folder.write_trial(trial)
+        self._write(trial)
         return trial
 
     def started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
@@ -110,14 +119,14 @@ class TrialTable:
         if trial.started is None:
             trial.started = time.time()
             self._progress.update(trial)
-            self._folder.write_trial(trial)
+            self._write(trial)
         if trial.status is Status.INTERRUPTED:
             trial.status = Status.RUNNING
         trial.attempts += anew
         if trial.overrides != overrides:  # a population has exchanged them
             trial.lineage.append({"rounds": trial.rounds, "overrides": trial.overrides})
             trial.overrides = overrides
-            self._folder.write_trial(trial)
+            self._write(trial)
         return trial
 
     def lost(self, proposal: Proposal, reason: str) -> bool:
@@ -141,7 +150,9 @@ class TrialTable:
         return f"{text}\nthe trial hung: no round ended within study.failures.round_timeout_s = {seconds:g} s"
 
     def report(self, proposal: Proposal, result: dict[str, Any]) -> None:
-        """A worker's report of a trial that goes on, or of its end."""
+        """A worker's report of a trial that goes on, or of its end; Ray's own end of a worker says nothing of it."""
+        if "trial" not in result:
+            return
         trial, latest = self.started(proposal), reported(result)
         trial.objective, trial.rounds = latest.objective, latest.rounds
         trial.metrics, trial.error = latest.metrics, latest.error
@@ -153,29 +164,80 @@ class TrialTable:
         trial, study = self.started(proposal), self._config.study
         if error is not None:
             trial.status, trial.error, trial.objective = Status.FAILED, error, worst_value(study.objective)
+            if trial.reason == MEMORY:
+                trial.status = Status.INTERRUPTED
         else:
             latest = Status((result or {}).get("status", Status.RUNNING))
             trial.status = Status.PRUNED if latest is Status.RUNNING else latest
+        if trial.status is Status.INTERRUPTED:
+            self._interrupted(trial)
+            return
         trial.values = objective_values(study, trial.objective, trial.metrics, broken=trial.is_broken)
         bound = not trial.is_broken and trial.status is not Status.PRUNED
         trial.feasible = not bound or max(violations(study, trial.metrics), default=0.0) <= 0.0
         # The order of ends is that in which the search heard of them, whatever the clock does.
         latest_end = max((other.ended or 0.0 for other in self.trials), default=0.0)
         trial.ended = max(time.time(), math.nextafter(latest_end, math.inf))
-        failed = [other for other in self.trials if other.status is Status.FAILED]
-        if study.failures.most is not None and len(failed) >= study.failures.most:
+        self._give_up_if_too_many_failed()
+        self._progress.update(trial)
+        if self._write(trial):
+            # As long as the best trial may still change by its confirmation, the models of all that are confirmed stay.
+            self._tidy(self._leaders(study.confirm.top if study.confirm.seeds else 1))
+
+    def _interrupted(self, trial: Trial) -> None:
+        """A trial stopped with its study, or the machine denied it something: it is to be run again."""
+        if trial.error and trial.reason != MEMORY:
+            self.halt(trial.reason)
+        self._give_up_if_too_many_failed()
+        self._progress.update(trial)
+        self._write(trial)
+
+    def _give_up_if_too_many_failed(self) -> None:
+        most = self._config.study.failures.most
+        failed = [trial for trial in self.trials if trial.status is Status.FAILED] + self.starved
+        if most is not None and len(failed) >= most and self.hopeless is None:
             last = failed[-1].reason or "for no known reason"
             self.hopeless = f"{len(failed)} trials failed (study.failures.most), trial {failed[-1].number} with: {last}"
-        self._folder.snapshot(trial.number).unlink(missing_ok=True)
-        self._progress.update(trial)
-        self._folder.write_trial(trial)
-        # As long as the best trial may still change by its confirmation, the models of all that are confirmed stay.
-        self._keep_models(self._leaders(study.confirm.top if study.confirm.seeds else 1))
 
-    def _keep_models(self, kept: Sequence[Trial]) -> None:
+    def _tidy(self, kept: Sequence[Trial]) -> None:
+        """Drop the snapshots of trials that are over, and all models but those of the kept ones."""
         for trial in self.trials:
-            if trial.is_over and trial not in kept:
-                self._folder.model(trial.number).unlink(missing_ok=True)
+            if trial.is_over:
+                self._folder.snapshot(trial.number).unlink(missing_ok=True)
+                if trial not in kept:
+                    self._folder.model(trial.number).unlink(missing_ok=True)
+
+    # ---- the disk ----------------------------------------------------------------------------------------------------
+
+    def halt(self, sentence: str) -> None:
+        """Stop the study, whose disk failed it; the first sentence stays."""
+        again = f"flstudy tune --resume {self._folder.called}"
+        self.hopeless = self.hopeless or f"{sentence}: {remedy(sentence)}, then {again}"
+
+    def spare(self, write: Callable[[], Any]) -> bool:
+        """Whether a write to the study's folder was done; what the machine denied stops the study.
+
+        Raises:
+            OSError: for any other reason.
+        """
+        try:
+            write()
+        except OSError as error:
+            sentence = shortage(error, self._folder.path)
+            if sentence is None:
+                raise
+            self.halt(sentence)
+            return False
+        return True
+
+    def _write(self, trial: Trial | None = None) -> bool:
+        """Write a trial's line, or those of all where one is missing; whether the disk has them all."""
+        if trial is None or self._unwritten:
+            done = self.spare(lambda: self._folder.write_trials(self.trials))
+        else:
+            done = self.spare(lambda: self._folder.write_trial(trial))
+        self._unwritten = not done
+        return done
 
     def close(self, *, complete: bool) -> None:
         """Write how the trials ended that could not say it themselves.
@@ -188,9 +250,8 @@ class TrialTable:
                 trial.status = Status.INTERRUPTED
             if trial.status in (Status.PRUNED, Status.INTERRUPTED):
                 trial.synced = False  # perhaps: such a worker has no last word here
-        self._folder.write_trials(self.trials)
-        if complete:
-            self._keep_models([one.trial for one in self.best])
+        if self._write() or (self.spare(self._folder.make_room) and self._write()):
+            self.spare(lambda: self._tidy([one.trial for one in self.best] if complete else self.trials))
 
     def deliver(self, store: Store) -> bool:
         """Give MLflow what it has missed of the study; returns whether it has all of it now."""
@@ -210,13 +271,20 @@ class RayEvents(tune.Callback):
     Ray pickles callbacks and stoppers for a restore that flstudy does not use; locks and terminals stay behind.
     """
 
-    def __init__(self, table: TrialTable, search: "Search", interrupt: threading.Event) -> None:
-        self._table, self._search, self._interrupt = table, search, interrupt
+    def __init__(self, table: TrialTable, search: "Search", beacon: Beacon, on_start: Callable[[], object]) -> None:
+        self._table, self._search, self._beacon, self._on_start = table, search, beacon, on_start
+        self.at_work: set[int] = set()  # trials, by number
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
+    def on_step_begin(self, iteration: int, trials: list[Any], **named: Any) -> None:
+        """Ray's loop has begun."""
+        if iteration == 0:
+            self._on_start()
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
+        self.at_work.add(trial.config["number"])
         self._table.started(trial.config, anew=True)
 
     def on_trial_result(
@@ -225,37 +293,37 @@ class RayEvents(tune.Callback):
         self._table.report(trial.config, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
+        self.at_work.discard(trial.config["number"])
         stopped = trial.last_result.get("status", Status.RUNNING) == Status.RUNNING
-        if not (stopped and self._interrupt.is_set()):  # else the table calls it interrupted when it closes
+        if not (stopped and self._beacon.is_out):  # else the table calls it interrupted when it closes
             self._table.end(trial.config, trial.last_result)
-        self._stop_if_hopeless()
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         """Its worker died; Ray starts it again."""
+        self.at_work.discard(trial.config["number"])
         self._table.lost(trial.config, self._reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         """Its worker died, and Ray has given up: for good, or because the worker died before it could start."""
+        self.at_work.discard(trial.config["number"])
         reason = self._reason(trial)
-        again = self._table.lost(trial.config, reason) and not self._interrupt.is_set()
-        if not again:
+        again = self._table.lost(trial.config, reason)
+        if not again and not self._beacon.is_out:  # a signal to all processes of a job ends workers, too
             self._table.end(trial.config, trial.last_result, error=reason)
-        self._search.lost(trial.config["number"], again=again)
-        self._stop_if_hopeless()
+        self._search.lost(trial.config["number"], again=again and not self._beacon.is_out)
 
     def _reason(self, trial: Any) -> str:
         return self._table.hung(trial.config) or _loss(trial)
 
-    def _stop_if_hopeless(self) -> None:
-        if self._table.hopeless is not None:
-            self._interrupt.set()
-
 
 class StopOnInterrupt(tune.Stopper):
-    """Stops all trials once the user has asked for it, or too many of them failed."""
+    """Stops the study once the user has asked for it, too many trials failed, or its disk did.
 
-    def __init__(self, interrupt: threading.Event) -> None:
-        self._interrupt = interrupt
+    Trials stop by themselves when the beacon goes out; Ray stops those whose rounds take too long for that.
+    """
+
+    def __init__(self, table: TrialTable, beacon: Beacon, events: RayEvents) -> None:
+        self._table, self._beacon, self._events = table, beacon, events
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -264,7 +332,9 @@ class StopOnInterrupt(tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        return self._interrupt.is_set()
+        if self._table.hopeless is not None:
+            self._beacon.put_out()
+        return self._beacon.is_out and (not self._events.at_work or self._beacon.out_s > _GRACE_S)
 
 
 def _loss(trial: Any) -> str:
@@ -274,6 +344,8 @@ def _loss(trial: Any) -> str:
     except (OSError, TypeError):
         return "the worker was lost without a word"
     detail = text.partition("\n")[2].strip()  # after 'Failure # 1'
+    if "OutOfMemoryError" in detail or "running low on memory" in detail:  # Ray's monitor ended it
+        return f"{detail}\n{MEMORY}"
     raised = re.findall(r"^\w[\w.]*(?:Error|Exception): .+", detail, re.MULTILINE)
     if raised:  # in starting the worker, most often an import
         return f"{detail}\n{raised[-1]}"

@@ -119,6 +119,8 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
 
     def report(trial: Trial, save: Save | None) -> bool:
         nonlocal stop, reported_at, reported_round
+        if stop is not None:
+            return False
         running = trial.status is Status.RUNNING
         decides = not running or any(reported_round < rung <= trial.rounds for rung in rungs)
         if not decides and time.monotonic() - reported_at < REPORT_S:
@@ -149,6 +151,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
                 # A confirmation confirms a configuration; the model that is kept is that of the trial that it confirms.
                 model=None if trial.is_confirmation else folder.model(number),
                 watch=HangWatch(timeout, folder.hung(number)),
+                beacon=folder.going,
             )
     finally:
         _idle.set()

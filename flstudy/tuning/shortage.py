@@ -1,0 +1,153 @@
+"""What the machine may deny a study, whatever its trials do: room on a disk, a disk that can be written to, memory.
+
+A trial that ends so is interrupted, not failed: a resumed study runs it again, from its last snapshot. Without its disk
+a study stops; without memory for one trial it goes on with the others, since what it needs may depend on its values.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flstudy.config import ConfigError
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+
+MEMORY = "out of memory"
+"""The sentence about a trial for which memory did not suffice."""
+_DISK = {
+    errno.ENOSPC: ("the disk of {} is full", "free space"),
+    errno.EDQUOT: ("the quota on the disk of {} is used up", "free space"),
+    errno.EROFS: ("{} is read-only", "make it writable"),
+    errno.EACCES: ("{} must not be written", "make it writable"),
+    errno.EIO: ("the disk of {} has errors", "mend or replace it"),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE), ("{} is gone", "bring it back")),
+}
+_ITS_OWN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+"""Also said of files that a user's own code asks for: they count where they are about the study's folder."""
+_ALLOCATORS = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "not enough memory")
+_TEXTS = 1 << 20  # bytes that the list of trials, the search's history and Ray's state of a small study may take
+_RAY = 16 << 20  # bytes of Ray's logs and sockets
+
+
+def shortage(error: BaseException, folder: Path | None = None) -> str | None:
+    """A sentence on what the machine denied where that is why something raised; else None.
+
+    Args:
+        error: what was raised, perhaps for another reason, which counts as well.
+        folder: the study's.
+    """
+    for cause in _causes(error):
+        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's and Ray's
+            return MEMORY
+        if isinstance(cause, RuntimeError) and any(text in str(cause) for text in _ALLOCATORS):
+            return MEMORY
+        if isinstance(cause, OSError) and cause.errno in _DISK:
+            if cause.errno in _ITS_OWN and not _is_about(cause, folder):
+                continue
+            return _DISK[cause.errno][0].format(_place(cause, folder))
+    return None
+
+
+def remedy(sentence: str) -> str:
+    """What helps against a shortage."""
+    if sentence == MEMORY:
+        return "run fewer trials at once (--study.concurrent)"
+    return next(remedy for form, remedy in _DISK.values() if sentence.endswith(form.rpartition("{}")[2]))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_about(error: OSError, folder: Path | None) -> bool:
+    if folder is None:
+        return False
+    named = isinstance(error.filename, str) and folder in (path := Path(error.filename)).parents
+    if error.errno == errno.EACCES:
+        return named
+    return not os.path.isdir(folder) or (named and not os.path.isdir(path.parent))
+
+
+def _place(error: OSError, folder: Path | None) -> Path:
+    """The folder that an error is about; that of a write names no file, so it is the one with the least room then."""
+    if folder is not None and error.errno in _ITS_OWN:
+        return folder
+    temporary = Path(tempfile.gettempdir())
+    if isinstance(error.filename, str):
+        path = Path(error.filename)
+        return folder if folder is not None and folder in path.parents else path.parent
+    return min((place for place in (folder, temporary) if place is not None and place.is_dir()), key=_free)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """A ConfigError with the sentence, for what the machine denies while no trial can be lost."""
+    try:
+        yield
+    except OSError as error:
+        sentence = shortage(error)
+        if sentence is None:
+            raise
+        raise ConfigError(f"{sentence}: {remedy(sentence)}") from error
+
+
+# ---- before a study starts -------------------------------------------------------------------------------------------
+
+
+def check_disks(config: "Config", folder: Path | None, store: Path | None) -> None:
+    """Raise ConfigError, before Ray starts, for a disk without the room that a study needs at the very least.
+
+    Args:
+        config: the study's.
+        folder: that of a resumed study; None: one will be made below ``study.folder``.
+        store: MLflow's SQLite file; None where the store is somewhere else.
+    """
+    home = Path(config.study.folder).absolute()
+    needs = {f"study.folder {str(folder or home)!r}": (folder or home, _least(config))}
+    if store is not None:
+        values = config.rounds * (config.study.trials or 1) * len(config.seeds)  # of one metric
+        needs[f"the store's folder {str(store.parent)!r}"] = store.parent, _TEXTS + 64 * values
+    if not os.environ.get("RAY_ADDRESS"):
+        temporary = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+        needs[f"Ray's temporary folder {str(temporary)!r} (RAY_TMPDIR)"] = temporary, _RAY
+    disks = dict[int, int]()
+    for name, (place, least) in needs.items():
+        while not os.path.lexists(place):
+            place = place.parent
+        try:
+            with tempfile.TemporaryFile(dir=place) as file:  # to the superuser alone, permissions say nothing
+                file.write(bytes(4096))
+                file.flush()
+            disk = place.stat().st_dev
+            free = _free(place)
+        except OSError as error:
+            raise ConfigError(f"{name} must be writable ({error.strerror}): mend it or give another one") from error
+        disks[disk] = disks.get(disk, 0) + least
+        if free < disks[disk]:
+            raise ConfigError(
+                f"{name} must be on a disk with {disks[disk] / 1e6:.1f} MB free, the least that this study needs, "
+                f"got {free / 1e6:.1f} MB: free space or give another one"
+            )
+
+
+def _least(config: "Config") -> int:
+    """Bytes: snapshots of the trials that run at once, models that are kept, a value per round and seed."""
+    study, model = config.study, 4 * sum(part.numel() for part in config.parts.coordinator.task.parameters())
+    trials = study.trials or 1
+    at_once, kept = min(trials, study.concurrent or 1), study.confirm.top if study.confirm.seeds else 1
+    snapshots = 2 * at_once * len(config.seeds) * model  # the old one stays until the new one is there
+    return _TEXTS + snapshots + kept * model + 8 * trials * config.rounds * len(config.seeds)
+
+
+def _free(place: Path) -> int:
+    return shutil.disk_usage(place).free

@@ -1,0 +1,135 @@
+"""A scheduler's signals to a study: SIGUSR1 saves what runs, SIGTERM ends it so that nothing is lost."""
+
+import io
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+from flstudy.config.config import load
+from flstudy.study import StudyFolder, Trial
+from flstudy.study.records import read_records
+from flstudy.tracking.store import open_store
+from flstudy.tuning.beacon import Beacon, Lookout, Wish
+from flstudy.tuning.driver import tune
+from flstudy.tuning.trial import run_trial
+from tests.tuning.test_resume_study import SMALL
+
+ROUNDS = 800
+
+
+def test_a_trial_looks_out_for_its_study(tmp_path):
+    beacon = Beacon(tmp_path / "going")
+    lookout = Lookout(beacon.path)
+    assert lookout.look() is Wish.GO_ON
+    beacon.ask()
+    assert lookout.look() is Wish.GO_ON  # the next look is too near
+    assert lookout.look(closely=True) is Wish.SAVE
+    assert lookout.look(closely=True) is Wish.GO_ON
+    assert not beacon.is_out
+    beacon.put_out()
+    beacon.put_out()
+    assert beacon.is_out
+    assert lookout.look(closely=True) is Wish.STOP
+    assert Lookout(beacon.path).look() is Wish.STOP  # a trial that starts too late
+    assert Lookout(None).look(closely=True) is Wish.GO_ON
+
+
+def test_a_stopped_trial_loses_no_round(tmp_path):
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL | {"rounds": 30}))
+    config = load(tmp_path / "small.yaml", options=["--study.snapshot_s", "1000"], command="tune")
+    beacon, reports = Beacon(tmp_path / "going"), []
+    (tmp_path / "snapshots").mkdir()
+
+    def train(records, **more):
+        def report(trial, save):
+            reports.append((trial.status, trial.rounds))
+            if trial.rounds == 15 and "beacon" in more:
+                beacon.put_out()
+                return False  # as Ray does a moment later
+            return True
+
+        trial = Trial(number=0, algorithm="Scaffold", overrides={"algorithm.lr": 0.1})
+        return run_trial(config, trial, report=report, records=tmp_path / records, **more)
+
+    kept = {"snapshot": tmp_path / "snapshots" / "0.ckpt", "beacon": beacon.path}
+    stopped = train("stopped", **kept)
+    assert (stopped.status, stopped.rounds, stopped.error) == ("interrupted", 15, None)
+    assert reports[-1] == ("interrupted", 15)
+    assert kept["snapshot"].is_file()
+    Beacon(beacon.path)
+    reports.clear()
+    resumed = train("stopped", snapshot=kept["snapshot"])
+    assert reports[0] == ("running", 20)  # five rounds after the snapshot
+    assert (resumed.status, resumed.objective) == ("finished", train("alone").objective)
+    assert values(tmp_path / "stopped") == values(tmp_path / "alone")
+
+
+def load_rounds(snapshot):
+    """The rounds of a snapshot."""
+    return torch.load(snapshot, weights_only=True)["epoch"] + 1
+
+
+def values(path):
+    """What a trial recorded of every round, but for the seconds that it took."""
+    rows = read_records(path).to_pylist()
+    return sorted(
+        (row["metric"], row["round"], row["replica"], repr(row["value"]))
+        for row in rows
+        if not row["metric"].startswith("time/")
+    )
+
+
+@pytest.mark.end_to_end
+def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path, ray_cluster):
+    content = SMALL | {"rounds": ROUNDS, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    content["study"] = SMALL["study"] | {"folder": str(tmp_path), "trials": 2, "snapshot_s": 1000.0}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "flstudy.cli", "tune", str(tmp_path / "small.yaml")]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    folder, until = StudyFolder(tmp_path / "small"), time.monotonic() + 120
+
+    def wait(what, done):
+        while not done():
+            assert driver.poll() is None, f"the study ended before there was {what}"
+            assert time.monotonic() < until, f"there never was {what}"
+            time.sleep(0.05)
+
+    try:
+        wait("a round", lambda: any(any(folder.records(n).glob("0*")) for n in range(2)))
+        driver.send_signal(signal.SIGUSR1)
+        wait("a snapshot", lambda: folder.snapshot(0).is_file() or folder.snapshot(1).is_file())
+        assert driver.poll() is None
+        driver.send_signal(signal.SIGTERM)
+        driver.send_signal(signal.SIGTERM)  # some send it twice
+        told = driver.communicate(timeout=90)[0]
+    finally:
+        driver.kill()  # does nothing where it has ended
+    assert "every running trial writes a snapshot after its round" in told
+    assert told.count("stopping: the results so far are kept") == 1
+    assert f"flstudy tune --resume {folder.path}" in told
+    assert "Traceback" not in told
+    assert driver.returncode == 1  # no trial had finished: as after Ctrl-C
+    assert folder.state()["state"] == "interrupted"
+    stopped = folder.read_trials()
+    assert [trial.status for trial in stopped] == ["interrupted"] * 2
+    assert all(0 < trial.rounds < ROUNDS for trial in stopped)
+    for trial in stopped:
+        assert load_rounds(folder.snapshot(trial.number)) == trial.rounds  # the last one
+    store = open_store(content["store"])
+    runs = store.client.search_runs([store.experiment_id])
+    assert [run.info.status for run in runs] == ["KILLED"] * 3
+
+    config = load(folder.config, command="tune")
+    result = tune(config, Console(file=io.StringIO()), resume=folder.path)
+    assert [trial.status for trial in result.trials] == ["finished"] * 2, [trial.error for trial in result.trials]
+    for trial in result.trials:
+        again = Trial(number=0, algorithm=trial.algorithm, overrides=trial.overrides)
+        alone = run_trial(config, again, report=lambda *_: True, records=tmp_path / f"alone-{trial.number}")
+        assert alone.objective == trial.objective
+        assert values(tmp_path / f"alone-{trial.number}") == values(folder.records(trial.number))
