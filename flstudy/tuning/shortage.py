@@ -72,21 +72,25 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _is_about(error: OSError, folder: Path | None) -> bool:
     if folder is None:
         return False
-    named = isinstance(error.filename, str) and folder in (path := Path(error.filename)).parents
+    inside = [path for path in _named(error) if folder in path.parents]
     if error.errno == errno.EACCES:
-        return named
-    return not os.path.isdir(folder) or (named and not os.path.isdir(path.parent))
+        return bool(inside)
+    return not all(os.path.isdir(place) for place in (folder, *(path.parent for path in inside)))
+
+
+def _named(error: OSError) -> list[Path]:
+    """The files that an error names: of a copy the target first."""
+    return [Path(name) for name in (error.filename2, error.filename) if isinstance(name, str)]
 
 
 def _place(error: OSError, folder: Path | None) -> Path:
     """The folder that an error is about; that of a write names no file, so it is the one with the least room then."""
     if folder is not None and error.errno in _ITS_OWN:
         return folder
-    temporary = Path(tempfile.gettempdir())
-    if isinstance(error.filename, str):
-        path = Path(error.filename)
+    for path in _named(error):
         return folder if folder is not None and folder in path.parents else path.parent
-    return min((place for place in (folder, temporary) if place is not None and place.is_dir()), key=_free)
+    places = (folder, Path(tempfile.gettempdir()))
+    return min((place for place in places if place is not None and place.is_dir()), key=_free)
 
 
 @contextlib.contextmanager

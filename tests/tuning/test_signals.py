@@ -20,7 +20,7 @@ from flstudy.tuning.driver import tune
 from flstudy.tuning.trial import run_trial
 from tests.tuning.test_resume_study import SMALL
 
-ROUNDS = 800
+ROUNDS = 300
 
 
 def test_a_trial_looks_out_for_its_study(tmp_path):
