@@ -149,7 +149,6 @@ def test_the_table_keeps_in_memory_what_the_disk_did_not_take(tmp_path, monkeypa
         table.end(proposal(0), result_of(ended))
         assert folder.snapshot(0).exists()  # as long as the disk says that the trial runs
     assert "is full: free space, then flstudy tune --resume " in table.hopeless
-    (folder.path / "ray").mkdir()
     table.close(complete=False)
     assert [trial.status for trial in folder.read_trials()] == ["finished", "interrupted"]
     assert not folder.snapshot(0).exists()
