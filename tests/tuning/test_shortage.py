@@ -182,11 +182,11 @@ def test_room_is_asked_for_before_anything_starts(small, mounted, tmp_path):
     with pytest.raises(ConfigError, match=r"study.folder '.*/studies' must be writable \(Not a directory\)"):
         check_disks(small, None, None)
     (tmp_path / "studies").unlink()
-    with pytest.raises(ConfigError, match=r"study.folder '.*' must be on a disk with 1\.\d MB free, the least that"):
+    with pytest.raises(ConfigError, match=r"study.folder '.*' must have 1\.\d MB free at least, got 0\.1 MB"):
         check_disks(small, place / "small", None)
-    with pytest.raises(ConfigError, match=r"the store's folder '.*' must be on a disk with 1\.\d MB free, the least"):
+    with pytest.raises(ConfigError, match=r"the store's folder '.*' must have 1\.\d MB free at least"):
         check_disks(small, None, place / "mlflow.db")
     mount("ro")
-    with pytest.raises(ConfigError, match=r"must be writable \(Read-only file system\): mend it or give another one"):
+    with pytest.raises(ConfigError, match=r"must be writable \(Read-only file system\)"):
         check_disks(small, place / "small", None)
     subprocess.run(["umount", str(place)], check=True)
