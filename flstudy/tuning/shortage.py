@@ -139,8 +139,8 @@ def check_disks(config: "Config", folder: Path | None, store: Path | None) -> No
         disks[disk] = disks.get(disk, 0) + least
         if free < disks[disk]:
             raise ConfigError(
-                f"{name} must have {disks[disk] / 1e6:.1f} MB free at least, got {free / 1e6:.1f} MB: free space or give "
-                "another one"
+                f"{name} must have {disks[disk] / 1e6:.1f} MB free at least, got {free / 1e6:.1f} MB: free space "
+                "or give another one"
             )
 
 
