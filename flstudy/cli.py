@@ -189,6 +189,8 @@ def study_after(option: str, arguments: list[str]) -> Path | None:
     if value is None:
         return None
     folder = _study(value)
+    if value and (folder / "state.json").is_file() and not (folder / "study.yaml").is_file():
+        raise ConfigError(f"{option}: {folder / 'study.yaml'} is missing: copy it from the study's run in MLflow")
     if not value or not (folder / "study.yaml").is_file():
         raise ConfigError(f"{option}: there is no study {value!r}: see flstudy studies")
     return folder
@@ -241,6 +243,9 @@ def studies(command: str, arguments: list[str]) -> int:
         print(json.dumps(entries, indent=2))
     elif entries:
         terminal().print(studies_cells(entries, given.folder).rich())
+        for entry in entries:
+            for reason in entry["damage"]:
+                print(f"{entry['study']}: {reason}", file=sys.stderr)
     else:
         print(f"{given.folder} holds no study yet: start one with 'flstudy tune CONFIG'")
     return 0
@@ -258,7 +263,10 @@ def show(command: str, arguments: list[str]) -> int:
     from flstudy.study import load_study
 
     results = load_study(_study(given.study))
-    entry = trial_entry(results, results.find(given.trial))
+    trial = results.find(given.trial)
+    for reason in filter(None, [*results.damage, results.lost(trial)]):
+        print(reason, file=sys.stderr)
+    entry = trial_entry(results, trial)
     if given.json:
         print(json.dumps(entry, indent=2, default=str))
         return 0
@@ -287,6 +295,8 @@ def sync(command: str, arguments: list[str]) -> int:
 
     for folder in map(StudyFolder.named, given.studies):
         state = folder.state()
+        if "damage" in state:
+            raise ConfigError(f"{state['damage']}, so the study cannot be delivered: see flstudy report {folder.name}")
         if not folder.config.is_file() or "study_id" not in state:
             raise ConfigError(f"there is no study {str(folder.path)!r} that was started: see flstudy studies")
         if busy := folder.busy():  # a study that runs tells MLflow by itself

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from flstudy.config import ConfigError
 from flstudy.metrics.registry import deviation_over_replicas, mean_over_replicas
+from flstudy.study.damage import checkpoint_damage
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
@@ -41,7 +42,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     """
     console = console or Console()
     section = config.run_section
-    folder, checkpoint = _folder(config)
+    folder, checkpoint = _folder(config, console)
     store = open_store(config.store) if section.track else None
     run = None
     if store is not None:
@@ -106,8 +107,8 @@ class Checkpoints(ModelCheckpoint):
         super()._save_checkpoint(trainer, filepath)
 
 
-def _folder(config: "Config") -> tuple[Path, Path | None]:
-    """The run's folder and, if it is resumed, its last checkpoint."""
+def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:
+    """The run's folder and, if it is resumed, its last checkpoint, or the one before where that is damaged."""
     section = config.run_section
     wanted = Path(section.folder) / (section.name or Path(config.path).stem)
     if section.resume:
@@ -116,7 +117,14 @@ def _folder(config: "Config") -> tuple[Path, Path | None]:
             raise ConfigError(
                 f"run.resume: there is no checkpoint {str(checkpoint)!r}; leave run.resume out to start anew"
             )
-        return wanted, checkpoint
+        damage = checkpoint_damage(checkpoint)
+        if damage is None:
+            return wanted, checkpoint
+        for earlier in sorted(checkpoint.parent.glob("round-*.ckpt"), key=lambda path: path.stat().st_mtime)[::-1]:
+            if checkpoint_damage(earlier) is None:
+                console.print(f"{damage}: going on from {earlier.name}", highlight=False, markup=False, soft_wrap=True)
+                return wanted, earlier
+        raise ConfigError(f"run.resume: {damage}, and no other is whole: leave run.resume out to start anew")
     folder, number = wanted, 2
     while folder.exists():
         folder, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1

@@ -14,6 +14,7 @@ from flstudy.study.trial import without_nan
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a curve in characters
+_UNREAD = ("damaged", "unreadable")
 
 
 def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str]) -> Cells:
@@ -23,7 +24,10 @@ def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str])
     best = [entry.get("best") for entry in entries]
     columns = {
         "Study": [entry["study"] for entry in entries],
-        "State": [entry["state"] for entry in entries],
+        "State": [
+            entry["state"] + ", damaged" * (entry["state"] not in _UNREAD and bool(entry.get("damage")))
+            for entry in entries
+        ],
         "Started": [time.strftime("%Y-%m-%d %H:%M", time.localtime(start)) if start else NOTHING for start in starts],
         "Trials": [str(entry.get("trials", NOTHING)) for entry in entries],
         "of which": [", ".join(f"{count} {status}" for status, count in own) or NOTHING for own in counts],

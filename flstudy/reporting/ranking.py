@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flstudy.metrics.drift import DEFAULT, Floats, Recovery, accuracy_before, dip, recovery_rounds, segments
 from flstudy.reporting.tables import plural
 from flstudy.study import Status, StudyResults, Trial
+from flstudy.study.damage import DamageError
 
 REASONS_SHOWN = 3
 TUNING_SPENDS = (
@@ -140,7 +141,8 @@ def rank(results: StudyResults) -> Ranking:
         try:
             rounds, accuracy = results.curve(one.speaker, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
-            notes.append(f"{one.trial.algorithm}: {error}.")
+            if not isinstance(error, DamageError):  # which a section of its own tells
+                notes.append(f"{one.trial.algorithm}: {error}.")
             rounds, accuracy = np.empty(0, np.int64), np.empty((1, 0))
         rows.append(
             RankedTrial(

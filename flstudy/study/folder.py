@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import yaml
 
 from flstudy.config import ConfigError
+from flstudy.study.damage import reason_of
 from flstudy.study.lock import FolderLock, Holder, refusal
 from flstudy.study.trial import Trial, read_lines, write_line
 
@@ -138,8 +139,10 @@ class StudyFolder:
         """The folder of a study that stopped or was killed, held by ``claims``; ConfigError for one that runs."""
         folder = cls(path.absolute())
         claims.enter_context(folder.claim())  # before anything is read
-        if "study_id" not in folder.state():
-            raise ConfigError(f"{path} cannot be resumed: it has no state.json with the study's id; start it anew")
+        state = folder.state()
+        if "study_id" not in state:
+            name, reason = folder.name, state.get("damage") or "it has no state.json with the study's id"
+            raise ConfigError(f"{name} cannot be resumed: {reason}; start anew with --import-from {name}")
         return folder
 
     @classmethod
@@ -187,29 +190,35 @@ class StudyFolder:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 
-    def read_trials(self) -> list[Trial]:
+    def read_trials(self, damage: list[str] | None = None) -> list[Trial]:
         """The trials as they were last written; a study that was killed before its first one has none.
+
+        Args:
+            damage: gets a sentence for every line that is damaged, and left out.
 
         Raises:
             ConfigError: for a list of another format, or that cannot be read.
         """
         state = self.state()
-        if state and state.get("format") != FORMAT:
+        if state and "damage" not in state and state.get("format") != FORMAT:
             raise ConfigError(
                 f"study {self.name} has format {state.get('format', 1)}, and this flstudy reads {FORMAT}: use the "
                 "flstudy that wrote it, or start the study anew"
             )
-        return read_lines(self.trials)
+        return read_lines(self.trials, damage)
 
     # ---- how it stands -----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """How the study stands; ``killed`` where it says that it runs and nobody holds its folder; empty before it
-        started, or where state.json cannot be read."""
+        """How the study stands; ``killed`` where it says that it runs and nobody holds its folder, ``damaged`` where
+        state.json cannot be read, with the reason as ``damage``; empty before it started."""
         try:
-            known: dict[str, Any] = json.loads(self.state_file.read_text())
-        except (OSError, ValueError):
+            known: dict[str, Any] = json.loads(self.state_file.read_bytes())
+            _check_state(known)
+        except FileNotFoundError:
             return {}
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            return {"state": "damaged", "damage": f"{self.state_file} is damaged ({reason_of(error)})"}
         if known.get("state") == "running" and self.lock.holder() is None:
             known["state"] = "killed"
         return known
@@ -219,18 +228,43 @@ class StudyFolder:
         now = time.time()
         known = {"format": FORMAT, "started": now, **self.state(), "spent_s": self.spent_s(), **more}
         known |= {**asdict(Holder()), "since": now, "state": state, "ended": None if state == "running" else now}
+        known.pop("damage", None)  # of a state.json that is written over
         replace_text(self.state_file, json.dumps(known, indent=1, default=str))
 
     def spent_s(self) -> float:
         """Seconds that the study has been at work; for one that was killed, as far as its last trial's line."""
         state = self.state()
-        known: float = state.get("spent_s", 0.0)
+        known: float = state.get("spent_s") or 0.0
         if state.get("state") not in ("running", "killed"):
             return known
         me = Holder()
         mine = all(state.get(name) == getattr(me, name) for name in ("pid", "boot", "start"))
         until = time.time() if mine else self.trials.stat().st_mtime if self.trials.exists() else 0.0
-        return known + max(0.0, until - state["since"])
+        return known + max(0.0, until - (state.get("since") or until))
+
+
+_STATES = ("running", "finished", "interrupted", "failed")
+_TEXTS, _TIMES = ("study_id", "store", "modules"), ("started", "since", "ended", "spent_s")
+
+
+def _check_state(known: Any) -> None:
+    """Raise TypeError for what a state.json cannot hold."""
+    if not isinstance(known, dict):
+        raise TypeError(f"it holds a {type(known).__name__}")
+    if known.get("format", 1) != FORMAT:
+        return  # another flstudy's, which `read_trials` refuses
+    if known.get("state") not in _STATES:
+        raise TypeError(f"its state is {known.get('state')!r}")
+    for name in _TEXTS:
+        if name in known and not isinstance(known[name], str):
+            raise TypeError(f"its {name} is {known[name]!r}")
+    for name in _TIMES:
+        value = known.get(name)
+        if value is not None and not (type(value) in (int, float) and abs(value) < 1e11):  # year 5138
+            raise TypeError(f"its {name} is {value!r}")
+    tags = known.get("environment", {})
+    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
+        raise TypeError("its environment is no object of texts")
 
 
 def replace_text(path: Path, content: str) -> None:

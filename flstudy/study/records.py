@@ -12,12 +12,16 @@ rewritten, so a long run costs no more per round than a short one (rewriting one
 quadratically many bytes). `close` merges the parts into one that replaces them all, by the same rule: a kill between
 the merge and the removal of the old parts loses and doubles nothing. Only `read_records` knows that rule; other tools
 see exactly the right rows once the writer is closed.
+
+Pages carry checksums, so that a flipped bit is found when they are read.
 """
 
+import contextlib
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +32,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from flstudy.study.damage import DamageError, reason_of
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 _VERSION, _SEEDS = b"flstudy.records.version", b"flstudy.records.seeds"
@@ -127,7 +135,12 @@ class RecordWriter:
         self._closed = True
         merged = _parts(self.path)
         if len(merged) > 1:
-            self._write(read_records(self.path), 1)
+            try:
+                table = read_records(self.path)
+            except DamageError as error:
+                log.warning("the parts of %s stay as they are: %s", self.path, error)
+                return
+            self._write(table, 1)
             for _, _, part in merged:
                 part.unlink()
 
@@ -158,7 +171,7 @@ class RecordWriter:
         name = f"{self._next_part:06d}" + ("" if replaces is None else f"-from-{replaces}") + ".parquet"
         hidden = self.path / f".{name}.tmp"
         with hidden.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())  # the rename must not reach the disk before the rows do
         hidden.replace(self.path / name)
@@ -168,7 +181,7 @@ class RecordWriter:
 def read_records(path: str | os.PathLike[str]) -> pa.Table:
     """All rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
 
-    Raises ValueError where there are no records or where a newer flstudy wrote them.
+    Raises ValueError where there are no records or where a newer flstudy wrote them, DamageError for damaged ones.
     """
     path = Path(path)
     if not path.is_dir():
@@ -177,6 +190,18 @@ def read_records(path: str | os.PathLike[str]) -> pa.Table:
         return _read_parts(path)
     except FileNotFoundError:  # the writer merged its parts between our listing and our reading
         return _read_parts(path)
+
+
+def records_damage(path: str | os.PathLike[str]) -> str | None:
+    """What is wrong with a trial's records, naming the part; None where nothing is, or where there are none."""
+    try:
+        if Path(path).is_dir():
+            read_records(path)
+    except DamageError as error:
+        return str(error)
+    except FileNotFoundError:
+        pass  # a writer is at work
+    return None
 
 
 def read_rounds(path: str | os.PathLike[str], before: int) -> dict[int, dict[str, list[float]]]:
@@ -238,13 +263,31 @@ def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
 
 
 def _seeds_of(part: Path) -> list[int]:
-    return list(json.loads(_checked(pq.read_schema(part), part)[_SEEDS]))
+    with _whole(part):
+        return [int(seed) for seed in json.loads(_checked(pq.read_schema(part), part)[_SEEDS])]
 
 
 def _read_part(part: Path) -> pa.Table:
-    table = pq.read_table(part, partitioning=None)
-    _checked(table.schema, part)
-    return table
+    with _whole(part):
+        table = pq.read_table(part, partitioning=None, page_checksum_verification=True)
+        _checked(table.schema, part)
+        if not table.schema.equals(record_schema([]), check_metadata=False):
+            raise TypeError(f"columns {', '.join(table.schema.names)}")
+        table.validate(full=True)
+        return table
+
+
+@contextlib.contextmanager
+def _whole(part: Path) -> Iterator[None]:
+    """What Arrow raises for a damaged file, as one error that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        if type(error) is ValueError:
+            raise  # of another version
+        raise DamageError(f"{part} is damaged ({reason_of(error)})") from error
 
 
 def _checked(found: pa.Schema, part: Path) -> Mapping[bytes, bytes]:

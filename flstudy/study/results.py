@@ -19,8 +19,10 @@ from flstudy.config import Objective
 from flstudy.config.credentials import censored
 from flstudy.metrics.drift import Recovery
 from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
+from flstudy.study.damage import DamageError, reason_of
 from flstudy.study.folder import StudyFolder
-from flstudy.study.records import curve, read_records, seeds_of
+from flstudy.study.records import curve, read_records, records_damage, seeds_of
+from flstudy.study.repair import without_curve
 from flstudy.study.trial import Trial
 
 Content = TypeVar("Content")
@@ -47,12 +49,14 @@ class StudyResults:
         config: its plain values, nested.
         trials: all of them, confirmations included.
         events: of the world, rounds ascending.
+        damage: a sentence for each file, or part of one, that is damaged and left out.
     """
 
     folder: StudyFolder
     config: Mapping[str, Any]
     trials: tuple[Trial, ...]
     events: tuple[WorldEvent, ...]
+    damage: tuple[str, ...] = ()
     _tables: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -147,6 +151,11 @@ class StudyResults:
             self._tables[trial.number] = read_records(self.folder.records(trial.number))
         return self._tables[trial.number]
 
+    def lost(self, trial: Trial) -> str | None:
+        """A sentence about a trial whose records are damaged; None for the others."""
+        found = records_damage(self.folder.records(trial.number))
+        return None if found is None else without_curve(trial, found)
+
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(rounds [T], values [S, T]) of one metric of a trial."""
         return curve(self.records(trial), metric)
@@ -158,43 +167,62 @@ class StudyResults:
 
 
 def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
-    """A study from its folder.
+    """A study from its folder; what can be done without is left out where it is damaged.
 
     Raises:
-        ValueError: in one sentence, where there is no such study or one of its files cannot be read.
+        ValueError: in one sentence, where there is no such study; DamageError where it cannot be read.
     """
     folder = given if isinstance(given, StudyFolder) else StudyFolder(given)
     if not folder.config.is_file():
+        if folder.state():
+            raise DamageError(f"{folder.config} is missing: copy it from the artifacts of the study's run in MLflow")
         raise ValueError(_no_study(folder.path))
     config = _read(folder.config, yaml.safe_load, dict)
+    if not isinstance(config.get("rounds"), int):
+        raise DamageError(f"{folder.config} must have a whole number of rounds, got {config.get('rounds')!r}")
     if isinstance(config.get("store"), str):
         config["store"] = censored(config["store"])  # earlier versions kept passwords
-    if not isinstance(config.get("rounds"), int):
-        raise ValueError(f"{folder.config} must have a whole number of rounds, got {config.get('rounds')!r}")
+    damage = [folder.state()["damage"]] if "damage" in folder.state() else []
     try:
         events = [WorldEvent(int(e["round"]), str(e["label"])) for e in _read(folder.events, json.loads, list)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{folder.events} must hold rounds and labels ({error}): was it written by flstudy?"
-        ) from error
-    trials = tuple(folder.read_trials())
-    return StudyResults(
-        folder=folder, config=config, trials=trials, events=tuple(sorted(events, key=lambda event: event.round))
-    )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = error if isinstance(error, DamageError) else f"{folder.events} is damaged ({reason_of(error)})"
+        damage.append(f"{reason}: drifts and sessions are left out")
+        events = []
+    trials = tuple(folder.read_trials(damage))
+    events.sort(key=lambda event: event.round)
+    results = StudyResults(folder=folder, config=config, trials=trials, events=tuple(events), damage=tuple(damage))
+    try:
+        int(results.section.get("trials") or 0)
+        _ = results.seeds, results.objectives, results.recovery
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DamageError(f"{folder.config} is damaged: it is no study's config ({reason_of(error)})") from error
+    return results
 
 
 def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """One entry per study in a folder, the latest last: name, state, trials by status, best algorithm and value.
 
-    A study whose files cannot be read has state ``unreadable`` and the reason.
+    A study whose files are damaged has the reasons as ``damage``, and the state ``damaged`` if it cannot be read at
+    all; one of another format, ``unreadable``.
     """
     found: list[dict[str, Any]] = []
-    for path in sorted(Path(home).glob("*/study.yaml"), key=lambda path: path.stat().st_mtime):
+    for path in sorted({path.parent for name in _OF_A_STUDY for path in Path(home).glob(f"*/{name}")}, key=_written):
         try:
-            found.append(_entry(load_study(path.parent)))
-        except ValueError as error:
-            found.append({"study": path.parent.name, "state": "unreadable", "error": str(error)})
+            found.append(_entry(load_study(path)))
+        except Exception as error:  # whatever a folder holds: the other studies are listed
+            state = "damaged" if isinstance(error, DamageError) else "unreadable"
+            found.append({"study": path.name, "state": state, "damage": [reason_of(error, 200)]})
     return found
+
+
+_OF_A_STUDY = ("study.yaml", "state.json")
+
+
+def _written(path: Path) -> float:
+    """When a study's config was written."""
+    file = path / _OF_A_STUDY[0]
+    return (file if file.exists() else path).stat().st_mtime
 
 
 def _entry(results: StudyResults) -> dict[str, Any]:
@@ -208,6 +236,7 @@ def _entry(results: StudyResults) -> dict[str, Any]:
         "counts": dict(results.counts()),
         "metric": results.selection_metric,
         "best": best and {"trial": best.trial.number, "algorithm": best.trial.algorithm, "value": best.judged},
+        "damage": list(results.damage),
     }
 
 
@@ -215,12 +244,12 @@ def _read(path: Path, parse: Callable[[str], Any], kind: type[Content]) -> Conte
     """The parsed file; an empty one of its kind where it does not exist (yet)."""
     try:
         found = parse(path.read_text(encoding="utf-8"))
+        if not isinstance(found, kind):
+            raise TypeError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
     except FileNotFoundError:
         return kind()
-    except (ValueError, OSError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{path} must hold a {kind.__name__}, got {type(found).__name__}")
+    except (ValueError, OSError, TypeError, RecursionError, yaml.YAMLError) as error:
+        raise DamageError(f"{path} is damaged ({reason_of(error)})") from error
     return found
 
 

@@ -2,13 +2,14 @@
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flstudy.config import ConfigError
+from flstudy.study.damage import DamageError, reason_of
 
 
 class Status(StrEnum):
@@ -101,18 +102,56 @@ class Trial:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """A trial from what `to_json` wrote.
+        """A trial from what `to_json` wrote; fields that are unknown here are left out.
 
         Raises:
             TypeError, ValueError: for an entry that is no trial's.
         """
         known = {item.name for item in fields(cls)}
-        trial = cls(**{name: value for name, value in entry.items() if name in known})
-        trial.number, trial.status = int(trial.number), Status(trial.status)
-        trial.objective = math.nan if trial.objective is None else float(trial.objective)
-        trial.values = tuple(math.nan if value is None else float(value) for value in trial.values)
-        trial.metrics = {name: math.nan if value is None else float(value) for name, value in trial.metrics.items()}
+        given = {name: value for name, value in entry.items() if name in known}
+        for name, value in given.items():
+            _check_kind(name, value)
+        if not {"number", "algorithm"} <= set(given):
+            raise TypeError("it has no number and algorithm")
+        trial = cls(**given)
+        trial.status = Status(trial.status)
+        trial.objective = _number(trial.objective)
+        trial.values = tuple(_number(value) for value in trial.values)
+        trial.metrics = {name: _number(value) for name, value in trial.metrics.items()}
         return trial
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("number", "rounds", "attempts"), (int,)),
+    **dict.fromkeys(("algorithm", "status", "stage"), (str,)),
+    **dict.fromkeys(("overrides", "metrics"), (dict,)),
+    **dict.fromkeys(("values", "lineage"), (list,)),
+    **dict.fromkeys(("feasible", "synced"), (bool,)),
+    **dict.fromkeys(("objective", "started", "ended"), (float, int, type(None))),
+    **dict.fromkeys(("source", "run_id", "error"), (str, type(None))),
+    **dict.fromkeys(("confirms", "known"), (int, type(None))),
+}  # of a trial's fields in JSON
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Raise TypeError for a value that a trial's field cannot have."""
+    kinds = _KINDS[name]
+    fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    if int in kinds and float not in kinds:
+        fits = fits and (value is None or value >= 0)
+    elif name == "stage":
+        fits = value in ("search", "confirm")
+    elif name == "lineage":
+        fits = fits and all(isinstance(one, dict) for one in value)
+    if not fits:
+        raise TypeError(f"{name} cannot be {value!r}")
+
+
+def _number(value: Any) -> float:
+    """A number that JSON had, NaN for None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise TypeError(f"{value!r} is no number")
+    return math.nan if value is None else float(value)
 
 
 def without_nan(value: Any) -> Any:
@@ -124,35 +163,54 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_CHECKSUM = ', "crc32": '
+
+
 def write_line(trial: Trial) -> str:
-    """A trial's line in trials.jsonl."""
-    return json.dumps(trial.to_json(), default=str) + "\n"
+    """A trial's line in trials.jsonl, with a checksum of all before it."""
+    text = json.dumps(trial.to_json(), default=str).removesuffix("}")
+    return f"{text}{_CHECKSUM}{zlib.crc32(text.encode())}}}\n"
 
 
-def read_lines(path: Path) -> list[Trial]:
+def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
     """The trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
 
-    A last line without an end was cut off by a kill and counts for nothing.
+    A last line without an end was cut off by a kill and counts for nothing. Neither does a line that is no trial, or
+    whose checksum is wrong: its trial is known by the line before, or not at all.
+
+    Args:
+        path: the file.
+        damage: gets a sentence for every line that is left out.
 
     Raises:
-        ConfigError: for any other line that is no trial.
+        DamageError: where the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise DamageError(f"{path} cannot be read ({reason_of(error)})") from error
     found: dict[int, Trial] = {}
-    for place, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
+    for place, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            trial = Trial.from_json(json.loads(line))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}, line {place}, must be a trial, got {line.strip()[:60]!r}: {error}") from error
+            trial = _parsed(line)
+        except (ValueError, TypeError, RecursionError, OverflowError) as error:
+            if damage is not None:
+                damage.append(f"{path}, line {place}, is left out: it is no trial ({reason_of(error)})")
+            continue
         found[trial.number] = trial
     return [found[number] for number in sorted(found)]
+
+
+def _parsed(line: bytes) -> Trial:
+    text, own, checksum = line.decode().rpartition(_CHECKSUM)
+    if own and checksum != f"{zlib.crc32(text.encode())}}}":
+        raise ValueError("its checksum is another")
+    entry = json.loads(line)
+    if not isinstance(entry, dict):
+        raise TypeError(f"got {type(entry).__name__}")
+    return Trial.from_json(entry)
 
 
 def by_algorithm(trials: Iterable[Trial]) -> dict[str, list[Trial]]:

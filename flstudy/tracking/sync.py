@@ -84,6 +84,8 @@ def sync_study(folder: StudyFolder, store: Store) -> Delivery:
         raise ConfigError(
             f"{folder.path} must be the folder of a study that was started, but {error}: see flstudy studies"
         ) from error
+    for reason in results.damage:
+        log.warning("%s", reason)
     sync = _Sync(results, state, store)
     parent = sync.parent()
     trials = tuple(replace(trial, run_id=sync.trial(trial, parent), synced=True) for trial in results.trials)
@@ -143,7 +145,10 @@ class _Sync:
             run = self._open(trial, parent, config)
         self._params(run, config.flat() if config is not None else trial.overrides)
         path, rounds = self.results.folder.records(trial.number), trial.rounds
-        table = read_records(path) if path.is_dir() else None
+        lost = self.results.lost(trial)
+        if lost is not None:
+            log.warning("%s", lost)
+        table = read_records(path) if path.is_dir() and lost is None else None
         if table is not None and table.num_rows:
             rounds = max(rounds, int(np.max(table["round"].to_numpy())))
             end = trial.ended or path.stat().st_mtime

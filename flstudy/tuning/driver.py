@@ -25,6 +25,8 @@ from flstudy.reporting.report import terminal
 from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
 from flstudy.study.folder import wanted_name
 from flstudy.study.objectives import check_objectives, objective_values, violations
+from flstudy.study.records import records_damage
+from flstudy.study.repair import repair
 from flstudy.study.signals import SAVE, as_ctrl_c, heeding
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import StudyRun
@@ -181,7 +183,11 @@ def _tune(
 
     space = check_study(config)
     folder = StudyFolder.resume(resume, claims) if resume is not None else None
-    past = folder.read_trials() if folder is not None else []
+    past, damage = [], list[str]()
+    if folder is not None:
+        past = folder.read_trials(damage)
+        for line in [*damage, *repair(folder, past)]:
+            say(line)
     _check_room_for_more(config, past, folder)
     check_resources(config.study.resources)
     uri = config.store
@@ -311,6 +317,8 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
         # One that a scheduler stopped was stopped by another study's rules.
         ended = not trial.is_confirmation and trial.status in (Status.FINISHED, Status.DIVERGED)
         if not ended or not set(trial.overrides) <= set(domains) or not other.records(trial.number).is_dir():
+            continue
+        if records_damage(other.records(trial.number)) is not None:
             continue
         if not all(domains[key].contains(value) for key, value in trial.overrides.items()):
             continue

@@ -16,7 +16,7 @@ import numpy as np
 from flstudy.config import ConfigError, Scheduler
 from flstudy.hyper import hyper
 from flstudy.study import Space, StudyFolder, Trial
-from flstudy.study.records import curve, metric_names, read_records
+from flstudy.study.records import curve, metric_names, read_records, records_damage
 from flstudy.tuning.classes import own_class
 from flstudy.tuning.proposals import Proposal, algorithm_of, proposal_of
 from flstudy.tuning.samplers import RandomSearch, sampler_of
@@ -42,8 +42,9 @@ def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> l
     for trial in trials:
         known = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))
         reported: dict[int, float] = {}
-        if known and folder.records(trial.number).is_dir():
-            table = read_records(folder.records(trial.number))
+        records = folder.records(trial.number)
+        if known and records.is_dir() and records_damage(records) is None:
+            table = read_records(records)
             if metric in metric_names(table):
                 rounds, values = curve(table, metric)
                 pairs = zip(rounds, values.mean(0), strict=True)

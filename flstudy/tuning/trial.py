@@ -25,6 +25,7 @@ from flstudy.study import Status, Trial
 from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RecordWriter, read_rounds
+from flstudy.study.repair import begin_anew
 from flstudy.tracking.content import ending_tags, run_status
 from flstudy.tuning.beacon import Lookout, Wish
 from flstudy.tuning.shortage import shortage
@@ -141,6 +142,8 @@ class TrialTraining:
         made = self.config
         self.summary = RunSummary(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
         with contextlib.ExitStack() as stack:
+            if records is not None and snapshot is not None and (lost := begin_anew(records, snapshot)) is not None:
+                log.warning("trial %s starts anew: %s", self.trial.number, lost)
             writer = None if records is None else stack.enter_context(RecordWriter(records, made.seeds))
             kept: dict[str, Any] = {}
             if snapshot is not None and writer is not None:

@@ -25,7 +25,7 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     state(running, state="running")
     killed = write_study(home / "third", [])
     state(killed, state="running")
-    (write_study(home / "fourth", []) / "trials.jsonl").write_text("{\n")
+    (write_study(home / "fourth", []) / "study.yaml").write_text("{\n")
 
     with StudyFolder(running).claim():
         found = {entry["study"]: entry for entry in list_studies(home)}
@@ -34,7 +34,7 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     assert found["quick"]["counts"] == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
     assert found["second"]["state"] == "running"
     assert found["third"]["state"] == "killed"
-    assert found["fourth"]["state"] == "unreadable"
+    assert found["fourth"]["state"] == "damaged"
 
     assert cli.main(["studies", str(home)]) == 0
     printed = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """A study's folder comes back as it was written; what is missing or broken is named in one sentence."""
 
 import math
+import re
 
 import pytest
 
@@ -44,16 +45,38 @@ def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("trials.jsonl", "[{\n", "line 1, must be a trial, got .* Expecting property name"),
-        ("trials.jsonl", "{}\n", "line 1, must be a trial, got '{}': .*'number' and 'algorithm'"),
-        ("trials.jsonl", '{"number": 1}\n', "line 1, must be a trial, got .*'algorithm'"),
-        ("events.json", '[{"label": "drift"}]', r"must hold rounds and labels \('round'\)"),
-        ("study.yaml", "a: [", "study.yaml cannot be read: while parsing"),
+        ("study.yaml", "a: [", r"study.yaml is damaged \(while parsing"),
+        ("study.yaml", "[" * 100_000, r"study.yaml is damaged \("),
         ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),
+        ("study.yaml", "rounds: 5\nstudy: [1]", "study.yaml is damaged: it is no study's config"),
+        ("study.yaml", "rounds: 5\nseeds: [a]", "study.yaml is damaged: it is no study's config"),
+        ("study.yaml", "rounds: 5\nstudy: {objective: {metrik: a}}", "study.yaml is damaged: it is no study's config"),
     ],
 )
-def test_a_broken_file_is_named(drifting, file, text, message):
+def test_a_broken_config_is_named(drifting, file, text, message):
     (drifting / file).write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
         load_study(drifting)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("trials.jsonl", "[{\n", r"line 1, is left out: it is no trial \(Expecting property name"),
+        ("trials.jsonl", "{}\n", r"line 1, is left out: it is no trial \(it has no number and algorithm"),
+        (
+            "events.json",
+            '[{"label": "drift"}]',
+            r"events.json is damaged \('round'\): drifts and sessions are left out",
+        ),
+        ("events.json", '[{"label": "drift", "round": Infinity}]', "events.json is damaged .*: drifts and sessions"),
+        ("events.json", "[", "events.json is damaged .*: drifts and sessions are left out"),
+        ("state.json", "[]", r"state.json is damaged \(it holds a list\)"),
+    ],
+)
+def test_what_can_be_done_without_is_left_out_and_named(drifting, file, text, message):
+    (drifting / file).write_text(text)
+    (sentence,) = load_study(drifting).damage
+    assert re.search(message, sentence)
+    assert "\n" not in sentence

@@ -5,12 +5,14 @@ import math
 import os
 import platform
 from contextlib import ExitStack
+from dataclasses import fields
 
 import pytest
 
 from flstudy.config import ConfigError
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.study.results import list_studies, load_study
+from flstudy.study.trial import _KINDS
 
 
 @pytest.fixture
@@ -49,11 +51,47 @@ def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not
     assert trial.rounds == 2
 
 
-@pytest.mark.parametrize("line", ["[]", '{"algorithm": "Flash"}', '{"number": 0, "algorithm": "A", "status": "odd"}'])
-def test_a_line_that_is_no_trial_is_named(folder, line):
-    folder.trials.write_text(line + "\n")
-    with pytest.raises(ConfigError, match=r"trials\.jsonl, line 1, must be a trial"):
-        folder.read_trials()
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[]", "got list"),
+        ('{"algorithm": "Flash"}', "it has no number and algorithm"),
+        ('{"number": 0, "algorithm": "A", "status": "odd"}', "'odd' is not a valid Status"),
+        ('{"number": true, "algorithm": "A"}', "number cannot be True"),
+        ('{"number": -1, "algorithm": "A"}', "number cannot be -1"),
+        ('{"number": 0, "algorithm": "A", "metrics": {"loss": "low"}}', "'low' is no number"),
+        ('{"number": 0, "algorithm": "A", "values": 3}', "values cannot be 3"),
+        ('{"number": 0, "algorithm": "A", "stage": "other"}', "stage cannot be 'other'"),
+        ('{"number": 0, "algorithm": "A", "lineage": [1]}', "lineage cannot be [1]"),
+        ('{"number": 0, "algorithm": "A", "crc32": 7}', "its checksum is another"),
+        ("\xff", "decode"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_line_that_is_no_trial_is_named_and_left_out(folder, line, said):
+    kept, damage = Trial(number=7, algorithm="Flash", objective=0.25), []
+    folder.write_trial(kept)
+    with folder.trials.open("a", encoding="latin-1") as file:
+        file.write(line + "\n")
+    folder.write_trial(Trial(number=8, algorithm="FedAvg"))
+    assert [trial.number for trial in folder.read_trials(damage)] == [7, 8]
+    assert folder.read_trials()[0].objective == 0.25
+    (sentence,) = damage
+    assert sentence.startswith(f"{folder.trials}, line 2, is left out: it is no trial (")
+    assert said in sentence
+
+
+def test_a_flipped_digit_is_found_and_an_unknown_field_is_not_minded(folder):
+    folder.write_trial(Trial(number=0, algorithm="Flash", objective=0.25))
+    line = folder.trials.read_text()
+    folder.trials.write_text(line.replace("0.25", "0.75"))
+    assert folder.read_trials() == []
+    folder.trials.write_text('{"number": 0, "algorithm": "A", "mood": "good", "objective": 0.5}\n')
+    assert folder.read_trials()[0].objective == 0.5
+
+
+def test_every_field_of_a_trial_is_checked():
+    assert set(_KINDS) == {field.name for field in fields(Trial)}
 
 
 def test_a_folder_of_another_format_is_refused_by_name(folder):
@@ -81,6 +119,6 @@ def test_studies_are_listed_and_a_damaged_one_costs_only_itself(tmp_path, folder
     (tmp_path / "other" / "study.yaml").write_text("rounds: many\n")
     entries = {entry["study"]: entry for entry in list_studies(tmp_path)}
     assert entries["mine"]["best"] == {"trial": 0, "algorithm": "Flash", "value": 0.5}
-    assert entries["other"]["state"] == "unreadable"
+    assert entries["other"]["state"] == "damaged"
     with pytest.raises(ValueError, match="did you mean 'mine'"):
         load_study(tmp_path / "mien")

@@ -1,0 +1,43 @@
+"""What becomes of trials whose files are damaged when a study goes on: each costs itself at most.
+
+A trial that is over keeps its result, which stands in trials.jsonl: training it again would only bring back its curve,
+and what it told the search must stay as it was. A trial that is not over starts anew if its snapshot, or the records of
+the rounds before it, cannot be read.
+"""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from flstudy.study.damage import checkpoint_damage
+from flstudy.study.folder import StudyFolder
+from flstudy.study.records import records_damage
+from flstudy.study.trial import Trial
+
+
+def repair(folder: StudyFolder, trials: Iterable[Trial]) -> list[str]:
+    """Make a study's trials fit to go on; a sentence for each that has lost something."""
+    found = []
+    for trial in trials:
+        records = folder.records(trial.number)
+        if not trial.is_over:
+            lost = begin_anew(records, folder.snapshot(trial.number))
+            if lost is not None:
+                found.append(f"trial {trial.number} starts anew: {lost}")
+        elif (lost := records_damage(records)) is not None:
+            found.append(without_curve(trial, lost))
+    return found
+
+
+def begin_anew(records: Path, snapshot: Path) -> str | None:
+    """Remove what a trial cannot go on from; says what is wrong with it, None where nothing is."""
+    lost = records_damage(records) or (checkpoint_damage(snapshot) if snapshot.is_file() else None)
+    if lost is not None:
+        snapshot.unlink(missing_ok=True)
+        shutil.rmtree(records, ignore_errors=True)
+    return lost
+
+
+def without_curve(trial: Trial, lost: str) -> str:
+    """A sentence about a trial that is over and whose records are damaged."""
+    return f"trial {trial.number} keeps its result but has no curve: {lost}"
