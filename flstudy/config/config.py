@@ -163,11 +163,12 @@ class Config:
         except SystemExit as error:
             raise ModuleExit(error) from error
         except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
-            raise ConfigError(str(error) if isinstance(error, ValueError) else told(error)) from error
+            said = str(error) if isinstance(error, ValueError) else told(error)
+            raise ConfigError(f"{Path(self.path).name}: {said}") from error
         except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
             if "memory" not in str(error) and "overflow" not in str(error):
                 raise
-            raise ConfigError(f"{error}: make the model or the population smaller") from error
+            raise ConfigError(f"{Path(self.path).name}: {error}: make the model or the population smaller") from error
 
     def _build(self) -> Parts:
         with self._refusing():

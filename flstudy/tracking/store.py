@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from flstudy.config import ConfigError
 from flstudy.config.credentials import censored, take_credentials
+from flstudy.config.errors import ECHO, on_a_line, shown
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -140,8 +141,8 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
         raise
     except ModuleNotFoundError as error:  # the database's driver, which MLflow does not bring along
         raise ConfigError(
-            f"store must be one whose driver is installed, got {uri!r}, which needs {error.name!r}: "
-            f"run pip install 'flstudy[serve]', or use an MLflow server in front of it (http://HOST:PORT)"
+            f"store must be one whose driver is installed, got {shown(uri)}, which needs {error.name!r}: "
+            f"run pip install 'flstudy[serve]', or use an MLflow server"
         ) from error
     except Exception as error:  # MLflow, SQLAlchemy and requests each have their own
         raise ConfigError(
@@ -218,8 +219,8 @@ def _check_sqlite(uri: str) -> None:
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(
-            f"store must be a writable SQLite file, got {str(path)!r} ({reason}): "
-            f"give a file in a folder that you may write, such as {_DEFAULT}"
+            f"store must be a writable SQLite file, got {shown(str(path))} ({on_a_line(reason, ECHO)}): "
+            f"give one that you may write, such as {_DEFAULT}"
         ) from error
 
 
@@ -249,7 +250,7 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise ConfigError(
-            f"store must not hold experiment {name!r} as deleted, got one in {uri!r}: "
+            f"store {shown(uri)} must not hold experiment {name!r} as deleted: "
             f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
     if found is not None:
