@@ -226,3 +226,41 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
     assert re.search(on_resume, " ".join(text.split())), text
     assert not (folder.path / "exploded").exists()
     assert refused or folder.snapshot(2).exists() == (on_resume != ANEW)
+
+
+@pytest.mark.parametrize("damage", ["snapshot flipped"])
+def test_a_trial_that_starts_anew_ends_as_if_nobody_had_disturbed_it(folder, damage, caplog):
+    DAMAGES[damage][0](folder)
+    config, overrides = load(folder.config, command="tune"), folder.read_trials()[2].overrides
+    anew, alone = (Trial(number=2, algorithm="Scaffold", overrides=overrides) for _ in range(2))
+    run_trial(config, anew, report=lambda *_: None, records=folder.records(2), snapshot=folder.snapshot(2))
+    run_trial(config, alone, report=lambda *_: None)
+    assert (anew.status, anew.objective) == (Status.FINISHED, alone.objective)
+    assert re.search(ANEW, caplog.text)
+
+
+@pytest.mark.parametrize("damage", ["records cut"])
+def test_what_is_left_is_delivered_and_what_is_lost_is_named(folder, damage, capsys, caplog, monkeypatch):
+    monkeypatch.setattr("flstudy.tracking.trust.remember_store", lambda uri: None)
+    DAMAGES[damage][0](folder)
+    status, text = said(capsys, caplog, "sync", folder.path, "--store", folder.state()["store"])
+    assert status == 0, text
+    assert re.search(CURVE, text)
+    assert "4 runs" in text
+
+
+def test_a_run_goes_on_from_an_earlier_checkpoint_or_says_that_there_is_none(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    plain = {name: value for name, value in CONFIG.items() if name != "study"}
+    run = {"folder": str(tmp_path), "name": "one", "track": False, "checkpoint_every": 4}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({**plain, "run": run}))
+    assert cli.main(["run", str(tmp_path / "one.yaml")]) == 0
+    flip(tmp_path / "one" / "checkpoints" / "last.ckpt", 0.6)
+    assert cli.main(["run", str(tmp_path / "one.yaml"), "--run.resume", "true", "--rounds", "10"]) == 0
+    assert re.search(r"last\.ckpt is damaged \(.*\): going on from round-", capsys.readouterr().out)
+    for checkpoint in (tmp_path / "one" / "checkpoints").iterdir():
+        cut(checkpoint)
+    assert cli.main(["run", str(tmp_path / "one.yaml"), "--run.resume", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "leave run.resume out to start anew" in said
