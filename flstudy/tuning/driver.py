@@ -257,6 +257,7 @@ def _tune(
             table.halt(denied)
     table.close(complete=not beacon.is_out)  # when no worker can have the last word any more
     left = beacon.is_out or any(trial.status is Status.INTERRUPTED for trial in table.trials)
+    beacon.put_out()  # its file goes with the study
     state: Literal["interrupted", "finished"] = "interrupted" if left else "finished"
     table.spare(lambda: folder.write_state(state))
     result = StudyResult(folder, table.trials, table.best, run, state == "interrupted", table.hopeless)
