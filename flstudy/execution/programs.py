@@ -12,21 +12,22 @@ import pickle
 import shutil
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.executor import TrainingContext, gradient
-from flstudy.execution.trees import leaves
+from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.tasks import TaskFunction
 
-WINDOW = 64  # local steps that a compiled loop is given at once
+SHORTEST = 16  # steps for whose rows a compiled loop has room at least; more are a power of 2 times as many
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
 
 COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
@@ -62,6 +63,7 @@ class Programs:
         self.task_function, self.store = context
         self.undecided, self.compiled = compile == "auto", False
         self._last: tuple[Any, Algorithm] | None = None
+        self._length = SHORTEST
         if compile is True:
             self.decide(True)
 
@@ -77,50 +79,91 @@ class Programs:
         """Whether a compiled program is a loop; on a GPU that would ask the host after every step."""
         return not self.store.x.is_cuda
 
-    @property
-    def steps(self) -> int | None:
-        """Steps of one call; None where any number will do."""
-        if not self.compiled:
-            return None
-        return WINDOW if self.looped else STEPS
-
-    def width(self, active: int, lanes: int) -> int:
-        """Lanes to run when ``active`` of the ``lanes`` that run still train: just those when eager; when compiled a
-        halving of the full width, so that few shapes are compiled."""
-        if not self.compiled:
-            return active
-        while (following := self.narrower(lanes)) >= active:
-            lanes = following
-        return lanes
-
-    def narrower(self, lanes: int) -> int:
-        """The next width below ``lanes``; 0 if there is none."""
-        return lanes // 2 if self.compiled else lanes - 1
-
     def run(
-        self, algorithm: Algorithm, local: Any, rows: Tensor, concept: Tensor, todo: Tensor, msg: Any, client: Any
-    ) -> tuple[Any, Tensor]:
-        """Up to K steps of every lane.
+        self,
+        algorithm: Algorithm,
+        local: Any,
+        rows: Tensor,
+        concept: Tensor,
+        todo: Sequence[int],
+        msg: Any,
+        client: Any,
+        *,
+        together: bool = False,
+    ) -> tuple[Any, Tensor, int]:
+        """All steps of every lane, each its own number of them: fewer and fewer lanes run.
 
         Args:
             algorithm: the method.
             local: leaves [A, ...].
-            rows: [A, K, B] rows of the examples of each step, -1 for padding.
+            rows: [A, T, B] rows of the examples of each step, -1 for padding.
             concept: [A] concept of each lane's device.
-            todo: [A] how many of the K steps are real; a lane with none left keeps its state. Eager programs are never
-                asked for steps that are not.
+            todo: how many of the T steps are real, by lane, falling; a lane with none keeps its state.
             msg: leaves [A, ...].
             client: leaves [A, ...].
+            together: whether all lanes take the same number of steps, in every call.
 
         Returns:
-            The states, and the sum of the losses of the real steps [A].
+            The states, the sum of the losses of the real steps [A], and the lane steps executed, masked ones included.
         """
+        width = len(todo)
+        widths = (width,) if together else halvings(width)
+        if self.compiled and self.looped:
+            ends = [*(todo[narrower] for narrower in widths[1:]), todo[0]]
+            executed = sum(w * (end - begin) for w, begin, end in zip(widths, [0, *ends[:-1]], ends, strict=True))
+            while self._length < rows.shape[1]:  # few lengths, so that few shapes are compiled
+                self._length *= 2
+            lines = functional.pad(rows, (0, 0, 0, self._length - rows.shape[1]), value=-1)
+            steps = torch.tensor(todo, device=concept.device)
+            return *self._call(looped, algorithm, local, lines, concept, steps, msg, client, widths), executed
+        state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
+        done = executed = 0
+        while done < todo[0]:
+            active = sum(steps > done for steps in todo)
+            following = min(w for w in widths if w >= active) if self.compiled else active
+            if following < width:
+                finished.append(take(state, slice(following, width)))
+                state, msg, client = take((state, msg, client), slice(0, following))
+                width = following
+            until = done + STEPS if self.compiled else todo[active - 1]
+            lines = functional.pad(rows[:width, done:until], (0, 0, 0, max(until - rows.shape[1], 0)), value=-1)
+            left = torch.tensor(todo[:width], device=concept.device) - done if self.compiled else None
+            local, losses = self._call(unrolled, algorithm, state[0], lines, concept[:width], left, msg, client)
+            state = local, state[1] + losses
+            executed += width * (until - done)
+            done = until
+        local, losses = join([state, *reversed(finished)]) if finished else state
+        return local, losses, executed
+
+    def _call(
+        self,
+        function: Any,
+        algorithm: Algorithm,
+        local: Any,
+        rows: Tensor,
+        concept: Tensor,
+        todo: Tensor | None,
+        msg: Any,
+        client: Any,
+        *more: Any,
+    ) -> tuple[Any, Tensor]:
+        """A function of many steps, as it is or compiled."""
         if not self.compiled:
-            return unrolled(self.task_function, algorithm, self.store, local, rows, concept, None, msg, client)
-        program, task_function = self._program(algorithm, local, rows, msg, client)
+            result: tuple[Any, Tensor] = function(
+                self.task_function, algorithm, self.store, local, rows, concept, todo, msg, client, *more
+            )
+            return result
+        task_function = _task_functions.setdefault(self._task, self.task_function)
+        rows = rows.contiguous()  # other strides would be another program
+        given = leaves((local, rows, msg, client, self.store))
+        shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in given)
+        key = (self._task, type(algorithm), structure(algorithm), shapes, *more)
+        if key not in _compiled:
+            import_compiler()
+            _compiled[key] = torch.compile(copy_function(function), dynamic=False)
         like = self._traced(algorithm, local.y)
         try:
-            return program(task_function, like, self.store, local, rows, concept, todo, msg, client)
+            return _compiled[key](task_function, like, self.store, local, rows, concept, todo, msg, client, *more)
         except Exception as error:
             from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
@@ -135,17 +178,10 @@ class Programs:
             self._last = key, traced(algorithm, like)
         return self._last[1]
 
-    def _program(
-        self, algorithm: Algorithm, local: Any, rows: Tensor, msg: Any, client: Any
-    ) -> tuple[Program, TaskFunction]:
-        task_function = _task_functions.setdefault(self._task, self.task_function)
-        shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves((local, rows, msg, client, self.store)))
-        key = (self._task, type(algorithm), structure(algorithm), shapes)
-        if key not in _compiled:
-            import_compiler()
-            program = looped if self.looped else unrolled
-            _compiled[key] = torch.compile(copy_function(program), dynamic=False)
-        return _compiled[key], task_function
+
+def halvings(lanes: int) -> tuple[int, ...]:
+    """Widths from ``lanes`` down to 1, each half of the one before: few, so that few shapes are compiled."""
+    return tuple(lanes >> k for k in range(lanes.bit_length()))
 
 
 def one_step(
@@ -204,24 +240,37 @@ def looped(
     todo: Tensor,
     msg: Any,
     client: Any,
+    widths: Sequence[int],
 ) -> tuple[Any, Tensor]:
-    """The program as a loop around one step, which is all that has to be compiled."""
-    last = todo.max().clamp(max=rows.shape[1])
+    """The program as a loop around one step for each of the falling widths: steps are all that has to be compiled."""
 
     def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
         return one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
 
-    def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
-        return k < last
+    def loop(k: Tensor, state: Any, width: int, last: Tensor) -> Any:
+        """The steps until ``last`` of the first lanes."""
+        lines, concepts, steps, sent, kept = take((rows, concept, todo, msg, client), slice(0, width))
 
-    def body(k: Tensor, local: Any, total: Tensor) -> tuple[Tensor, Any, Tensor]:
-        line = rows.index_select(1, k.reshape(1)).squeeze(1)
-        local, loss = torch.vmap(one, randomness="different")(local, line, concept, k < todo, msg, client)
-        return k + 1, local, total + loss
+        def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
+            return k < last
 
-    # Copies, since a loop must not hand on its own input; contiguous, as its results will be.
-    start = pytree.tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), local)
-    _, local, total = while_loop(goes_on, body, (torch.zeros_like(last), start, torch.zeros_like(local.steps)))
+        def body(k: Tensor, local: Any, total: Tensor) -> tuple[Tensor, Any, Tensor]:
+            line = lines.index_select(1, k.reshape(1)).squeeze(1)
+            local, loss = torch.vmap(one, randomness="different")(local, line, concepts, k < steps, sent, kept)
+            return k + 1, local, total + loss
+
+        # Copies, since a loop must not hand on its own input; contiguous, as its results will be.
+        start = pytree.tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), (k, *state))
+        k, local, total = while_loop(goes_on, body, start)
+        return k, (local, total)
+
+    k, state, finished = torch.zeros_like(todo[0]), (local, torch.zeros_like(local.steps)), list[Any]()
+    for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
+        k, state = loop(k, state, width, todo[narrower])  # until the next width holds all that are left; at last all
+        if narrower:
+            finished.append(take(state, slice(narrower, width)))
+            state = take(state, slice(0, narrower))
+    local, total = join([state, *reversed(finished)]) if finished else state
     return local, total
 
 

@@ -2,28 +2,18 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Executor, Fit, TrainingContext, validation_loss
-from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
+from flstudy.execution.executor import Executor, Fit, TrainingContext
+from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs, halvings
 from flstudy.execution.trees import grid, join, lanes, nbytes, take
-from flstudy.population import Batches
-
-
-class Running(NamedTuple):
-    """Lanes that still train, longest first."""
-
-    lane: Tensor  # [A] which of the chunk's lanes
-    local: Any  # leaves [A, ...]
-    msg: Any
-    client: Any
-    previous: Tensor  # [A] validation loss after the last epoch
+from flstudy.population import Batches, ExampleStore
+from flstudy.tasks import TaskFunction
 
 
 class Vectorized(Executor):
@@ -117,86 +107,92 @@ class Vectorized(Executor):
         """All fits of a chunk: its uploads, clients, personal models, steps done [L], sums of losses [L], and the lane
         steps executed.
 
-        The program runs from one event to the next: a lane that leaves, or an epoch whose end is validated.
+        Nothing ties lanes together before the aggregation: with early stopping each goes from one end of an epoch to
+        the next, whenever that is, and otherwise to its end.
         """
         layout, programs = self.task_function.layout, self.programs
         start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
-        # Copies: its y is the message's x itself, which must not be written to, and for which, as for every tensor that
-        # is another one too, programs would be compiled anew.
-        final, local = (pytree.tree_map(torch.clone, start) for _ in range(2))
-        losses = torch.zeros(len(work.steps), dtype=final.y.dtype, device=final.y.device)
-        running = Running(torch.arange(len(losses), device=losses.device), local, msg, client, losses + torch.inf)
-        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            running = running._replace(previous=self._validate(algorithm, final.y, range(len(losses)), work))
-        lengths = work.steps.tolist()
-        events = epoch_ends(work) if algorithm.gamma is not None else {}
-        upcoming = sorted(events, reverse=True)
-        places = list(range(len(lengths)))  # lane at each place
-        done = executed = 0
-        while any(lengths[lane] > done for lane in places):
-            width = programs.width(sum(lengths[lane] > done for lane in places), len(places))
-            if width < len(places):
-                order = sorted(range(len(places)), key=lambda place: lengths[places[place]] <= done)
-                self._land(final, running, order[width:])
-                running, places = take(running, shorten(order[:width])), [places[place] for place in order[:width]]
-            left = sorted((lengths[lane] for lane in places), reverse=True)
-            while upcoming and (
-                upcoming[-1] <= done or all(lengths[lane] <= upcoming[-1] for lane in events[upcoming[-1]])
-            ):
-                upcoming.pop()  # all of its lanes have left or would not go on anyway
-            end = min([left[programs.narrower(width)], *upcoming[-1:]])
-            size = programs.steps or end - done
-            rows = functional.pad(work.rows[running.lane, done:end], (0, 0, 0, -(end - done) % size), value=-1)
-            todo = torch.tensor([lengths[lane] for lane in places]).clamp(max=end) - done
-            for part in torch.split(rows, size, dim=1):
-                lines = part.clone(memory_format=torch.contiguous_format)  # other strides would be another program
-                concept = work.concept[running.lane]
-                state = programs.run(
-                    algorithm, running.local, lines, concept, todo.to(losses.device), running.msg, running.client
-                )
-                running = running._replace(local=state[0])
-                losses[running.lane] += state[1]
-                executed += width * (min(size, int(todo.max())) if programs.looped else size)
-                todo = todo - size
-            done = end
-            if upcoming and done == upcoming[-1]:
-                ending = [place for place, lane in enumerate(places) if lane in events[done] and lengths[lane] > done]
-                ended = [places[place] for place in ending]
-                for place in self._stopped(algorithm, running, work, ending, ended, done - 1):
-                    lengths[places[place]] = done
-        self._land(final, running, slice(None))
-        uploads, clients = torch.vmap(algorithm.local_end)(final, msg, client)
-        personal = torch.vmap(algorithm.personal)(final, clients)
-        return uploads, clients, personal, torch.tensor(lengths, device=losses.device), losses, executed
+        local = pytree.tree_map(torch.clone, start)  # its y is the message's x itself, which must not be written to
+        count, device = len(work.steps), local.y.device
+        losses, lengths, done, executed = local.y.new_zeros(count), work.steps.tolist(), [0] * count, 0
+        stops = algorithm.gamma is not None
+        ends = epoch_ends(work) if stops else [[]] * count
+        valid = Validation(algorithm, self.task_function, self.store, work) if stops else None
+        previous = torch.full_like(losses, torch.inf)
+        lanes = list(range(count))
+        if valid is not None and algorithm.first_epoch == "eval_received":
+            previous = valid(local.y, lanes)
+        while lanes:
+            until = [min([end for end in ends[lane] if end > done[lane]] + [lengths[lane]]) for lane in lanes]
+            todo = {lane: end - done[lane] for lane, end in zip(lanes, until, strict=True)}
+            lanes.sort(key=lambda lane: -todo[lane])  # stable
+            # A compiled program has the width of the chunk; in the place of lanes that stopped, one does nothing.
+            placed = [*lanes, *lanes[:1] * (count - len(lanes))] if programs.compiled else lanes
+            steps = [todo[lane] for lane in lanes] + [0] * (len(placed) - len(lanes))
+            rows = upcoming(work.rows, placed, [done[lane] for lane in placed], steps[0])
+            state = programs.run(
+                algorithm,
+                *(take(local, shorten(placed)), rows, work.concept[placed], steps),
+                *take((msg, client), shorten(placed)),
+                together=not stops and lengths[-1] == lengths[0],
+            )
+            executed += state[2]
+            if len(lanes) == count and lanes == sorted(lanes):
+                local, losses = state[0], losses + state[1]
+            else:
+                here, found = torch.tensor(lanes, device=device), take(state[:2], slice(0, len(lanes)))
+                for target, leaf in zip(pytree.tree_leaves(local), pytree.tree_leaves(found[0]), strict=True):
+                    target[here] = leaf
+                losses[here] += found[1]
+            for lane in lanes:
+                done[lane] += todo[lane]
+            lanes = sorted(lane for lane in lanes if done[lane] < lengths[lane])
+            if valid is not None and lanes:
+                current = valid(local.y[lanes], lanes)
+                epochs = torch.stack([work.epoch[lane, done[lane] - 1] for lane in lanes]).to(device)
+                goes_on = algorithm.goes_on(epochs, previous[lanes], current).tolist()
+                previous[lanes] = current
+                for lane, more in zip(lanes, goes_on, strict=True):
+                    lengths[lane] = lengths[lane] if more else done[lane]
+                lanes = [lane for lane, more in zip(lanes, goes_on, strict=True) if more]
+        uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
+        personal = torch.vmap(algorithm.personal)(local, clients)
+        return uploads, clients, personal, torch.tensor(lengths, device=device), losses, executed
 
-    def _stopped(
-        self, algorithm: Algorithm, running: Running, work: Batches, places: list[int], lanes: list[int], step: int
-    ) -> list[int]:
-        """Places of those lanes, of the ones that end an epoch with this step, that stop early."""
-        current = self._validate(algorithm, running.local.y[places], lanes, work)
-        epoch = work.epoch[lanes, step].to(current.device)
-        goes_on = algorithm.goes_on(epoch, running.previous[places], current).tolist()
-        running.previous[places] = current
-        return [place for place, more in zip(places, goes_on, strict=True) if not more]
 
-    def _validate(self, algorithm: Algorithm, models: Tensor, lanes: Sequence[int], work: Batches) -> Tensor:
-        """[A]: losses of the models [A, n] on the validation examples of their lanes."""
-        rows, concept = work.valid[list(lanes)], work.concept[list(lanes)]
-        rows = rows[:, : int((rows >= 0).sum(1).max())]  # the longest device of these, not of the population
+class Validation:
+    """Losses on the validation examples of lanes, in blocks that fewer and fewer lanes reach, so that the device with
+    the most examples costs the others nothing."""
+
+    def __init__(self, algorithm: Algorithm, task_function: TaskFunction, store: ExampleStore, work: Batches) -> None:
+        self.algorithm, self.task_function, self.store, self.work = algorithm, task_function, store, work
+        self.counts: list[int] = (work.valid >= 0).sum(1).tolist()
+
+    def __call__(self, models: Tensor, lanes: Sequence[int]) -> Tensor:
+        """[A]: losses of the models [A, n], by the rule of the method."""
+        order = sorted(range(len(lanes)), key=lambda place: -self.counts[lanes[place]])
+        counts = [self.counts[lanes[place]] for place in order]
+        sums, begin = models.new_zeros(len(lanes)), 0
+        for width, narrower in zip(halvings(len(lanes)), (*halvings(len(lanes))[1:], 0), strict=True):
+            end = counts[narrower]
+            if end > begin:
+                places = shorten(order) if width == len(lanes) else order[:width]
+                sums[places] += self._sums(models[places], [lanes[place] for place in order[:width]], begin, end)
+                begin = end
+        if self.algorithm.valid_loss == "sum":
+            return sums
+        return sums / sums.new_tensor([self.counts[lane] for lane in lanes])
+
+    def _sums(self, models: Tensor, lanes: Sequence[int], begin: int, end: int) -> Tensor:
+        """[A]: sums of the losses of the models [A, n] on some of their lanes' examples."""
+        rows, concept = self.work.valid[lanes, begin:end], self.work.concept[lanes]
         batch = Batch(*self.store.gather(rows, concept), rows >= 0)
-        if len(models) == 1:  # as most often when devices are ragged; mapping costs more than such a loss does
-            return validation_loss(algorithm, self.task_function, models[0], take(batch, 0)).unsqueeze(0)
-        measure = torch.vmap(
-            lambda model, batch: validation_loss(algorithm, self.task_function, model, batch), randomness="different"
-        )
-        return measure(models, batch)
-
-    @staticmethod
-    def _land(final: Any, running: Running, chosen: Any) -> None:
-        """Copy the state of finished lanes to where they belong."""
-        lane = running.lane[chosen]
-        for target, leaf in zip(pytree.tree_leaves(final), pytree.tree_leaves(running.local), strict=True):
-            target[lane] = leaf[chosen]
+        with self.task_function.evaluating():
+            if len(models) == 1:  # mapping costs more than such a loss does
+                means = self.task_function.fit(models[0], take(batch, 0)).unsqueeze(0)
+            else:
+                means = torch.vmap(self.task_function.fit, randomness="different")(models, batch)
+        return means * (rows >= 0).sum(1)
 
 
 def ragged(algorithm: Algorithm, batches: Batches) -> bool:
@@ -205,12 +201,21 @@ def ragged(algorithm: Algorithm, batches: Batches) -> bool:
     return bool(short | (algorithm.gamma is not None) & (batches.valid < 0).any())
 
 
-def epoch_ends(work: Batches) -> dict[int, set[int]]:
-    """The lanes that end an epoch, by the number of steps done then."""
-    events: dict[int, set[int]] = {}
+def epoch_ends(work: Batches) -> list[list[int]]:
+    """The numbers of steps after which epochs of each lane end."""
+    ends: list[list[int]] = [[] for _ in work.steps]
     for lane, step in work.epoch.nonzero().tolist():
-        events.setdefault(step + 1, set()).add(lane)
-    return events
+        ends[lane].append(step + 1)
+    return ends
+
+
+def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int) -> Tensor:
+    """[A, steps, B]: the rows [L, T, B] of the next steps of some lanes, so many of which each has done; lanes with
+    fewer steps left repeat their last one."""
+    if not any(done):
+        return rows[shorten(lanes), :steps]
+    at = torch.tensor(done, device=rows.device)[:, None] + torch.arange(steps, device=rows.device)
+    return rows[torch.tensor(lanes, device=rows.device)[:, None], at.clamp(max=rows.shape[1] - 1)]
 
 
 def out_of_memory(error: Exception) -> bool:
