@@ -141,9 +141,8 @@ class Vectorized(Executor):
                 local, losses = state[0], losses + state[1]
             else:
                 here, found = torch.tensor(lanes, device=device), take(state[:2], slice(0, len(lanes)))
-                for target, leaf in zip(pytree.tree_leaves(local), pytree.tree_leaves(found[0]), strict=True):
-                    target[here] = leaf
-                losses[here] += found[1]
+                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, found[0])
+                losses = losses.index_add(0, here, found[1])
             for lane in lanes:
                 done[lane] += todo[lane]
             lanes = sorted(lane for lane in lanes if done[lane] < lengths[lane])
