@@ -35,9 +35,9 @@ class Executor(ABC):
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         """All local fits of one round."""
 
-    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
-        """Told what a round's fits took, choose how to go on."""
-        return
+    def weigh(self, seconds: float, rounds_left: float) -> bool:
+        """Told what a round's fits took, choose how to go on; whether that is settled, and need not be asked again."""
+        return True
 
     def choices(self) -> dict[str, Any]:
         """What was chosen while running; checkpointed, since another choice would round differently."""

@@ -79,21 +79,22 @@ class Auto(Executor):
             self._first = min(eager, key=eager.__getitem__)
         return self.executors[self.chosen or self._first].fit(algorithm, servers, clients, jobs, batches)
 
-    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
-        """Choose for good."""
-        if self.chosen is not None or not self.seconds:
-            return
-        rounds = min(rounds_left, 1e6)  # without an end, the fastest
-        ahead = {name: rounds * took for name, took in self.seconds.items()}
-        if "compiled" in ahead:
-            ahead["compiled"] += self.vectorized.cost_s()
-        best = min(ahead, key=ahead.__getitem__)
-        self.chosen = "vectorized" if best == "compiled" else best
-        if self.vectorized.programs.undecided:
-            self.vectorized.programs.decide(best == "compiled")
-        ranked = sorted(self.seconds.items(), key=lambda item: item[1])
-        told = ", ".join(f"{name} {1000 * took:.3g}" for name, took in ranked)
-        log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
+    def weigh(self, seconds: float, rounds_left: float) -> bool:
+        """Choose for good; but mapped eager steps may be compiled later, if rounds become longer than the first."""
+        if self.chosen is None and self.seconds:
+            rounds = min(rounds_left, 1e6)  # without an end, the fastest
+            ahead = {name: rounds * took for name, took in self.seconds.items()}
+            if "compiled" in ahead:
+                ahead["compiled"] += self.vectorized.cost_s()
+            best = min(ahead, key=ahead.__getitem__)
+            self.chosen = "vectorized" if best == "compiled" else best
+            if self.vectorized.programs.undecided and best != "vectorized":
+                self.vectorized.programs.decide(best == "compiled")
+            ranked = sorted(self.seconds.items(), key=lambda item: item[1])
+            told = ", ".join(f"{name} {1000 * took:.3g}" for name, took in ranked)
+            log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
+            return not self.vectorized.programs.undecided
+        return self.vectorized.weigh(seconds, rounds_left) if self.chosen == "vectorized" else True
 
     def choices(self) -> dict[str, Any]:
         """What was chosen, and the measurement behind it."""

@@ -15,6 +15,8 @@ from flstudy.execution.trees import grid, join, lanes, nbytes, take
 from flstudy.population import Batches, ExampleStore
 from flstudy.tasks import TaskFunction
 
+RECENT = 3  # rounds by which those ahead are judged
+
 
 class Vectorized(Executor):
     """Maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave the program
@@ -36,6 +38,7 @@ class Vectorized(Executor):
         self.programs = programs or Programs(context)
         self.max_lanes = max_lanes
         self._widths = 1  # programs that a round needs
+        self._recent: list[float] = []  # seconds of the last eager rounds, while it is open whether to compile
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if not self.task_function.per_example and ragged(algorithm, batches):
@@ -78,10 +81,14 @@ class Vectorized(Executor):
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         return Fit(uploads, clients, personal, steps, losses / steps, down, up, executed)
 
-    def weigh(self, seconds: float, lanes: int, rounds_left: float) -> None:
-        """Compile if that saves more than it costs, where it was left open."""
+    def weigh(self, seconds: float, rounds_left: float) -> bool:
+        """Compile as soon as that saves more than it costs, where it was left open: the first rounds may be the
+        cheapest, as where devices stop early."""
         if self.programs.undecided:
-            self.programs.decide(seconds * SAVED * rounds_left > self.cost_s())
+            self._recent = [*self._recent, seconds][-RECENT:]
+            if sum(self._recent) / len(self._recent) * SAVED * rounds_left > self.cost_s():
+                self.programs.decide(True)
+        return not self.programs.undecided
 
     def cost_s(self) -> float:
         """Seconds that compiling would take; known after the first fit."""

@@ -185,7 +185,7 @@ class Coordinator(L.LightningModule):
                     error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                     raise
             if not self._weighed:
-                self._weigh(start, done.steps.numel())
+                self._weigh(start)
             fitted = time.perf_counter()
             return done
 
@@ -213,14 +213,13 @@ class Coordinator(L.LightningModule):
         if not self.aggregator.allows(round):
             self.trainer.should_stop = True
 
-    def _weigh(self, start: float, lanes: int) -> None:
-        """After the first fits, let the executor choose how to go on."""
+    def _weigh(self, start: float) -> None:
+        """After fits, let the executor choose how to go on, until it has settled that."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         last = self.trainer.max_epochs
         left = math.inf if last is None or last < 0 else last - self.trainer.current_epoch - 1
-        self.executor.weigh(time.perf_counter() - start, lanes, left)
-        self._weighed = True
+        self._weighed = self.executor.weigh(time.perf_counter() - start, left)
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 

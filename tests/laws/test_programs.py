@@ -73,14 +73,25 @@ def task_like(task: Mlp) -> Mlp:
 def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
     short = run(FedAvg(lr=0.1), 3, compile="auto")
     assert not short.executor.programs.compiled
-    assert short.executor.choices()["compile"] is False
+    assert short.executor.choices()["compile"] is None
     monkeypatch.setattr(vectorized, "COST_S", 0.0)
     long = run(FedAvg(lr=0.1), 3, compile="auto")
     assert long.executor.choices()["compile"] is True
     assert programs.compilations() > 0
     assert difference(short.server, long.server) <= 1e-12
     last = run(FedAvg(lr=0.1), 1, compile="auto")  # nothing is ahead after the only round
-    assert last.executor.choices()["compile"] is False
+    assert last.executor.choices()["compile"] is None
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_auto_compiles_when_rounds_become_longer_than_the_first():
+    executor = run(FedAvg(lr=0.1), 1, compile="auto").executor
+    cost = executor.cost_s()
+    assert not executor.weigh(seconds=cost / 1000, rounds_left=100)
+    assert not executor.weigh(seconds=cost / 900, rounds_left=99)
+    assert not executor.programs.compiled
+    assert executor.weigh(seconds=cost / 10, rounds_left=98)
+    assert executor.programs.compiled
 
 
 @pytest.mark.usefixtures("without_compiler")
@@ -94,5 +105,5 @@ def test_a_resumed_run_keeps_what_auto_chose(monkeypatch):
     assert executor.programs.undecided
     executor.choose({"compile": True, "max_lanes": None})
     assert executor.programs.compiled
-    executor.weigh(seconds=0.0, lanes=4, rounds_left=10)
+    executor.weigh(seconds=0.0, rounds_left=10)
     assert executor.programs.compiled  # decided is decided
