@@ -266,7 +266,8 @@ def looped(
 
     k, state, finished = torch.zeros_like(todo[0]), (local, torch.zeros_like(local.steps)), list[Any]()
     for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
-        k, state = loop(k, state, width, todo[narrower])  # until the next width holds all that are left; at last all
+        last = todo[narrower].clone()  # a loop's inputs must not share memory
+        k, state = loop(k, state, width, last)  # until the next width holds all that are left; in the end all
         if narrower:
             finished.append(take(state, slice(narrower, width)))
             state = take(state, slice(0, narrower))
