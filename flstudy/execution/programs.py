@@ -264,7 +264,8 @@ def looped(
         k, local, total = while_loop(goes_on, body, start)
         return k, (local, total)
 
-    k, state, finished = torch.zeros_like(todo[0]), (local, torch.zeros_like(local.steps)), list[Any]()
+    finished: list[Any] = []
+    k, state = torch.zeros_like(todo[0]), (local, torch.zeros_like(local.steps))
     for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
         last = todo[narrower].clone()  # a loop's inputs must not share memory
         k, state = loop(k, state, width, last)  # until the next width holds all that are left; in the end all
