@@ -27,7 +27,8 @@ from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.tasks import TaskFunction
 
-SHORTEST = 16  # steps for whose rows a compiled loop has room at least; more are a power of 2 times as many
+WINDOW = 256  # local steps for which a compiled loop is given rows
+BLOCK, BLOCKS = 64, 16  # validation examples of one of its steps, and how many of these it is given rows for
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
 
 COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
@@ -63,7 +64,6 @@ class Programs:
         self.task_function, self.store = context
         self.undecided, self.compiled = compile == "auto", False
         self._last: tuple[Any, Algorithm] | None = None
-        self._length = SHORTEST
         if compile is True:
             self.decide(True)
 
@@ -109,13 +109,7 @@ class Programs:
         width = len(todo)
         widths = (width,) if together else halvings(width)
         if self.compiled and self.looped:
-            ends = [*(todo[narrower] for narrower in widths[1:]), todo[0]]
-            executed = sum(w * (end - begin) for w, begin, end in zip(widths, [0, *ends[:-1]], ends, strict=True))
-            while self._length < rows.shape[1]:  # few lengths, so that few shapes are compiled
-                self._length *= 2
-            lines = functional.pad(rows, (0, 0, 0, self._length - rows.shape[1]), value=-1)
-            steps = torch.tensor(todo, device=concept.device)
-            return *self._call(looped, algorithm, local, lines, concept, steps, msg, client, widths), executed
+            return self._loops(algorithm, local, rows, concept, todo, msg, client, widths)
         state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
         done = executed = 0
         while done < todo[0]:
@@ -127,6 +121,7 @@ class Programs:
                 width = following
             until = done + STEPS if self.compiled else todo[active - 1]
             lines = functional.pad(rows[:width, done:until], (0, 0, 0, max(until - rows.shape[1], 0)), value=-1)
+            lines = lines.contiguous()  # other strides would be another program
             left = torch.tensor(todo[:width], device=concept.device) - done if self.compiled else None
             local, losses = self._call(unrolled, algorithm, state[0], lines, concept[:width], left, msg, client)
             state = local, state[1] + losses
@@ -135,35 +130,75 @@ class Programs:
         local, losses = join([state, *reversed(finished)]) if finished else state
         return local, losses, executed
 
-    def _call(
+    def _loops(
         self,
-        function: Any,
         algorithm: Algorithm,
         local: Any,
         rows: Tensor,
         concept: Tensor,
-        todo: Tensor | None,
+        todo: Sequence[int],
         msg: Any,
         client: Any,
-        *more: Any,
-    ) -> tuple[Any, Tensor]:
+        widths: Sequence[int],
+    ) -> tuple[Any, Tensor, int]:
+        """All steps in as few calls as windows hold them, whose widths fall inside."""
+        total, executed = torch.zeros_like(local.steps), 0
+        for begin in range(0, todo[0], WINDOW):
+            left = [min(max(steps - begin, 0), WINDOW) for steps in todo]
+            ends = [*(left[narrower] for narrower in widths[1:]), left[0]]
+            executed += sum(w * (end - start) for w, start, end in zip(widths, [0, *ends[:-1]], ends, strict=True))
+            lines = rows[:, begin : begin + WINDOW]
+            lines = functional.pad(lines, (0, 0, 0, WINDOW - lines.shape[1]), value=-1).contiguous()
+            steps = torch.tensor(left, device=concept.device)
+            local, losses = self._call(looped, algorithm, local, lines, concept, steps, msg, client, widths)
+            total = total + losses
+        return local, total, executed
+
+    def validation_sums(
+        self, algorithm: Algorithm, models: Tensor, rows: Tensor, concept: Tensor, counts: Sequence[int]
+    ) -> Tensor:
+        """[A]: sums of the losses of models on their lanes' validation examples, in blocks that fewer and fewer lanes
+        reach, so that the device with the most examples costs the others nothing.
+
+        Args:
+            algorithm: the method.
+            models: [A, n].
+            rows: [A, V] rows of the examples, -1 for padding, which comes last.
+            concept: [A] concept of each lane's device.
+            counts: how many of the V rows are real, by lane, falling.
+        """
+        sums, widths = models.new_zeros(len(models)), halvings(len(models))
+        with self.task_function.evaluating():
+            if not (self.compiled and self.looped and self.task_function.per_example):
+                begin = 0
+                for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
+                    if (end := counts[narrower]) > begin:
+                        some = rows[:width, begin:end], concept[:width], models[:width]
+                        sums[:width] += block_sums(self.task_function, self.store, *some)
+                        begin = end
+                return sums
+            for begin in range(0, counts[0], BLOCK * BLOCKS):
+                part = rows[:, begin : begin + BLOCK * BLOCKS]
+                part = functional.pad(part, (0, BLOCK * BLOCKS - part.shape[1]), value=-1).unflatten(1, (BLOCKS, BLOCK))
+                left = [min(max(-(-(count - begin) // BLOCK), 0), BLOCKS) for count in counts]
+                todo = torch.tensor(left, device=concept.device)
+                sums = sums + self._call(validated, algorithm, models, part, concept, todo, widths)
+        return sums
+
+    def _call(self, function: Any, algorithm: Algorithm, *arguments: Any) -> Any:
         """A function of many steps, as it is or compiled."""
         if not self.compiled:
-            result: tuple[Any, Tensor] = function(
-                self.task_function, algorithm, self.store, local, rows, concept, todo, msg, client, *more
-            )
-            return result
+            return function(self.task_function, algorithm, self.store, *arguments)
         task_function = _task_functions.setdefault(self._task, self.task_function)
-        rows = rows.contiguous()  # other strides would be another program
-        given = leaves((local, rows, msg, client, self.store))
-        shapes = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in given)
-        key = (self._task, type(algorithm), structure(algorithm), shapes, *more)
+        given = leaves((arguments, self.store))
+        shapes = tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in given)
+        key = (self._task, type(algorithm), structure(algorithm), shapes, function.__name__)
         if key not in _compiled:
             import_compiler()
             _compiled[key] = torch.compile(copy_function(function), dynamic=False)
-        like = self._traced(algorithm, local.y)
+        like = self._traced(algorithm, given[0])
         try:
-            return _compiled[key](task_function, like, self.store, local, rows, concept, todo, msg, client, *more)
+            return _compiled[key](task_function, like, self.store, *arguments)
         except Exception as error:
             from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
@@ -274,6 +309,49 @@ def looped(
             state = take(state, slice(0, narrower))
     local, total = join([state, *reversed(finished)]) if finished else state
     return local, total
+
+
+def block_sums(
+    task_function: TaskFunction, store: ExampleStore, rows: Tensor, concept: Tensor, models: Tensor
+) -> Tensor:
+    """[A]: sums of the losses of models [A, n] on examples [A, B], of which rows -1 are padding."""
+    batch = Batch(*store.gather(rows, concept), rows >= 0)
+    if len(models) == 1:  # mapping costs more than such a loss does
+        means = task_function.fit(models[0], take(batch, 0)).unsqueeze(0)
+    else:
+        means = torch.vmap(task_function.fit, randomness="different")(models, batch)
+    return means * (rows >= 0).sum(1)
+
+
+def validated(
+    task_function: TaskFunction,
+    algorithm: Algorithm,
+    store: ExampleStore,
+    models: Tensor,
+    rows: Tensor,
+    concept: Tensor,
+    todo: Tensor,
+    widths: Sequence[int],
+) -> Tensor:
+    """The program that sums losses over blocks of validation examples [A, T, B], ``todo`` [A] of which are real."""
+    k, sums, finished = torch.zeros_like(todo[0]), torch.zeros_like(models[:, 0]), []
+    for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
+        some, lines, concepts, last = models[:width], rows[:width], concept[:width], todo[narrower].clone()
+
+        def goes_on(k: Tensor, sums: Tensor, last: Tensor = last) -> Tensor:
+            return k < last
+
+        def body(
+            k: Tensor, sums: Tensor, some: Tensor = some, lines: Tensor = lines, concepts: Tensor = concepts
+        ) -> tuple[Tensor, Tensor]:
+            block = lines.index_select(1, k.reshape(1)).squeeze(1)
+            return k + 1, sums + block_sums(task_function, store, block, concepts, some)
+
+        k, sums = while_loop(goes_on, body, (k.clone(), sums.clone()))
+        if narrower:
+            finished.append(sums[narrower:])
+            sums = sums[:narrower]
+    return torch.cat([sums, *reversed(finished)])
 
 
 def import_compiler() -> None:

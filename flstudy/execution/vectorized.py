@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.algorithms import Algorithm, Batch, Job
+from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.executor import Executor, Fit, TrainingContext
-from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs, halvings
+from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
 from flstudy.execution.trees import grid, join, lanes, nbytes, take
-from flstudy.population import Batches, ExampleStore
-from flstudy.tasks import TaskFunction
+from flstudy.population import Batches
 
 RECENT = 3  # rounds by which those ahead are judged
 
@@ -124,7 +123,7 @@ class Vectorized(Executor):
         losses, lengths, done, executed = local.y.new_zeros(count), work.steps.tolist(), [0] * count, 0
         stops = algorithm.gamma is not None
         ends = epoch_ends(work) if stops else [[]] * count
-        valid = Validation(algorithm, self.task_function, self.store, work) if stops else None
+        valid = Validation(algorithm, programs, work) if stops else None
         previous = torch.full_like(losses, torch.inf)
         lanes = list(range(count))
         if valid is not None and algorithm.first_epoch == "eval_received":
@@ -167,38 +166,26 @@ class Vectorized(Executor):
 
 
 class Validation:
-    """Losses on the validation examples of lanes, in blocks that fewer and fewer lanes reach, so that the device with
-    the most examples costs the others nothing."""
+    """The rule by which devices stop early: losses on the validation examples of a chunk's lanes."""
 
-    def __init__(self, algorithm: Algorithm, task_function: TaskFunction, store: ExampleStore, work: Batches) -> None:
-        self.algorithm, self.task_function, self.store, self.work = algorithm, task_function, store, work
+    def __init__(self, algorithm: Algorithm, programs: Programs, work: Batches) -> None:
+        self.algorithm, self.programs, self.work = algorithm, programs, work
         self.counts: list[int] = (work.valid >= 0).sum(1).tolist()
 
     def __call__(self, models: Tensor, lanes: Sequence[int]) -> Tensor:
-        """[A]: losses of the models [A, n], by the rule of the method."""
+        """[A]: losses of the models [A, n], one for each of the lanes (FLASH, Alg. 1 line 9)."""
         order = sorted(range(len(lanes)), key=lambda place: -self.counts[lanes[place]])
-        counts = [self.counts[lanes[place]] for place in order]
-        sums, begin = models.new_zeros(len(lanes)), 0
-        for width, narrower in zip(halvings(len(lanes)), (*halvings(len(lanes))[1:], 0), strict=True):
-            end = counts[narrower]
-            if end > begin:
-                places = shorten(order) if width == len(lanes) else order[:width]
-                sums[places] += self._sums(models[places], [lanes[place] for place in order[:width]], begin, end)
-                begin = end
-        if self.algorithm.valid_loss == "sum":
-            return sums
-        return sums / sums.new_tensor([self.counts[lane] for lane in lanes])
-
-    def _sums(self, models: Tensor, lanes: Sequence[int], begin: int, end: int) -> Tensor:
-        """[A]: sums of the losses of the models [A, n] on some of their lanes' examples."""
-        rows, concept = self.work.valid[lanes, begin:end], self.work.concept[lanes]
-        batch = Batch(*self.store.gather(rows, concept), rows >= 0)
-        with self.task_function.evaluating():
-            if len(models) == 1:  # mapping costs more than such a loss does
-                means = self.task_function.fit(models[0], take(batch, 0)).unsqueeze(0)
-            else:
-                means = torch.vmap(self.task_function.fit, randomness="different")(models, batch)
-        return means * (rows >= 0).sum(1)
+        there = [lanes[place] for place in order]
+        counts = [self.counts[lane] for lane in there]
+        missing = (len(self.counts) - len(there)) * self.programs.compiled  # a program has the width of the chunk
+        placed, padded = [*order, *order[:1] * missing], [*there, *there[:1] * missing]
+        work = self.work.valid[padded], self.work.concept[padded], [*counts, *[0] * missing]
+        sums = self.programs.validation_sums(self.algorithm, models[placed], *work)[: len(there)]
+        if self.algorithm.valid_loss == "mean":
+            sums = sums / sums.new_tensor(counts).clamp(min=1)
+        losses = torch.empty_like(sums)
+        losses[order] = sums
+        return losses
 
 
 def ragged(algorithm: Algorithm, batches: Batches) -> bool:

@@ -20,5 +20,5 @@ def without_compiler(monkeypatch):
     monkeypatch.setattr(programs, "_task_functions", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
     monkeypatch.setattr(programs, "while_loop", loop)
-    monkeypatch.setattr(programs, "SHORTEST", 3)  # shorter than the fits
+    monkeypatch.setattr(programs, "WINDOW", 3)  # shorter than the fits
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

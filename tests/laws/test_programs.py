@@ -47,7 +47,7 @@ def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
 def test_the_compiler_is_called_once_for_a_shape(monkeypatch):
     """Counted by torch itself: new values of all hyper-parameters compile nothing, nor do fits of other lengths."""
-    monkeypatch.setattr(programs, "SHORTEST", 3)
+    monkeypatch.setattr(programs, "WINDOW", 3)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     run(Flash(lr=0.1, gamma=None), 2, compile=True)
