@@ -1,19 +1,23 @@
 """``flstudy run``: one run of a config with records, checkpoints and a run in MLflow, as a study's trials have them."""
 
 import contextlib
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import lightning as L
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from flstudy.config import ConfigError
+from flstudy.config import ConfigError, StopRun
 from flstudy.metrics.registry import deviation_over_replicas, mean_over_replicas
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.records import RecordWriter
@@ -39,6 +43,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
 
     Raises:
         ConfigError: before any work, for a folder or a store that cannot be written, or nothing to resume.
+        KeyboardInterrupt: after SIGTERM, when the round is over and its checkpoint written.
     """
     console = console or Console()
     section = config.run_section
@@ -57,6 +62,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
         )
     writer = RecordWriter(folder / "records.parquet", config.seeds)
     checkpoints = Checkpoints(writer, folder / "checkpoints", every_n_epochs=section.checkpoint_every)
+    ending = OnSigterm()
     last: dict[str, list[float]] = {}
     rounds = config.rounds
     status, error = "FAILED", None
@@ -71,8 +77,13 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
                     run.log(record)
                 last.update(record.metrics)
                 advance(record)
+                if ending.asked and record.round < config.rounds:
+                    raise StopRun("SIGTERM")
 
-            config.run(on_round, callbacks=[checkpoints], resume=str(checkpoint) if checkpoint else None)
+            config.run(on_round, callbacks=[ending, checkpoints], resume=str(checkpoint) if checkpoint else None)
+        if ending.asked and rounds < config.rounds:
+            console.print(f"stopped after round {rounds}: go on with --run.resume true", highlight=False)
+            raise KeyboardInterrupt
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -105,6 +116,27 @@ class Checkpoints(ModelCheckpoint):
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
         self.writer.flush()
         super()._save_checkpoint(trainer, filepath)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """After a round, and after the one with which the run is stopped."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if trainer.should_stop:
+            self._save_checkpoint(trainer, str(Path(str(self.dirpath)) / "last.ckpt"))
+
+
+class OnSigterm(L.Callback):
+    """What a scheduler such as Slurm asks for: the run ends after its round, where Lightning would leave it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Lightning has set its own handler by now, and takes back what it found when the fit is over."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
 
 
 def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:

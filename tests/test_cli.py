@@ -1,6 +1,8 @@
 """The command line as a user meets it: in a process of its own."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from flstudy.cli import main
+from flstudy.study.records import read_records
+from flstudy.tracking.store import open_store
 
 QUICK = str(Path(__file__).parents[1] / "tune_configs" / "quick.yaml")
 
@@ -88,6 +92,35 @@ def test_help_and_print_config() -> None:
     printed = flstudy("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config").stdout
     assert "mu: 0.5" in printed
     assert "shape" not in printed  # the data set's
+
+
+@pytest.mark.end_to_end
+def test_sigterm_ends_a_run_after_its_round_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkeypatch):
+    options = ("--rounds", "400", "--population.drift", "null", "--evaluate_every", "100", "--compile", "false")
+    small = ("--seeds", "[0]", "--run.checkpoint_every", "1000")
+    command = [sys.executable, "-m", "flstudy.cli", "run", str(QUICK), *options, *small]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        records = tmp_path / "runs" / "quick" / "records.parquet"
+        until = time.monotonic() + 120
+        while not list(records.glob("*.parquet")) and time.monotonic() < until:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        out, err = run.communicate(timeout=120)
+    assert run.returncode == 130, err
+    stopped = re.search(r"stopped after round (\d+): go on with --run.resume true", out)
+    assert stopped
+    assert "Traceback" not in out + err
+    done = int(stopped[1])
+    assert 25 <= done < 400
+    table = read_records(records)
+    assert max(table["round"].to_pylist()) == done
+    store = f"sqlite:///{tmp_path}/mlflow_tracking/mlflow.db"
+    (kept,) = open_store(store).client.search_runs([open_store(store).experiment_id])
+    assert kept.info.status == "KILLED"
+    monkeypatch.chdir(tmp_path)
+    more = ("--run.resume", "true", "--rounds", str(done + 3), "--run.track", "false")
+    assert main(["run", str(QUICK), *options, *small, *more]) == 0
+    assert sorted(set(read_records(records)["round"].to_pylist())) == list(range(1, done + 4))
 
 
 @pytest.mark.end_to_end

@@ -179,7 +179,8 @@ class Programs:
                 return sums
             for begin in range(0, counts[0], BLOCK * BLOCKS):
                 part = rows[:, begin : begin + BLOCK * BLOCKS]
-                part = functional.pad(part, (0, BLOCK * BLOCKS - part.shape[1]), value=-1).view(-1, BLOCKS, BLOCK)
+                part = functional.pad(part, (0, BLOCK * BLOCKS - part.shape[1]), value=-1)
+                part = part.reshape(-1, BLOCKS, BLOCK).contiguous()
                 left = [min(max(-(-(count - begin) // BLOCK), 0), BLOCKS) for count in counts]
                 todo = torch.tensor(left, device=concept.device)
                 sums = sums + self._call(validated, algorithm, models, part, concept, todo, widths)
