@@ -92,7 +92,11 @@ def test_a_forked_process_does_not_keep_the_lock(folder):
             os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), os.getppid(), -1, 0, 10**30, "abc", None])
+@pytest.mark.parametrize(
+    "pid",
+    [1, os.getpid(), os.getppid(), -1, 0, 10**30, "abc", None],
+    ids=["init", "own", "parent", "negative", "zero", "huge", "text", "none"],
+)
 def test_a_reused_or_wild_process_number_locks_nobody_out(folder, pid):
     folder.write_state("running", study_id="1")
     folder.state_file.write_text(json.dumps(json.loads(folder.state_file.read_text()) | {"pid": pid}))
