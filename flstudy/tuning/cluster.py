@@ -166,7 +166,7 @@ def _join(**options: Any) -> None:
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:60]
         raise ConfigError(
             f"RAY_ADDRESS must name a Ray cluster with a node on this machine, got {given!r} "
             f"({reason}): run 'ray start --address=...' here first, with the cluster's RAY_AUTH_TOKEN, "
