@@ -195,6 +195,11 @@ class Config:
             self._parts = self._build()
         return self._parts
 
+    @property
+    def parameter_count(self) -> int:
+        """Numbers in the task's model, frozen ones included."""
+        return sum(part.numel() for part in self.parts.coordinator.task.parameters())
+
     def checked(self) -> Self:
         """This config, whose parts were built and held against each other.
 

@@ -146,7 +146,7 @@ def check_disks(config: "Config", folder: Path | None, store: Path | None) -> No
 
 def _least(config: "Config") -> int:
     """Bytes: snapshots of the trials that run at once, models that are kept, a value per round and seed."""
-    study, model = config.study, 4 * sum(part.numel() for part in config.parts.coordinator.task.parameters())
+    study, model = config.study, 4 * config.parameter_count
     trials = study.trials or 1
     at_once, kept = min(trials, study.concurrent or 1), study.confirm.top if study.confirm.seeds else 1
     snapshots = 2 * at_once * len(config.seeds) * model  # the old one stays until the new one is there

@@ -54,6 +54,7 @@ class StandIn:
     store: str | None = None
     options: list[str] = field(default_factory=list)
     round_s: float = 0.0
+    parameter_count: int = 10
     recovery: Recovery = DEFAULT
 
     def flat(self) -> dict[str, Any]:
