@@ -136,7 +136,8 @@ def _conclude(result: StudyResult, config: "Config", console: Console, as_json: 
             )
         written.print(console)
         if result.interrupted:
-            console.print(f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]", highlight=False)
+            going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]"
+            console.print(going_on, highlight=False, soft_wrap=True)  # to be copied in one piece
     return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1
 
 

@@ -182,7 +182,7 @@ class TwoStep(RandomSearch):
                 if grid != grids[group[0]]:
                     raise ConfigError(
                         f"{where}: {key} must take the values of {group[0]} in step 1, {grids[group[0]]}, got {grid}: "
-                        f"give both the same choice, or what they share in study.sampler.first"
+                        "give both one choice, or study.sampler.first"
                     )
 
     def _check_first(self, space: Space) -> None:

@@ -96,7 +96,7 @@ def test_the_command_line_refuses_it_before_any_work(command, capsys, tmp_path, 
     options = {**PRIVATE, "privacy.target_epsilon": 1e-3, "privacy.orders": "[2.0, 8.0]"}
     given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
     assert main([command, str(QUICK), *given]) == 2
-    assert "flstudy: error: privacy: target_epsilon = 0.001 is out of reach: one round" in capsys.readouterr().err
+    assert "privacy: target_epsilon = 0.001 is out of reach: one round" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

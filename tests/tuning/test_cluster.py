@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -143,6 +144,13 @@ def test_a_folder_of_rays_goes_with_its_study_and_others_stay(tmp_path):
     assert elsewhere.exists()
 
 
+@pytest.fixture
+def short_path():
+    """A folder for Ray, whose sockets have names of at most 107 bytes; pytest's own are longer beside other workers."""
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
 PROGRAM = """
 import sys, time
 from flstudy.config import Resources
@@ -154,8 +162,8 @@ with cluster(Resources()):
 
 
 @pytest.mark.end_to_end
-def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_kill(tmp_path_factory):
-    home = tmp_path_factory.mktemp("r")  # short: sockets have names of at most 107 bytes
+def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_kill(short_path):
+    home = short_path
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_TMPDIR": str(home), "RAY_worker_niceness": "0"}
 

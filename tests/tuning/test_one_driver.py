@@ -12,6 +12,7 @@ import yaml
 
 from flstudy.config.config import load
 from flstudy.study import StudyFolder
+from flstudy.tracking.trust import remember_store
 
 pytestmark = pytest.mark.end_to_end
 
@@ -69,6 +70,7 @@ def test_one_of_two_drivers_goes_on(tmp_path):
     folder = StudyFolder.create(config)
     folder.write_config(config)
     folder.write_state("interrupted", study_id="7" * 32)
+    remember_store(config.store)  # as who began the study did
 
     command = [sys.executable, "-m", "flstudy.cli", "tune", "--resume", str(folder.path)]
     errors = tmp_path / "errors.txt"

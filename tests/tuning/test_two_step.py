@@ -273,7 +273,7 @@ NAMED = {**SEARCH, "population.participants": {"choice": ["a", "b"]}}
         (
             {"search": OTHER},
             "study.sampler.tie: algorithm.lr must take the values of algorithm.server_lr in step 1, "
-            "[0.001, 0.01, 0.1, 5.0], got [0.001, 0.01, 0.1, 1.0]: give both the same choice",
+            "[0.001, 0.01, 0.1, 5.0], got [0.001, 0.01, 0.1, 1.0]: give both one choice",
         ),
         ({"first": {"algorithm.mu": [1]}}, "study.sampler.first.algorithm.mu must name a value searched for"),
         ({"first": {LR: [0.5]}}, "study.sampler.first.algorithm.lr must hold values of study.search.algorithm.lr, [0."),
