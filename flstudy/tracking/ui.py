@@ -47,7 +47,8 @@ def mlflow_server(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess
     address = f"http://{HOST}:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", HOST]
     command += ["--port", str(port), "--workers", "1"]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # Without MLflow's job runner: seven more processes that import MLflow, for evaluations of language models.
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
     with tempfile.TemporaryFile() as output:
         # A group of its own, so that Ctrl-C reaches only us and the server's workers end with it.
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
