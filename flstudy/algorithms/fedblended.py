@@ -55,7 +55,8 @@ class Strategy:
 
 def values_at(values: Sequence[float], place: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
     """[...]: values at place [...]."""
-    return torch.tensor(values, dtype=dtype, device=place.device).index_select(0, place.reshape(-1)).view(place.shape)
+    table = torch.tensor(values, dtype=dtype).to(place.device, non_blocking=True)  # nobody waits for the device
+    return table.index_select(0, place.reshape(-1)).view(place.shape)
 
 
 def drawn(seed: int, round: Tensor, client: Tensor, count: int) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm
+from flstudy.execution.devices import to_device
 from flstudy.execution.trees import leaves, refill
 
 
@@ -44,7 +45,7 @@ class ClientBank:
                 stored[rows] = leaf[lines[new]]
             self.used += len(rows)
         slots = self.slot[lines, where]
-        return refill(template, [stored[slots].to(x.device) for stored in self.rows])
+        return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
 
     def read(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
         """The same, but nobody's row is made: devices that were never there get what they would start with."""
@@ -53,10 +54,10 @@ class ClientBank:
         slots = self.slot[places(clients)]
         found = []
         for number, leaf in enumerate(fresh):
-            known = (slots >= 0).view(*slots.shape, *[1] * (leaf.dim() - 1)).to(x.device)
+            known = (slots >= 0).view(*slots.shape, *[1] * (leaf.dim() - 1))
             start = leaf[:, None].expand(*slots.shape, *leaf.shape[1:])
-            rows = self.rows[number][slots.clamp(min=0)].to(x.device) if self.used else start
-            found.append(torch.where(known, rows, start))
+            rows = to_device(self.rows[number][slots.clamp(min=0)], x.device) if self.used else start
+            found.append(torch.where(to_device(known, x.device), rows, start))
         return refill(template, found)
 
     def scatter(self, clients: Tensor, states: Any) -> None:

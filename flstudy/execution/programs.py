@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
+from flstudy.execution.devices import accelerated, numbers
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
@@ -77,7 +78,7 @@ class Programs:
     @property
     def looped(self) -> bool:
         """Whether a compiled program is a loop; on a GPU that would ask the host after every step."""
-        return not self.store.x.is_cuda
+        return not accelerated(self.store.x.device)
 
     def run(
         self,
@@ -122,7 +123,7 @@ class Programs:
             until = done + STEPS if self.compiled else todo[active - 1]
             lines = functional.pad(rows[:width, done:until], (0, 0, 0, max(until - rows.shape[1], 0)), value=-1)
             lines = lines.contiguous()  # other strides would be another program
-            left = torch.tensor(todo[:width], device=concept.device) - done if self.compiled else None
+            left = numbers(todo[:width], concept.device) - done if self.compiled else None
             local, losses = self._call(unrolled, algorithm, state[0], lines, concept[:width], left, msg, client)
             state = local, state[1] + losses
             executed += width * (until - done)
@@ -149,7 +150,7 @@ class Programs:
             executed += sum(w * (end - start) for w, start, end in zip(widths, [0, *ends[:-1]], ends, strict=True))
             lines = rows[:, begin : begin + WINDOW]
             lines = functional.pad(lines, (0, 0, 0, WINDOW - lines.shape[1]), value=-1).contiguous()
-            steps = torch.tensor(left, device=concept.device)
+            steps = numbers(left, concept.device)
             local, losses = self._call(looped, algorithm, local, lines, concept, steps, msg, client, widths)
             total = total + losses
         return local, total, executed
@@ -182,7 +183,7 @@ class Programs:
                 part = functional.pad(part, (0, BLOCK * BLOCKS - part.shape[1]), value=-1)
                 part = part.reshape(-1, BLOCKS, BLOCK).contiguous()
                 left = [min(max(-(-(count - begin) // BLOCK), 0), BLOCKS) for count in counts]
-                todo = torch.tensor(left, device=concept.device)
+                todo = numbers(left, concept.device)
                 sums = sums + self._call(validated, algorithm, models, part, concept, todo, widths)
         return sums
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from flstudy.algorithms import Algorithm, Job
+from flstudy.execution.devices import accelerated, forked_random, synchronize
 from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.sequential import Sequential, Threads
@@ -65,7 +66,7 @@ class Auto(Executor):
             threads = Threads(context)
         except ValueError:  # a task with dropout
             threads = None
-        if threads is not None and threads.workers > 1 and not context.store.x.is_cuda:
+        if threads is not None and threads.workers > 1 and not accelerated(context.store.x.device):
             self.executors["threads"] = threads
         self.chosen: str | None = None
         self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
@@ -73,7 +74,7 @@ class Auto(Executor):
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if self.chosen is None and not self.seconds:
-            with torch.random.fork_rng(devices=[]):  # dropout masks are those of a run that measures nothing
+            with forked_random(jobs.client.device):  # dropout masks are those of a run that measures nothing
                 self._measure(algorithm, servers, clients, jobs, batches)
             eager = {name: self.seconds.get(name, self.seconds.get("compiled", 0.0)) for name in self.executors}
             self._first = min(eager, key=eager.__getitem__)
@@ -123,8 +124,9 @@ class Auto(Executor):
                 arguments = take(servers, slice(0, 1)), take(clients, some), take(jobs, some), part
                 return lambda: executor.fit(algorithm, *arguments)
 
-            once = timed(short(SHORT))
-            return max(timed(short(LONG)) - once, 1e-9) / (LONG - SHORT)
+            device = servers.x.device
+            once = timed(short(SHORT), device)
+            return max(timed(short(LONG), device) - once, 1e-9) / (LONG - SHORT)
 
         eager = self.vectorized
         if not self.vectorized.programs.undecided and self.vectorized.programs.compiled:
@@ -143,15 +145,14 @@ class Auto(Executor):
             self.seconds["threads"] = step_s(self.executors["threads"], used) * total / used
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Seconds of the fastest of a few calls; the first one does not count."""
+def timed(call: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of the fastest of a few calls on a device; the first one does not count."""
     call()
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize(device)
         seconds.append(time.perf_counter() - start)
         if seconds[-1] > ENOUGH_S:
             break

@@ -8,6 +8,8 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.accelerators import AcceleratorRegistry
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
@@ -40,6 +42,7 @@ class PerJobTrainer(Sequential):
         local = algorithm.local_start(msg, client, self.task_function.layout)
         task = copy.deepcopy(self.task_function.module)
         del task.log, task.log_dict  # a trainer stands behind this copy
+        device = local.y.device
         optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
@@ -64,8 +67,7 @@ class PerJobTrainer(Sequential):
             warnings.simplefilter("ignore")  # few workers, few batches: known and meant
             trainer = L.Trainer(
                 max_epochs=len(ends),
-                accelerator="cpu" if local.y.device.type == "cpu" else "gpu",
-                devices=1,
+                strategy=SingleDeviceStrategy(device, accelerator=AcceleratorRegistry.get(device.type)),
                 callbacks=[stopping, Follow(optimizer)],
                 logger=False,
                 enable_checkpointing=False,

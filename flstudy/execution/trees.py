@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from flstudy.execution.devices import numbers
+
 
 def leaves(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in a fixed order."""
@@ -13,8 +15,11 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def take(tree: Any, index: Any) -> Any:
-    """``leaf[index]`` of every leaf."""
-    return pytree.tree_map(lambda leaf: leaf[index], tree)
+    """``leaf[index]`` of every leaf; a list of places is sent to their devices without waiting."""
+    if not isinstance(index, list):
+        return pytree.tree_map(lambda leaf: leaf[index], tree)
+    places = {device: numbers(index, device) for device in {leaf.device for leaf in leaves(tree)}}
+    return pytree.tree_map(lambda leaf: leaf[places[leaf.device]], tree)
 
 
 def stack(trees: list[Any]) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Job
+from flstudy.execution.devices import numbers, release_memory
 from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
 from flstudy.execution.trees import grid, join, lanes, nbytes, take
@@ -72,8 +73,7 @@ class Vectorized(Executor):
                 place += len(chunk)
                 continue
             warnings.warn(trouble, stacklevel=2)  # here, where the error and the memory that it holds are gone
-            if self.store.x.is_cuda:
-                torch.cuda.empty_cache()
+            release_memory(self.store.x.device)
         back = sorted(range(len(order)), key=order.__getitem__)
         results = take(parts[0] if len(parts) == 1 else join(parts), shorten(back))
         uploads, clients, personal, steps, losses = grid(results, replicas)
@@ -138,7 +138,7 @@ class Vectorized(Executor):
             rows = upcoming(work.rows, placed, [done[lane] for lane in placed], steps[0])
             state = programs.run(
                 algorithm,
-                *(take(local, shorten(placed)), rows, work.concept[placed], steps),
+                *(take(local, shorten(placed)), rows, take(work.concept, placed), steps),
                 *take((msg, client), shorten(placed)),
                 together=not stops and lengths[-1] == lengths[0],
             )
@@ -146,23 +146,23 @@ class Vectorized(Executor):
             if len(lanes) == count and lanes == sorted(lanes):
                 local, losses = state[0], losses + state[1]
             else:
-                here, found = torch.tensor(lanes, device=device), take(state[:2], slice(0, len(lanes)))
+                here, found = numbers(lanes, device), take(state[:2], slice(0, len(lanes)))
                 local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, found[0])
                 losses = losses.index_add(0, here, found[1])
             for lane in lanes:
                 done[lane] += todo[lane]
             lanes = sorted(lane for lane in lanes if done[lane] < lengths[lane])
             if valid is not None and lanes:
-                current = valid(local.y[lanes], lanes)
-                epochs = torch.stack([work.epoch[lane, done[lane] - 1] for lane in lanes]).to(device)
-                goes_on = algorithm.goes_on(epochs, previous[lanes], current).tolist()
-                previous[lanes] = current
+                current = valid(take(local.y, lanes), lanes)
+                epochs = numbers([int(work.epoch[lane, done[lane] - 1]) for lane in lanes], device)
+                goes_on = algorithm.goes_on(epochs, take(previous, lanes), current).tolist()
+                previous = previous.index_copy(0, numbers(lanes, device), current)
                 for lane, more in zip(lanes, goes_on, strict=True):
                     lengths[lane] = lengths[lane] if more else done[lane]
                 lanes = [lane for lane, more in zip(lanes, goes_on, strict=True) if more]
         uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
         personal = torch.vmap(algorithm.personal)(local, clients)
-        return uploads, clients, personal, torch.tensor(lengths, device=device), losses, executed
+        return uploads, clients, personal, numbers(lengths, device), losses, executed
 
 
 class Validation:
@@ -170,7 +170,7 @@ class Validation:
 
     def __init__(self, algorithm: Algorithm, programs: Programs, work: Batches) -> None:
         self.algorithm, self.programs, self.work = algorithm, programs, work
-        self.counts: list[int] = (work.valid >= 0).sum(1).tolist()
+        self.counts: list[int] = work.validated.tolist()
 
     def __call__(self, models: Tensor, lanes: Sequence[int]) -> Tensor:
         """[A]: losses of the models [A, n], one for each of the lanes (FLASH, Alg. 1 line 9)."""
@@ -179,13 +179,11 @@ class Validation:
         counts = [self.counts[lane] for lane in there]
         missing = (len(self.counts) - len(there)) * self.programs.compiled  # a program has the width of the chunk
         placed, padded = [*order, *order[:1] * missing], [*there, *there[:1] * missing]
-        work = self.work.valid[padded], self.work.concept[padded], [*counts, *[0] * missing]
-        sums = self.programs.validation_sums(self.algorithm, models[placed], *work)[: len(there)]
+        work = *take((self.work.valid, self.work.concept), padded), [*counts, *[0] * missing]
+        sums = self.programs.validation_sums(self.algorithm, take(models, placed), *work)[: len(there)]
         if self.algorithm.valid_loss == "mean":
-            sums = sums / sums.new_tensor(counts).clamp(min=1)
-        losses = torch.empty_like(sums)
-        losses[order] = sums
-        return losses
+            sums = sums / numbers(counts, sums.device).clamp(min=1)
+        return torch.empty_like(sums).index_copy(0, numbers(order, sums.device), sums)
 
 
 def ragged(algorithm: Algorithm, batches: Batches) -> bool:
@@ -206,9 +204,10 @@ def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int
     """[A, steps, B]: the rows [L, T, B] of the next steps of some lanes, so many of which each has done; lanes with
     fewer steps left repeat their last one."""
     if not any(done):
-        return rows[shorten(lanes), :steps]
-    at = torch.tensor(done, device=rows.device)[:, None] + torch.arange(steps, device=rows.device)
-    return rows[torch.tensor(lanes, device=rows.device)[:, None], at.clamp(max=rows.shape[1] - 1)]
+        first: Tensor = take(rows[:, :steps], shorten(lanes))
+        return first
+    at = numbers(done, rows.device)[:, None] + torch.arange(steps, device=rows.device)
+    return rows[numbers(lanes, rows.device)[:, None], at.clamp(max=rows.shape[1] - 1)]
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
 from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, make_executor, training_context
+from flstudy.execution.devices import forked_random, synchronize
 from flstudy.execution.trees import leaves, refill
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
@@ -177,7 +178,7 @@ class Coordinator(L.LightningModule):
 
         def fit(*work: Any) -> Fit:
             nonlocal fitted
-            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            with forked_random(self.device):
                 torch.manual_seed(torch_seed(self.seeds[0], f"dropout {round - 1}"))  # a resumed run draws the same
                 try:
                     done = self.executor.fit(*work)
@@ -215,8 +216,7 @@ class Coordinator(L.LightningModule):
 
     def _weigh(self, start: float) -> None:
         """After fits, let the executor choose how to go on, until it has settled that."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        synchronize(self.device)
         last = self.trainer.max_epochs
         left = math.inf if last is None or last < 0 else last - self.trainer.current_epoch - 1
         self._weighed = self.executor.weigh(time.perf_counter() - start, left)

@@ -10,14 +10,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from flstudy.population.streams import random_bits
 
+HOST = ("steps", "epoch", "validated")  # the host plans a round by them
+
 
 class Batches(NamedTuple):
-    """What S × J jobs read in one round. Row -1 is padding. In a run ``steps`` and ``epoch`` stay on the host."""
+    """What S × J jobs read in one round. Row -1 is padding. In a run `HOST` stay on the host."""
 
     rows: Tensor  # [S, J, T, B] rows of the stacked examples
     steps: Tensor  # [S, J] steps that are real, ≤ T and ≥ 1
     epoch: Tensor  # [S, J, T] number e ≥ 1 of the epoch which this step ends, 0 elsewhere
     valid: Tensor  # [S, J, V] rows of the device's validation examples
+    validated: Tensor  # [S, J] how many of these are real
     concept: Tensor  # [S, J] concept under which the device lives
 
 

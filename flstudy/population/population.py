@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked
 from flstudy.population.availability import Availability
-from flstudy.population.batches import Batches, BatchPlan
+from flstudy.population.batches import HOST, Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
 from flstudy.population.dataset_cache import load_examples
 from flstudy.population.datasets.base import Dataset, InMemory
@@ -34,9 +34,10 @@ class Cohort(NamedTuple):
     round: Round  # leaves [S, ...]; concepts are always filled in: the coordinator hides them
 
     def to(self, device: torch.device) -> "Cohort":
-        """On a device, but for steps and epochs: they stay with the host, which plans the round by them."""
-        moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device), self)
-        return moved._replace(batches=moved.batches._replace(steps=self.batches.steps, epoch=self.batches.epoch))
+        """On a device, which is not waited for, but for what stays with the host."""
+        kept = {name: getattr(self.batches, name) for name in HOST}
+        moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True), self)
+        return moved._replace(batches=moved.batches._replace(**kept))
 
     def repeated(self, times: int) -> "Cohort":
         """Every job as several, next to each other."""
@@ -183,11 +184,13 @@ class Population(L.LightningDataModule):
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
+        valid = self.device_data.stage(round).valid[torch.arange(len(seeds))[:, None], where]
         batches = Batches(
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=self.device_data.stage(round).valid[torch.arange(len(seeds))[:, None], where],
+            valid=valid,
+            validated=(valid >= 0).sum(-1),
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)

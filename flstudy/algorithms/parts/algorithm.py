@@ -144,7 +144,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         """Scalars that explain a round, logged as ``server/…``: those that ``measures`` names."""
         return {
             "update_norm": (after.x - before.x).norm(),
-            "effective_lr": torch.as_tensor(self.server_lr, dtype=after.x.dtype, device=after.x.device),
+            "effective_lr": after.x.new_full((), self.server_lr),
         }
 
     # ---- device ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def traced(parameters: Parameters, like: Tensor) -> Parameters:
     fields = dataclasses.fields(parameters)  # type: ignore[arg-type]
     values = {field.name: getattr(parameters, field.name) for field in fields}
     tensors = {
-        name: like.new_tensor(value) for name, value in values.items() if isinstance(value, float) and not off(value)
+        name: like.new_full((), value) for name, value in values.items() if isinstance(value, float) and not off(value)
     }
     return dataclasses.replace(parameters, **tensors)  # type: ignore[type-var]
 

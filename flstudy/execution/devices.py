@@ -1,0 +1,42 @@
+"""What an accelerator asks of the code, whichever it is: no waiting for it, its own memory and random numbers."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+
+def accelerated(device: torch.device) -> bool:
+    """Whether a device works on its own while the host goes on."""
+    return device.type != "cpu"
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. The host goes on once the numbers are on their way: a plain ``to`` would wait
+    for everything that the device still has to do."""
+    return tensor.to(device, non_blocking=True)
+
+
+def numbers(values: Sequence[int], device: torch.device) -> Tensor:
+    """Integers of the host on a device, likewise."""
+    return to_device(torch.tensor(values, dtype=torch.int64), device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done everything."""
+    if accelerated(device):
+        torch.get_device_module(device).synchronize()
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what torch keeps of a device's memory for later."""
+    if accelerated(device):
+        torch.get_device_module(device).empty_cache()
+
+
+def forked_random(device: torch.device) -> AbstractContextManager[None]:
+    """Random numbers that are drawn within leave no trace, neither on the host nor on a device."""
+    if accelerated(device):
+        return torch.random.fork_rng([device], device_type=device.type)
+    return torch.random.fork_rng([])
