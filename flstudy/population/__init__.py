@@ -4,16 +4,18 @@ from flstudy.population.availability import AlternatingGroups, Availability
 from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
 from flstudy.population.data_stream import DataStream, FreshDraws
-from flstudy.population.datasets.base import Dataset, Examples, InMemory
+from flstudy.population.datasets.base import Dataset, Examples, Split
 from flstudy.population.datasets.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn
+from flstudy.population.datasets.in_memory import InMemory
 from flstudy.population.datasets.landmarks import Landmarks
 from flstudy.population.datasets.libsvm import LibSvm
 from flstudy.population.datasets.natural import Emnist, Shakespeare, StackOverflow
 from flstudy.population.datasets.news import AgNews
 from flstudy.population.datasets.synthetic import HeavyTails, Synthetic
+from flstudy.population.datasets.table import TableFile
 from flstudy.population.datasets.tags import StackOverflowTags
 from flstudy.population.datasets.tinyimagenet import TinyImageNet
-from flstudy.population.device_data import DeviceData, EvaluationIndex, Split
+from flstudy.population.device_data import DeviceData, EvaluationIndex
 from flstudy.population.drift import (
     ClassIntroduction,
     Drift,
@@ -26,6 +28,7 @@ from flstudy.population.drift import (
 )
 from flstudy.population.partition import (
     BalancedDirichlet,
+    ClientLists,
     Dirichlet,
     Distinct,
     Half,

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.population.datasets.base import Dataset, Examples, InMemory
+from flstudy.population.datasets.base import Dataset, Examples
+from flstudy.population.datasets.in_memory import InMemory
 
 KEPT_BYTES = 2**28  # of what a process keeps that it has loaded itself
 
@@ -29,11 +30,13 @@ class CachedDataset(NamedTuple):
     owner: Tensor | None  # [D] natural device of each example
     starts: tuple[int, ...]  # first example of each replica
     stops: tuple[int, ...]  # one past its last
+    split: Tensor | None = None  # [D] the user's own, as `Examples` has it
 
     def replica(self, index: int) -> Examples:
         """The examples of one replica, without copying them."""
         part = slice(self.starts[index], self.stops[index])
-        return Examples(self.x[part], self.y[part], None if self.owner is None else self.owner[part])
+        owner, split = (None if one is None else one[part] for one in (self.owner, self.split))
+        return Examples(self.x[part], self.y[part], owner, split)
 
 
 Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
@@ -43,12 +46,14 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
     """The examples for replicas of these seeds with so many devices each, read from the data set."""
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     owners = [part.owner for part in parts if part.owner is not None]
+    splits = [part.split for part in parts if part.split is not None]
     stops = torch.tensor([len(part.x) for part in parts]).cumsum(0).tolist()
     starts = [0, *stops[:-1]]
     times = 1 if dataset.seeded else len(seeds)
     x, y = joined([part.x for part in parts]), joined([part.y for part in parts])
     owner = joined(owners) if len(owners) == len(parts) else None
-    return CachedDataset(x, y, owner, tuple(starts * times), tuple(stops * times))
+    split = joined(splits) if len(splits) == len(parts) else None
+    return CachedDataset(x, y, owner, tuple(starts * times), tuple(stops * times), split)
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -137,5 +142,5 @@ class DatasetCache:
 
 def size(loaded: CachedDataset) -> int:
     """Bytes."""
-    parts = (loaded.x, loaded.y, loaded.owner)
+    parts = (loaded.x, loaded.y, loaded.owner, loaded.split)
     return sum(part.numel() * part.element_size() for part in parts if part is not None)

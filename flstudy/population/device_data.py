@@ -2,7 +2,7 @@
 the classes that there are, or what has just arrived."""
 
 from collections.abc import Hashable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,11 @@ from torch import Tensor
 
 from flstudy.population.batches import padded
 from flstudy.population.data_stream import DataStream
-from flstudy.population.datasets.base import Examples
+from flstudy.population.datasets.base import SPLITS, Examples, Split
 from flstudy.population.drift import Drift
-from flstudy.population.partition import Iid, Partition
+from flstudy.population.partition import NOBODY, Iid, Partition, deal_evenly
 from flstudy.population.streams import generator, random_bits
 
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 Rows = NDArray[np.int64]  # of the stacked examples
 Members = list[list[dict[Split, Rows]]]  # [S][N] rows of each split
 Classes = tuple[int, ...] | None
@@ -145,43 +143,105 @@ def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) 
 
 
 def owners(examples: Examples, partition: Partition | None, clients: int, seed: int) -> NDArray[np.int64]:
-    """[D]: the device of each example of a replica; without a partition the data set's own, or an Iid one's.
+    """[D]: the device of each example of a replica, or `NOBODY`; without a partition the data set's own, or an Iid
+    one's.
 
     Raises:
-        ValueError: for fewer examples than devices, or what the partition refuses.
+        ValueError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
     """
     if partition is None and examples.owner is not None:
         natural: NDArray[np.int64] = examples.owner.numpy()
+        _refuse_strangers("the data set", natural, clients, 0)
         return natural
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
         raise ValueError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
     labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
     labels.setflags(write=False)  # they may be other processes' as well
-    return (partition or Iid()).assign(labels, clients, rng)
+    partition = partition or Iid()
+    if not partition.training_only or examples.split is None:
+        found = partition.assign(labels, clients, rng)
+    else:
+        found = np.empty(len(labels), dtype=np.int64)
+        for place in range(len(SPLITS)):
+            rows = np.flatnonzero(examples.split.numpy() == place)
+            found[rows] = (deal_evenly if place else partition.assign)(labels[rows], clients, rng)
+    name = type(partition).__name__
+    if not isinstance(found, np.ndarray) or found.shape != labels.shape or found.dtype.kind not in "iu":
+        said = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise ValueError(f"{name}: assign must return an array of {len(labels)} integers, got {said}")
+    _refuse_strangers(name, found, clients, NOBODY)
+    return found
 
 
-def divided(owner: NDArray[np.int64], start: int, clients: int, seed: int, shares: dict[str, float]) -> Members:
-    """[1][N]: the rows of each split of a replica's devices, the replica's first example being row ``start``."""
+def _refuse_strangers(source: str, owner: NDArray[np.int64], clients: int, least: int) -> None:
+    """Raise ValueError for owners that are no devices."""
+    for strange in (owner.max(), owner.min()):
+        if not least <= strange < clients:
+            more = f": set clients: {strange + 1}" if strange > 0 else ""
+            raise ValueError(f"population: owners must lie in 0 … {clients - 1}, but {source} names {strange}{more}")
+
+
+def divided(
+    owner: NDArray[np.int64],
+    start: int,
+    clients: int,
+    seed: int,
+    shares: dict[str, float],
+    split: NDArray[np.int64] | None = None,
+) -> Members:
+    """[1][N]: the rows of each split of a replica's devices, the replica's first example being row ``start``.
+
+    Args:
+        owner: [D] the device of each example.
+        start: of the replica among all examples.
+        clients: N.
+        seed: of the replica.
+        shares: of a device's training examples that are kept for validation and testing.
+        split: [D] the user's own, as places in `SPLITS`, which are kept; only what no example has is taken from the
+            training examples by its share.
+
+    Raises:
+        ValueError: for a device without an example for training, one for validation and one for testing.
+    """
     order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
     ends = np.searchsorted(owner, np.arange(clients + 1), sorter=order)
-    rows = start + order
-    return [[splits(seed, k, rows[ends[k] : ends[k + 1]], shares) for k in range(clients)]]
+    own = [order[ends[k] : ends[k + 1]] for k in range(clients)]
+    if split is None:
+        return [[splits(seed, k, start + rows, shares) for k, rows in enumerate(own)]]
+    kept = [name for place, name in enumerate(SPLITS) if place and (split == place).any()]
+    left = {name: share for name, share in shares.items() if name not in kept}
+    members = []
+    for device, rows in enumerate(own):
+        parts: dict[Split, Rows] = {name: start + rows[split[rows] == SPLITS.index(name)] for name in kept}
+        for name, part in parts.items():
+            if not len(part):
+                raise ValueError(
+                    f"population: device {device} of seed {seed} has no example in the {name} split of its own: give "
+                    "it one, or leave that split out, so that it is taken from the training examples"
+                )
+        members.append(parts | splits(seed, device, start + rows[split[rows] == 0], left))
+    return [members]
 
 
 def splits(seed: int, device: int, rows: Rows, shares: dict[str, float]) -> dict[Split, Rows]:
-    """A device's rows by split.
+    """A device's rows for training, and those that shares of them are taken for.
 
     Raises:
-        ValueError: for a device with fewer than three examples.
+        ValueError: for a device with fewer examples than that.
     """
-    if len(rows) < 3:
+    names: list[Split] = [name for name in SPLITS if name in shares]
+    if len(rows) < 1 + len(names):
+        what = ", ".join(("train", *names))
         raise ValueError(
-            f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs 3 "
-            f"(train, valid, test); lower clients or make the partition less extreme"
+            f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs {1 + len(names)} "
+            f"({what}); lower clients or make the partition less extreme"
         )
     rows = rows[np.argsort(random_bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
-    valid, test = (max(1, round(shares[name] * len(rows))) for name in ("valid", "test"))
-    while len(rows) - valid - test < 1:  # three or four examples: one for each at least
-        valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
-    return {"valid": rows[:valid], "test": rows[valid : valid + test], "train": rows[valid + test :]}
+    sizes = {name: max(1, round(shares[name] * len(rows))) for name in names}
+    while len(rows) - sum(sizes.values()) < 1:  # three or four examples: one for each at least
+        sizes[max(reversed(names), key=sizes.__getitem__)] -= 1
+    parts: dict[Split, Rows] = {}
+    for name, size in sizes.items():
+        parts[name], rows = rows[:size], rows[size:]
+    return {**parts, "train": rows}

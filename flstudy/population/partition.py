@@ -16,6 +16,10 @@ NOBODY = -1
 class Partition(Configurable, ABC):
     """Assigns every example to a device."""
 
+    training_only: ClassVar[bool] = False
+    """Whether it assigns training examples only, where the data set has splits of its own: those for validation and
+    testing are dealt out evenly."""
+
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Owner [D] in 0 … clients-1 of each example, given its label."""
@@ -26,10 +30,42 @@ class Iid(Partition):
     """Every device gets an equal random share."""
 
     citations: ClassVar[tuple[str, ...]] = ()
+    training_only: ClassVar[bool] = True
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         owner = np.arange(len(labels)) % clients
         return rng.permutation(owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLists(Partition):
+    """The numbers of each device's examples, as the user lists them; an example in no list is nobody's. Where the data
+    set has splits of its own they number its training examples."""
+
+    training_only: ClassVar[bool] = True
+
+    lists: list[list[int]] = hyper(domain="[0, 1e12]")
+    """One for each device, of positions in the data set from 0."""
+
+    def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if len(self.lists) != clients:
+            raise ValueError(
+                f"ClientLists: there must be one list for each of {clients} clients, got {len(self.lists)}: set "
+                f"clients: {len(self.lists)}"
+            )
+        rows = np.concatenate([np.asarray(own, dtype=np.int64) for own in self.lists])
+        device = np.repeat(np.arange(clients), [len(own) for own in self.lists])
+        if len(rows) and (rows.max() >= len(labels) or rows.min() < 0):
+            wrong = int(rows[(rows >= len(labels)) | (rows < 0)][0])
+            raise ValueError(f"ClientLists: examples are numbered 0 … {len(labels) - 1}, got {wrong}")
+        kinds, times = np.unique(rows, return_counts=True)
+        if times.max(initial=1) > 1:
+            twice = int(kinds[times > 1][0])
+            whose = ", ".join(map(str, device[rows == twice]))
+            raise ValueError(f"ClientLists: an example has one owner, but {twice} stands in the lists of {whose}")
+        owner = np.full(len(labels), NOBODY, dtype=np.int64)
+        owner[rows] = device
+        return owner
 
 
 @dataclass(frozen=True, kw_only=True)

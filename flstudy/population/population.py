@@ -18,10 +18,11 @@ from flstudy.population.availability import Availability
 from flstudy.population.batches import HOST, Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
 from flstudy.population.dataset_cache import load_examples
-from flstudy.population.datasets.base import Dataset, InMemory
+from flstudy.population.datasets.base import Dataset
+from flstudy.population.datasets.in_memory import InMemory
 from flstudy.population.device_data import DeviceData, Members, divided, owners, refuse_empty
 from flstudy.population.drift import Drift, Event
-from flstudy.population.partition import Partition
+from flstudy.population.partition import ClientLists, Partition
 from flstudy.population.streams import generator, random_bits
 
 
@@ -88,19 +89,20 @@ class Population(L.LightningDataModule):
     """Devices with their data, who takes part in which round, and what the world does to them.
 
     Args:
-        dataset: a flstudy data set, a map-style torch dataset of (x, y), or a tuple of two tensors.
+        dataset: a flstudy data set, or any form of one's own that `InMemory` reads.
         clients: N, number of devices.
         participants: J, devices drawn uniformly without replacement in each round.
         sampling: ``fixed`` draws J, ``poisson`` every device by itself with probability J / N (at least one works).
-        partition: who gets which example; null takes the data set's natural devices, or Iid where it has none.
+        partition: who gets which example, or a list of each device's examples; null takes the data set's natural
+            devices, or Iid where it has none.
         drift: concept drift, or null.
         availability: who is there in which round, and where sessions begin; null: everybody always, in one session.
         data_stream: what devices train on in a round; null: always all that they own.
         batch_size: B, examples of a local minibatch.
         epochs: E, (largest) number of local epochs.
         steps: K, exact number of local minibatches instead of epochs.
-        valid: share of each device's examples kept for validation.
-        test: share of each device's examples kept for testing.
+        valid: share of each device's examples kept for validation, unless the data set has a split of its own.
+        test: share of each device's examples kept for testing, unless the data set has a split of its own.
 
     Raises:
         ValueError: for a value outside its domain.
@@ -114,7 +116,7 @@ class Population(L.LightningDataModule):
         clients: Annotated[int, "[1, 1e6]"] = 20,
         participants: Annotated[int, "[1, 1e6]"] = 10,
         sampling: Literal["fixed", "poisson"] = "fixed",
-        partition: Partition | None = None,
+        partition: Partition | Sequence[Sequence[int]] | None = None,
         drift: Drift | None = None,
         availability: Availability | None = None,
         data_stream: DataStream | None = None,
@@ -131,6 +133,8 @@ class Population(L.LightningDataModule):
             raise ValueError(f"Population: valid + test must be < 1 to leave training data, got {valid + test}")
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
         self.clients, self.participants, self.sampling = clients, participants, sampling
+        if partition is not None and not isinstance(partition, Partition):
+            partition = ClientLists(lists=[list(map(int, own)) for own in partition])
         self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
         self.plan = BatchPlan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
@@ -147,8 +151,10 @@ class Population(L.LightningDataModule):
         examples = load_examples(self.dataset, seeds, self.clients)
         self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the `DeviceData`
         for replica, seed in enumerate(seeds):
-            owner = owners(examples.replica(replica), self.partition, self.clients, seed)
-            self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares)
+            mine = examples.replica(replica)
+            owner, split = owners(mine, self.partition, self.clients, seed), mine.split
+            own = None if split is None else split.numpy()
+            self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares, own)
         self.store = ExampleStore(examples.x, examples.y)
         if self.drift is not None:
             self.drift.check(self.clients)

@@ -26,7 +26,7 @@ def share(examples: Mapping[str, CachedDataset]) -> dict[str, Any]:
     references = {}
     for key, loads in examples.items():
         try:
-            parts = [None if part is None else part.numpy() for part in (loads.x, loads.y, loads.owner)]
+            parts = [None if part is None else part.numpy() for part in (loads.x, loads.y, loads.owner, loads.split)]
             references[key] = ray.put((parts, loads.starts, loads.stops))
         except Exception as error:  # a type that numpy lacks, a store that is too small: every worker loads its own
             log.info("the trials load their data themselves: %s", error)
@@ -50,10 +50,10 @@ def fetch(reference: Any) -> CachedDataset:
 
 
 def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> CachedDataset:
-    """Examples whose x, y and owner are read-only arrays, without copying them."""
+    """Examples whose x, y, owner and split are read-only arrays, without copying them."""
     with warnings.catch_warnings():
         # torch warns that writing to such a tensor is undefined; nothing in flstudy writes to examples.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         x, y = (torch.from_numpy(part) for part in parts[:2])
-        owner = None if parts[2] is None else torch.from_numpy(parts[2])
-    return CachedDataset(x, y, owner, starts, stops)
+        owner, split = (None if part is None else torch.from_numpy(part) for part in parts[2:])
+    return CachedDataset(x, y, owner, starts, stops, split)

@@ -96,7 +96,7 @@ def test_a_keeper_asks_elsewhere_first_and_keeps_within_its_limit():
 def protected(loads, folder):
     """The same examples in memory that the operating system lets nobody write to, as Ray's store is."""
     parts = []
-    for name in ("x", "y", "owner"):
+    for name in ("x", "y", "owner", "split"):
         part = getattr(loads, name)
         if part is not None:
             np.save(folder / f"{name}.npy", part.numpy())

@@ -2,15 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import ClassVar, Literal, NamedTuple, NoReturn
 
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from flstudy.hyper import Configurable
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 class Examples(NamedTuple):
@@ -19,6 +19,7 @@ class Examples(NamedTuple):
     x: Tensor  # [D, ...]
     y: Tensor  # [D], or [D, ...] for several labels per example; labels below 0 are padding
     owner: Tensor | None  # [D] natural device of each example; None where a partition has to say
+    split: Tensor | None = None  # [D] its place in `SPLITS`; None where shares have to say
 
 
 class Dataset(Configurable, ABC):
@@ -83,39 +84,3 @@ class FileDataset(Dataset):
     def refuse(self, reason: object, path: Path | None = None) -> NoReturn:
         """Raise ValueError for a file, or the folder, that is not as published."""
         raise ValueError(f"{type(self).__name__}: {path or self.folder} is not as published: {reason}; {self.remedy}")
-
-
-class InMemory(Dataset):
-    """A user's own data: a map-style ``torch.utils.data.Dataset`` of (x, y) pairs, or a tuple of two tensors."""
-
-    def __init__(self, data: Any) -> None:
-        batch = data
-        mapped = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str)
-        if mapped and not is_pair(data) and len(data) > 0:
-            batch = next(iter(DataLoader(data, batch_size=len(data))))
-        if not is_pair(batch):
-            raise ValueError(
-                f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
-                f"got {type(data).__name__}"
-            )
-        x, y = batch
-        if len(x) != len(y) or len(x) == 0:
-            raise ValueError(f"dataset must hold as many inputs as labels, at least one, got {len(x)} and {len(y)}")
-        self.examples = Examples(x, torch.as_tensor(y), None)
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.examples.x.shape[1:])
-
-    @cached_property
-    def classes(self) -> int:
-        y = self.examples.y
-        return 0 if torch.is_floating_point(y) else int(y.max()) + 1
-
-    def load(self, seed: int, clients: int) -> Examples:
-        return self.examples
-
-
-def is_pair(value: Any) -> bool:
-    """Whether this is a pair of tensors (x, y)."""
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)

@@ -1,0 +1,310 @@
+"""A user's own examples, in the forms that libraries give them: tensors, map-style data sets, tables, Hugging Face
+data sets, LightningDataModules, and one (train, valid, test) for each client."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from flstudy.population.datasets.base import SPLITS, Dataset, Examples
+
+LABELS = ("label", "labels", "target", "y")
+SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
+"""What libraries call the splits, and their places in `SPLITS`."""
+
+
+class Columns(NamedTuple):
+    """What the columns of a table, or the keys of rows that are mappings, mean."""
+
+    label: str | None = None  # None: the first of `LABELS` that there is
+    client: str = "client"  # the column of owners, where there is one
+    split: str = "split"  # the column that says train, valid or test, where there is one
+    inputs: Sequence[str] | None = None  # None: all others
+
+
+class Part(NamedTuple):
+    """Some of the examples, before names are numbered."""
+
+    x: Tensor  # [D, ...]
+    y: Any  # [D, ...] a tensor, or an array of names
+    client: NDArray[Any] | None = None  # [D] numbers or names
+    split: NDArray[np.int64] | None = None  # [D] places in `SPLITS`
+
+
+class InMemory(Dataset):
+    """A user's own data.
+
+    Args:
+        data: a tuple of two tensors (x, y); a map-style ``torch.utils.data.Dataset`` of (x, y), or of mappings as
+            Hugging Face's are; a pyarrow table or a pandas frame; several of them by split, such as
+            ``{"train": ..., "test": ...}``; a LightningDataModule, of which the three loaders' data sets are read; or a
+            list of (train, valid, test), one for each client.
+        label: the column of labels; null takes the first of label, labels, target and y that there is.
+        client: the column of owners: numbers from 0, or names, which are numbered in their order.
+        split: the column that says train, valid or test.
+        inputs: the columns of inputs; null takes all others. One column is taken as it is, several numbers are stacked.
+
+    Raises:
+        ValueError: for anything else.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        label: str | None = None,
+        client: str = "client",
+        split: str = "split",
+        inputs: Sequence[str] | None = None,
+    ) -> None:
+        self.examples = numbered(part_of(data, Columns(label, client, split, inputs)))
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.examples.x.shape[1:])
+
+    @cached_property
+    def classes(self) -> int:
+        y = self.examples.y
+        return 0 if torch.is_floating_point(y) else int(y.max()) + 1
+
+    def load(self, seed: int, clients: int) -> Examples:
+        return self.examples
+
+
+def numbered(part: Part) -> Examples:
+    """Examples whose labels and owners are numbers.
+
+    Raises:
+        ValueError: for none, or as many inputs as there are no labels.
+    """
+    if len(part.x) != len(part.y) or len(part.x) == 0:
+        raise ValueError(
+            f"dataset must hold as many inputs as labels, at least one, got {len(part.x)} and {len(part.y)}"
+        )
+    y = part.y if isinstance(part.y, Tensor) else torch.from_numpy(np.unique(part.y, return_inverse=True)[1])
+    owner = part.client
+    if owner is not None and owner.dtype.kind not in "iu":
+        owner = np.unique(owner.astype(str), return_inverse=True)[1]
+    return Examples(
+        part.x,
+        y,
+        None if owner is None else torch.from_numpy(owner.astype(np.int64)),
+        None if part.split is None else torch.from_numpy(part.split),
+    )
+
+
+# ---- forms -------------------------------------------------------------------------------------------------------
+
+
+def part_of(data: Any, columns: Columns) -> Part:
+    """The examples of whatever form the data have.
+
+    Raises:
+        ValueError: for no known form.
+    """
+    for knows, read in FORMS:
+        if knows(data):
+            return read(data, columns)
+    raise ValueError(
+        f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
+        f"got {type(data).__name__}"
+    )
+
+
+def is_pair(value: Any) -> bool:
+    """Whether this is a pair of tensors (x, y)."""
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)
+
+
+def is_by_split(value: Any) -> bool:
+    """Whether these are data sets by the names of splits."""
+    return isinstance(value, Mapping) and len(value) > 0 and set(value) <= set(SPLIT_NAMES)
+
+
+def is_by_client(value: Any) -> bool:
+    """Whether these are three data sets for each client."""
+    return isinstance(value, tuple | list) and len(value) > 0 and all(map(is_three_sets, value))
+
+
+def is_three_sets(value: Any) -> bool:
+    """Whether this is a (train, valid, test), each with a length of its own."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 3
+        and all(is_pair(one) or (is_mapped(one) and not isinstance(one, Tensor)) for one in value)
+    )
+
+
+def is_table(value: Any) -> bool:
+    """Whether this is a table of pyarrow or pandas."""
+    return type(value).__module__.partition(".")[0] in ("pyarrow", "pandas") and hasattr(value, "columns")
+
+
+def is_mapped(value: Any) -> bool:
+    """Whether this is a map-style data set."""
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | Mapping)
+
+
+def _by_split(data: Mapping[str, Any], columns: Columns) -> Part:
+    return all_parts((part_of(one, columns), None, SPLIT_NAMES[name]) for name, one in data.items() if one is not None)
+
+
+def _by_client(data: Sequence[Any], columns: Columns) -> Part:
+    return all_parts(
+        (part_of(one, columns), client, place)
+        for client, three in enumerate(data)
+        for place, one in enumerate(three)
+        if len(one) > 0
+    )
+
+
+def _module(data: L.LightningDataModule, columns: Columns) -> Part:
+    """The data sets of the loaders that a module has, read with the loaders' own collate function."""
+    data.prepare_data()
+    for stage in ("fit", "test"):
+        data.setup(stage)
+    parts = []
+    for place, (name, stage) in enumerate(zip(SPLITS, ("train", "val", "test"), strict=True)):
+        try:
+            loaders = getattr(data, f"{stage}_dataloader")()
+        except (NotImplementedError, L.pytorch.utilities.exceptions.MisconfigurationException):
+            continue  # Lightning's own method, which the module does not replace
+        for loader in loaders if isinstance(loaders, list | tuple) else [loaders]:
+            if not is_mapped(getattr(loader, "dataset", None)):
+                raise ValueError(
+                    f"dataset: the {name} loader of {type(data).__name__} must be a DataLoader of a map-style dataset, "
+                    f"got {type(getattr(loader, 'dataset', loader)).__name__}"
+                )
+            parts.append((_mapped(loader.dataset, columns, loader.collate_fn), None, place))
+    return all_parts(parts)
+
+
+def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
+    rows = next(iter(DataLoader(data, batch_size=len(data), collate_fn=list))) if len(data) else []
+    if rows and isinstance(rows[0], Mapping):
+        return _columns({name: column_values(name, [row[name] for row in rows]) for name in rows[0]}, columns)
+    try:
+        batch = collate(rows) if rows else data
+    except (RuntimeError, TypeError) as error:  # torch's words for rows of several shapes or kinds
+        said = str(error).splitlines()[0]
+        raise ValueError(
+            f"dataset: its examples do not fit into one batch ({said[:100]}): pad or resize them"
+        ) from error
+    if not is_pair(batch):
+        raise ValueError(
+            f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
+            f"got {type(data).__name__}"
+        )
+    return Part(*batch)
+
+
+def _table(data: Any, columns: Columns) -> Part:
+    if hasattr(data, "column_names"):
+        return _columns(
+            {name: column_values(name, data.column(name).to_pylist()) for name in data.column_names}, columns
+        )
+    return _columns({str(name): column_values(name, data[name].tolist()) for name in data.columns}, columns)
+
+
+FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Columns], Part]], ...] = (
+    (is_pair, lambda data, columns: Part(*data)),
+    (is_by_split, _by_split),
+    (lambda data: isinstance(data, L.LightningDataModule), _module),
+    (is_by_client, _by_client),
+    (is_table, _table),
+    (is_mapped, _mapped),
+)
+"""What tells a form, and what reads it; the first that fits."""
+
+
+# ---- columns -----------------------------------------------------------------------------------------------------
+
+
+def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
+    """[D, ...]: the values of a column; images as numbers in [0, 1], channels first.
+
+    Raises:
+        ValueError: for missing values, or values of several shapes.
+    """
+    if any(value is None for value in values):
+        raise ValueError(f"dataset: column {name!r} must have a value in every row, got null: drop or fill those rows")
+    try:
+        found = np.stack([_pixels(value) if hasattr(value, "getbands") else np.asarray(value) for value in values])
+    except ValueError as error:
+        raise ValueError(f"dataset: column {name!r} must hold values of one shape: pad or resize them") from error
+    return found
+
+
+def _pixels(image: Any) -> NDArray[np.float32]:
+    """A PIL image [channels, height, width], as torchvision's ToTensor has it."""
+    pixels = np.asarray(image, dtype=np.float32) / np.float32(255)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _columns(found: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
+    names = list(found)
+    label = columns.label or next((name for name in LABELS if name in found), LABELS[0])
+    special = [name for name in (label, columns.client, columns.split) if name in found]
+    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in names if name not in special]
+    for what, name in (("label", label), *(("inputs", name) for name in inputs)):
+        if name not in found:
+            raise ValueError(f"dataset: {what} must name a column, got {name!r}: there are {', '.join(names)}")
+    numbers = [name for name in inputs if found[name].dtype.kind in "fiub"]
+    if not inputs or numbers != inputs:
+        strange = next((name for name in inputs if name not in numbers), "none")
+        raise ValueError(f"dataset: inputs must be columns of numbers, got {strange!r}: leave it out, or encode it")
+    if len(inputs) == 1 and found[inputs[0]].ndim > 1:
+        x = found[inputs[0]]
+    else:
+        x = np.concatenate([found[name].reshape(len(found[name]), -1).astype(np.float32) for name in inputs], axis=1)
+    x = x.astype(np.float32) if x.dtype.kind == "f" else x
+    y = found[label]
+    split = found.get(columns.split)
+    return Part(
+        torch.from_numpy(x),
+        torch.from_numpy(y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64))
+        if y.dtype.kind in "fiub"
+        else y.astype(str),
+        found.get(columns.client),
+        None if split is None else _places(columns.split, split),
+    )
+
+
+def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    for value in np.unique(values):
+        if str(value) not in SPLIT_NAMES:
+            raise ValueError(f"dataset: column {name!r} must say train, valid or test, got {str(value)!r}")
+    return np.array([SPLIT_NAMES[str(value)] for value in values], dtype=np.int64)
+
+
+def all_parts(parts: Iterable[tuple[Part, int | None, int]]) -> Part:
+    """All of the parts, each with the client and the split that it is given.
+
+    Raises:
+        ValueError: for parts that do not fit each other.
+    """
+    given = [
+        (part, part.client if client is None else np.full(len(part.x), client), np.full(len(part.x), place))
+        for part, client, place in parts
+    ]
+    if not given:
+        raise ValueError("dataset must hold at least one example, got no data set for training, validation or testing")
+    shapes = {tuple(part.x.shape[1:]) for part, *_ in given}
+    owned = {client is None for _, client, _ in given}
+    if len(shapes) > 1 or len(owned) > 1:
+        what = f"inputs of one shape, got {sorted(shapes)}" if len(shapes) > 1 else "a client column in all or in none"
+        raise ValueError(f"dataset: its parts must have {what}")
+    tensors = [isinstance(part.y, Tensor) for part, *_ in given]
+    return Part(
+        torch.cat([part.x for part, *_ in given]),
+        (torch.cat if all(tensors) else np.concatenate)([part.y for part, *_ in given]),
+        None if owned == {True} else np.concatenate([client for _, client, _ in given if client is not None]),
+        np.concatenate([split for *_, split in given]).astype(np.int64),
+    )
