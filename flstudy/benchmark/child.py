@@ -11,18 +11,24 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 
+from flstudy.benchmark.gauge import Quietness
+from flstudy.benchmark.limit import limit_seconds
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS, Workload
 from flstudy.federation import Coordinator
 from flstudy.population import Cohort, Population
 
 NEVER = 10**9  # rounds between evaluations
+LIMIT = "limit"  # the "executor" that only multiplies
+COUNTED = ("calls", "validations", "sequential_steps")  # of an executor's programs, where they count them
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Case:
     """The setting that a child measures."""
 
     workload: str
-    executor: str  # one of EXECUTORS
+    executor: str  # one of EXECUTORS, or LIMIT
     threads: int
     seeds: int
     device: str  # cpu or cuda
@@ -61,6 +67,9 @@ class TimedBlock:
     peak_mib: float | None = None  # of the process beyond its imports, or of the GPU
     process_mib: float | None = None
     imports_mib: float | None = None
+    counts: dict[str, int] = field(default_factory=dict)  # of COUNTED
+    warned: list[str] = field(default_factory=list)  # what flstudy warned of, up to the end of the block
+    moment: Quietness | None = None  # how quiet the machine was; the parent knows
 
 
 class Stopped(Exception):
@@ -73,6 +82,7 @@ class Pace:
     def __init__(self, pipe: Connection, case: Case, reset: Callable[[], None]) -> None:
         self.pipe, self.reset, self.window = pipe, reset, WORKLOADS[case.workload].window
         self.cuda, self.imports = case.device == "cuda", case.imports_mib
+        self.counted: Callable[[], dict[str, int]] = dict  # so far
         self.pipe.send(TimedBlock())  # ready
         self.wait()
 
@@ -81,7 +91,7 @@ class Pace:
         order = self.pipe.recv()
         if order is None:
             raise Stopped
-        self.order, self.block = order, TimedBlock()
+        self.order, self.block, self.before = order, TimedBlock(), self.counted()
         self.synchronize()
         self.start = self.last = time.perf_counter()
 
@@ -102,6 +112,8 @@ class Pace:
             self.synchronize()
             self.block.seconds = time.perf_counter() - self.start
             self.block.imports_mib, self.block.process_mib = self.imports, peak_mib()
+            self.block.counts = {name: count - self.before.get(name, 0) for name, count in self.counted().items()}
+            self.block.warned = list(WARNED)
             if self.cuda:
                 self.block.peak_mib = torch.cuda.max_memory_allocated() / 2**20
             elif self.imports is not None and self.block.process_mib is not None:
@@ -129,6 +141,7 @@ class Paced(L.Callback):
         population = pl_module.population
         population.cohort = self.timed(repeated(population, WORKLOADS[self.case.workload].window))  # type: ignore
         self.pace = Pace(self.pipe, self.case, reset)
+        self.pace.counted = partial(counts, pl_module)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A round begins, which the order may want evaluated."""
@@ -160,6 +173,13 @@ class Paced(L.Callback):
             self.pace.round_done()
         except Stopped:
             trainer.should_stop = True
+
+
+def counts(coordinator: Coordinator) -> dict[str, int]:
+    """COUNTED of a coordinator's executor so far; nothing where its programs do not count."""
+    programs = getattr(coordinator.executor, "programs", None)
+    found = {name: getattr(programs, name, None) for name in COUNTED}
+    return {name: int(count) for name, count in found.items() if isinstance(count, int)}
 
 
 def repeated(population: Population, window: int) -> Callable[[int], Cohort]:
@@ -216,16 +236,36 @@ def run_executor(pipe: Connection, case: Case, workload: Workload) -> None:
     trainer.fit(coordinator, datamodule=workload.population())
 
 
+def run_limit(pipe: Connection, case: Case, workload: Workload) -> None:
+    """The products of a round alone: a block's seconds are those of one step of one lane."""
+    pipe.send(TimedBlock())
+    while pipe.recv() is not None:
+        pipe.send(TimedBlock(seconds=limit_seconds(workload, case.seeds, case.precision, torch.device(case.device))))
+
+
+PACKAGE = Path(__file__).parents[1]
+WARNED: list[str] = []  # sentences of flstudy's own warnings in this process
+
+
+def hear(message: Warning | str, category: type[Warning], filename: str, *more: Any) -> None:
+    """Keep what flstudy warns of: that steps run eagerly, or fewer lanes at once, changes what a row means. The rest
+    (few workers, few batches) is known and meant."""
+    sentence = (str(message).strip().splitlines() or [""])[0]
+    if issubclass(category, UserWarning) and PACKAGE in Path(filename).parents and sentence not in WARNED:
+        WARNED.append(sentence)
+
+
 def serve(pipe: Connection, case: Case) -> None:
     """The child's life. Answers are blocks, an empty one first, and a string with the reason if anything fails."""
-    warnings.simplefilter("ignore")  # few workers, few batches: known and meant
+    warnings.simplefilter("always", UserWarning)
+    warnings.showwarning = hear  # type: ignore[assignment]
     for name in ("lightning.pytorch", "lightning.fabric", "torch.utils.cpp_extension"):
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = case.cache
     torch.set_num_threads(case.threads)
     workload, case = WORKLOADS[case.workload], replace(case, imports_mib=resident_mib())
     try:
-        (run_plain if case.executor == "plain" else run_executor)(pipe, case, workload)
+        {"plain": run_plain, LIMIT: run_limit}.get(case.executor, run_executor)(pipe, case, workload)
     except (Stopped, EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:

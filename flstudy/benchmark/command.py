@@ -18,6 +18,7 @@ from typing import Any
 
 from flstudy import __version__
 from flstudy.benchmark import tables
+from flstudy.benchmark.gauge import BusyMachine, Gauge
 from flstudy.config.errors import nearest
 
 WORKLOADS = ("mlp", "mlp10", "synthetic", "cnn", "lstm")
@@ -37,6 +38,7 @@ class BenchOptions(argparse.Namespace):
     seeds: int | None  # None: the workload's
     accelerator: str
     precision: str
+    busy: bool
     json: Path | None
 
 
@@ -58,6 +60,7 @@ def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
     add("--seeds", type=int, help="seeds at once, instead of the workload's number")
     add("--accelerator", default="auto", metavar="NAME", help=f"one of {', '.join(ACCELERATORS)}")
     add("--precision", default="32-true", metavar="NAME", help=f"one of {', '.join(PRECISIONS)} (Lightning's names)")
+    add("--busy", action="store_true", help="measure though others use the machine, and mark the rows; else it refuses")
     add("--json", type=Path, metavar="FILE", help="write everything measured; '-' prints it instead of the tables")
     given = parser.parse_args(arguments, BenchOptions())
     for kind, named, known in (
@@ -124,14 +127,24 @@ def busy() -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns 0, or 1 if some executor failed.
+    """Entry point; returns 0, or 1 if some executor failed or a row is marked as disturbed.
 
     Raises:
-        ValueError: for what the user can mend.
+        ValueError: for what the user can mend, a busy machine among it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = bench_options(given)
     here = device(options.accelerator)
+    gauge = Gauge(strict=not options.busy)
+    try:
+        gauge.check()  # before any work is done
+        return run_workloads(given, options, here, gauge)
+    finally:
+        gauge.end()
+
+
+def run_workloads(given: Sequence[str], options: BenchOptions, here: str, gauge: Gauge) -> int:
+    """All workloads, their tables and the JSON; what was measured before the machine became busy is kept."""
     import torch
 
     from flstudy.benchmark.measure import measure  # torch and lightning: after the options are known to be right
@@ -156,15 +169,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = f"[{elapsed // 60}:{elapsed % 60:02d}] workload {place} of {len(options.workloads)}, {what}{ahead}"
         print(f"\r\x1b[K{text}" if tty else text, end="" if tty else "\n", file=sys.stderr, flush=True)
 
+    disturbed: BusyMachine | None = None
     if not only_json:
         print(tables.head_lines(report), flush=True)
     with tempfile.TemporaryDirectory(prefix="flstudy-bench-", ignore_cleanup_errors=True) as cache:
         for name in options.workloads:
-            report["workloads"].append(measure(name, options, here, cache, progress))
+            try:
+                report["workloads"].append(measure(name, options, here, cache, progress, gauge))
+            except BusyMachine as error:
+                disturbed = error
+                break
             print("\r\x1b[K" if tty else "", end="", file=sys.stderr, flush=True)
             if not only_json:
                 print(tables.workload_table(report["workloads"][-1]), flush=True)
     report["load"].append(busy())
+    report["quiet"] = gauge.account()
     report["seconds"] = time.perf_counter() - start
     if only_json:
         print(json.dumps(report))
@@ -172,4 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{tables.foot_lines(report)}\n{report['seconds']:.0f} s; {report['command']}")
         if options.json is not None:
             options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any("error" in row for workload in report["workloads"] for row in workload["rows"]))
+    if disturbed is not None:
+        raise disturbed
+    bad = (
+        ("error",) if options.busy else ("error", "busy")
+    )  # the loop's best may come after a block that was good enough
+    return int(any(row.get(what) for workload in report["workloads"] for row in workload["rows"] for what in bad))

@@ -2,6 +2,7 @@
 
 All (executor, workload) of a workload are alive together and take turns in short blocks, ``repeats`` times, every other
 pass backwards: a busy minute of the machine hits all alike. A figure is the median over the blocks of rounds / seconds.
+How quiet the machine is stands beside every block; one that others disturbed is done again.
 Rates exclude evaluation; an extra last block with an evaluation in every round gives its seconds, and the shares of
 time are those of a run that evaluates every ``EVALUATE_EVERY`` rounds.
 """
@@ -17,8 +18,9 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from flstudy.benchmark.child import Case, TimedBlock, TimedOrder, serve
+from flstudy.benchmark.child import COUNTED, LIMIT, Case, TimedBlock, TimedOrder, serve
 from flstudy.benchmark.command import BenchOptions
+from flstudy.benchmark.gauge import Gauge
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
 
 EVALUATE_EVERY = 10
@@ -105,11 +107,27 @@ def cases(name: str, options: BenchOptions, device: str, cache: str) -> list[Cas
     return found
 
 
-def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say) -> dict[str, Any]:
-    """All executors on one workload, as plain data; ``cache`` is a folder for torch's compiler."""
+def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say, gauge: Gauge) -> dict[str, Any]:
+    """All executors on one workload, as plain data; ``cache`` is a folder for torch's compiler.
+
+    Raises:
+        BusyMachine: if others disturb a block again and again, and the gauge is strict.
+    """
     workload, children = WORKLOADS[name], list[Child]()
     start = time.perf_counter()
+
+    def timed(child: Child, seconds: float) -> TimedBlock:
+        def busy(line: str) -> None:
+            say(f"{name}: {child.case.executor}, {line}", None)
+
+        done = gauge.quietly(lambda: child.ask(seconds), say=busy)
+        done.result.moment = done.moment
+        return done.result
+
     try:
+        say(f"{name}: the limit", None)
+        seeds = sorted({case.seeds for case in cases(name, options, device, cache)})
+        limits = {count: limit(Case(name, LIMIT, 1, count, device, options.precision, cache), timed) for count in seeds}
         for case in cases(name, options, device, cache):
             say(f"{name}: starting {case.executor}", None)
             children.append(child := Child(context(), case))
@@ -128,7 +146,7 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say)
             for child in children if repeat % 2 == 0 else reversed(children):
                 if repeat and child in once:
                     continue
-                child.blocks.append(child.ask(options.seconds))
+                child.blocks.append(timed(child, options.seconds))
         say(f"{name}: evaluation", None)
         for child in children:
             if child.case.executor != "plain":
@@ -136,7 +154,7 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say)
     finally:
         for child in children:
             child.end()
-    rows = [row(child) for child in children]
+    rows = [row(child, limits[child.case.seeds], gauge.best_s) for child in children]
     plain = max((r["seed_rounds_per_s"] for r in rows if r["executor"] == "plain" and "error" not in r), default=None)
     for r in rows:
         if "error" not in r:
@@ -152,6 +170,16 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say)
     }
 
 
+def limit(case: Case, timed: Callable[[Child, float], TimedBlock]) -> float | None:
+    """Seconds in which the products of one local step of one lane can be done; None where that cannot be measured."""
+    child = Child(context(), case)
+    try:
+        found = min(timed(child, 0.0).seconds for _ in range(2))
+        return None if child.error else found
+    finally:
+        child.end()
+
+
 def slower(children: Sequence[Child]) -> list[Child]:
     """The plain loops that another number of threads clearly beats: one pass is enough for them."""
     plain = [child for child in children if child.case.executor == "plain" and child.warm.round_s]
@@ -159,8 +187,14 @@ def slower(children: Sequence[Child]) -> list[Child]:
     return [child for child in plain if min(child.warm.round_s) > 1.1 * best]
 
 
-def row(child: Child) -> dict[str, Any]:
-    """The figures of one child."""
+def row(child: Child, limit_s: float | None, best_s: float) -> dict[str, Any]:
+    """The figures of one child.
+
+    Args:
+        child: after its blocks.
+        limit_s: seconds of the products of one local step of one lane.
+        best_s: of the gauge's loop.
+    """
     case, blocks = child.case, child.blocks
     head = {"executor": case.executor, "threads": case.threads, "seeds": case.seeds}
     if child.error:
@@ -171,12 +205,20 @@ def row(child: Child) -> dict[str, Any]:
     total = seconds + rounds / EVALUATE_EVERY * evaluation
     parts = {name: sum(getattr(block, f"{name}_s") for block in blocks) / total for name in ("fit", "data", "server")}
     parts["evaluation"] = rounds / EVALUATE_EVERY * evaluation / total
+    counts = {
+        name: sum(block.counts[name] for block in blocks) / rounds for name in COUNTED if name in blocks[0].counts
+    }
     steps, last = sum(block.steps for block in blocks), max(blocks, key=lambda block: block.peak_mib or 0.0)
     return {
         **head,
         "seed_rounds_per_s": rate * case.seeds,
         "fits_per_s": rate * case.seeds * PARTICIPANTS,
         "x_plain": None,
+        "round_ms": 1e3 / rate,
+        "limit_ms": None if limit_s is None else 1e3 * limit_s * steps / rounds,
+        "busy": any(block.moment is not None and block.moment.busy(best_s) for block in blocks),
+        "warned": list(dict.fromkeys(sentence for block in blocks for sentence in block.warned)),
+        "counts": counts,
         "lane_utilization": steps / sum(block.executed for block in blocks),
         "steps_per_seed_round": steps / rounds / case.seeds,
         "peak_mib": last.peak_mib,

@@ -1,18 +1,23 @@
 """Tables of at most 100 columns, as plain text: the command also runs where only the engine is installed."""
 
+import textwrap
 from typing import Any
+
+from flstudy.benchmark.gauge import account_lines
 
 WIDTH = 100
 SETTINGS = ("threads", "repeats", "seconds", "seeds", "precision")  # options that change what a figure means
-RATES = ["rounds/s", "fits/s", "× plain"]
-HEAD = ["executor", *RATES, "useful", "MiB", "compile s", "fit", "data", "serv", "eval", "rest"]
+COUNTS = {"calls": "program calls", "validations": "validations", "sequential_steps": "sequential steps"}
+RATES = ["rounds/s", "× plain", "ms", "limit"]
+HEAD = ["executor, thr", *RATES, "useful", "MiB", "comp s", "fit", "data", "serv", "eval", "rest"]
 PARTS = ("fit", "data", "server", "evaluation", "rest")
 NOTES = """\
 rounds/s      rounds × seeds per second, without evaluation; median of {repeats} interleaved blocks
 × plain        the best row of the plain loop is 1
+ms, limit      a round of all seeds, and the matrix products of its steps alone on one core
 useful         share of the executed local steps that trained; the rest is padding
 MiB            peak memory beyond the imports ({memory})
-compile s      time of the first rounds beyond the usual, torch's compiler cache empty at the start
+comp s         time of the first rounds beyond the usual, torch's compiler cache empty at the start
 fit ... rest   per cent of the time, with an evaluation every {every} rounds; rest: Lightning, logging
 """
 
@@ -26,7 +31,7 @@ def three_digits(value: float | None) -> str:
 
 def texts(row: dict[str, Any]) -> list[str]:
     """One row's texts; an executor that failed has its reason in the second."""
-    name = f"{row['executor']}, {row['threads']} thr"
+    name = f"{row['executor']}, {row['threads']}{marks(row)}"
     if "error" in row:
         return [name, row["error"]]
     memory = "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
@@ -34,8 +39,27 @@ def texts(row: dict[str, Any]) -> list[str]:
     shares = [f"{100 * row['shares'][part]:.0f}" for part in PARTS]
     if row["executor"] == "plain":
         shares[3] = ""  # it does not evaluate
-    rates = [three_digits(row[key]) for key in ("seed_rounds_per_s", "fits_per_s", "x_plain")]
+    rates = [three_digits(row[key]) for key in ("seed_rounds_per_s", "x_plain", "round_ms", "limit_ms")]
     return [name, *rates, f"{100 * row['lane_utilization']:.0f} %", memory, compiling, *shares]
+
+
+def marks(row: dict[str, Any]) -> str:
+    """Signs for a row that does not mean what it seems to."""
+    return "!" * bool(row.get("busy")) + "*" * bool(row.get("warned"))
+
+
+def remarks(workload: dict[str, Any]) -> list[str]:
+    """Lines under a workload's table: what a round calls, and what the marks mean."""
+    found = []
+    for row in workload["rows"]:
+        name = f"{row['executor']}, {row['threads']}"
+        if row.get("counts"):
+            each = ", ".join(f"{three_digits(count)} {COUNTS[kind]}" for kind, count in row["counts"].items())
+            found.append(f"{name}, per round: {each}")
+        found += [line for sentence in row.get("warned", ()) for line in textwrap.wrap(f"* {name}: {sentence}", WIDTH)]
+    if any(row.get("busy") for row in workload["rows"]):
+        found.append("! others used the machine meanwhile: no word about speed")
+    return found
 
 
 def workload_table(workload: dict[str, Any]) -> str:
@@ -54,7 +78,7 @@ def workload_table(workload: dict[str, Any]) -> str:
             return f"{row[0]:<{first}}  {row[1]}"[:WIDTH]
         return "  ".join([f"{row[0]:<{first}}", *(f"{text:>{w}}" for text, w in zip(row[1:], widths, strict=True))])
 
-    return "\n".join([title, line(HEAD), "-" * len(line(HEAD)), *map(line, rows)]) + "\n"
+    return "\n".join([title, line(HEAD), "-" * len(line(HEAD)), *map(line, rows), *remarks(workload)]) + "\n"
 
 
 def head_lines(report: dict[str, Any]) -> str:
@@ -69,4 +93,5 @@ def foot_lines(report: dict[str, Any]) -> str:
     """What the columns mean."""
     memory = "of the GPU's tensors" if report["hardware"]["gpu"] else "compiler's processes do not count"
     every = report["workloads"][0]["evaluate_every"] if report["workloads"] else 10
-    return NOTES.format(repeats=report["settings"]["repeats"], memory=memory, every=every)
+    notes = NOTES.format(repeats=report["settings"]["repeats"], memory=memory, every=every)
+    return notes + account_lines(report["quiet"])

@@ -2,20 +2,25 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flstudy.benchmark import tables
+from flstudy.benchmark import child, tables
 from flstudy.benchmark.command import PRECISIONS, bench_options
+from flstudy.benchmark.gauge import ATTEMPTS, Account, BusyMachine, Gauge, Quietness, Watched, account_lines, own_ticks
+from flstudy.benchmark.limit import products
 from flstudy.benchmark.plain import PRECISIONS as DTYPES
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
+from flstudy.execution import vectorized
 from flstudy.tasks import TaskFunction, initial_parameters
 
 from ..worlds import run
@@ -32,7 +37,18 @@ def bench(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     """A short run."""
-    tiny = ("--executors", "plain", "vectorized", "--repeats", "2", "--seconds", "0.05", "--accelerator", "cpu")
+    tiny = (
+        "--executors",
+        "plain",
+        "vectorized",
+        "--repeats",
+        "2",
+        "--seconds",
+        "0.05",
+        "--accelerator",
+        "cpu",
+        "--busy",
+    )
     done = bench("--workloads", "mlp", *tiny, "--threads", "2", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert "mlp: pass 2 of 2, about" in done.stderr
@@ -64,17 +80,24 @@ def test_what_a_run_reports(report: dict[str, Any]) -> None:
         assert 0 < r["lane_utilization"] <= 1
         assert r["steps_per_seed_round"] == 400
         assert 0 < r["peak_mib"] < r["process_mib"]
+        assert r["round_ms"] == pytest.approx(1e3 / r["seed_rounds_per_s"])
+        assert 0 < r["limit_ms"] < r["round_ms"]  # multiplying is a part of it
+        assert r["warned"] == []
         assert len(r["repeats"]) in ((1, 2) if r["executor"] == "plain" else (2,))  # a slower plain loop has one
         for block in r["repeats"]:
             assert sum(block["round_s"]) == pytest.approx(block["seconds"], rel=0.05)
+            assert len(block["moment"]) == 2
     assert rows[2]["evaluation_s"] > 0
+    assert report["quiet"]["blocks"] >= 1 + 2 + 3  # a check, the limit twice, the rows
+    assert report["quiet"]["loop_worst"] >= report["quiet"]["loop_median"] >= 1
 
 
 @pytest.mark.end_to_end
 def test_the_table_fits_a_hundred_columns(report: dict[str, Any]) -> None:
     (workload,) = json.loads(json.dumps(report))["workloads"]
-    long = {"seed_rounds_per_s": 12345.6, "fits_per_s": 123456.7, "x_plain": 123.4, "peak_mib": 123456.0}
-    slow = {"executor": "compiled", "compile_s": 123.4}
+    long = {"seed_rounds_per_s": 12345.6, "round_ms": 1234.5, "x_plain": 123.4, "peak_mib": 123456.0}
+    slow = {"executor": "compiled", "compile_s": 123.4, "busy": True, "counts": {"calls": 50.0, "validations": 8.0}}
+    slow["warned"] = ["local steps run eagerly, since torch could not compile them: " + "y" * 90]
     workload["rows"] += [
         workload["rows"][2] | long | slow,
         {"executor": "threads", "threads": 2, "error": "E: " + "x" * 90},
@@ -82,7 +105,10 @@ def test_the_table_fits_a_hundred_columns(report: dict[str, Any]) -> None:
     text = tables.workload_table(workload) + tables.head_lines(report) + tables.foot_lines(report)
     assert max(map(len, text.splitlines())) <= 100
     assert "12346" in text
-    assert "123457" in text
+    assert "1234" in text
+    assert "compiled, 1!*" in text
+    assert "compiled, 1, per round: 50.0 program calls, 8.00 validations" in text
+    assert "no word about speed" in text
     for sentence in (f"{w.name}: {w.sentence}" for w in WORKLOADS.values()):
         assert len(sentence) <= 100
 
@@ -142,3 +168,72 @@ def test_a_mistake_is_one_line() -> None:
     done = bench("--workloads", "mpl")
     assert done.returncode == 2
     assert done.stderr == "flstudy: error: unknown workload 'mpl': did you mean 'mlp'?\n"
+
+
+def gauge_of(monkeypatch: pytest.MonkeyPatch, moments: list[Quietness], *, strict: bool) -> Gauge:
+    """A gauge beside whose pieces of work the machine is as told, its loop's best one second."""
+    found = Gauge(strict=strict)
+    found.best_s, told = 1.0, iter(moments)
+    monkeypatch.setattr(found, "beside", lambda work: Watched(work(), next(told)))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    found.end()
+    return found
+
+
+QUIET, FOREIGN, SLOW = Quietness(0.0, 1.1), Quietness(0.5, 1.0), Quietness(0.0, 1.5)
+
+
+def test_a_disturbed_block_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge, told = gauge_of(monkeypatch, [FOREIGN, SLOW, QUIET], strict=True), list[str]()
+    done = iter([1, 2, 3])
+    assert gauge.quietly(lambda: next(done), say=told.append) == (3, QUIET)
+    assert [line.partition(",")[0] for line in told] == [
+        "busy: others take 0.50 cores (at most 0.15)", "busy: others take 0.00 cores (at most 0.15)",
+    ]  # fmt: skip
+    assert gauge.account()["busy_blocks"] == 0
+
+
+def test_a_machine_that_stays_busy_is_refused_or_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BusyMachine, match=r"^a machine must be quiet to be timed, but others take 0\.50 cores"):
+        gauge_of(monkeypatch, [FOREIGN] * ATTEMPTS, strict=True).quietly(lambda: None)
+    assert len(str(BusyMachine(FOREIGN, 1.0))) <= 200
+    gauge = gauge_of(monkeypatch, [FOREIGN], strict=False)
+    assert gauge.quietly(lambda: 7).result == 7
+    assert gauge.account()["busy_blocks"] == 1
+    assert "1 of 1 blocks were disturbed" in account_lines(gauge.account())
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux tells who uses the processor")
+def test_foreign_load_is_that_of_others_only() -> None:
+    spin = [sys.executable, "-c", "import time\nend = time.time() + 0.5\nwhile time.time() < end: pass"]
+    own = subprocess.Popen(spin)
+    before = sum(own_ticks().values())
+    own.wait()
+    assert sum(own_ticks().values()) - before >= 0.2 * os.sysconf(
+        "SC_CLK_TCK"
+    )  # a child's counts as ours, dead or alive
+    account = Account(None)
+    with account.open():
+        time.sleep(0.2)
+    assert account.foreign() is not None
+
+
+def test_warnings_of_flstudy_are_heard_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "WARNED", [])
+    for _ in range(2):
+        child.hear(UserWarning("local steps run eagerly, since torch could not compile them: x\ny"), UserWarning,
+                   vectorized.__file__, 1)  # fmt: skip
+    child.hear(UserWarning("few workers"), UserWarning, torch.__file__, 1)
+    child.hear(DeprecationWarning("old"), DeprecationWarning, vectorized.__file__, 1)
+    assert child.WARNED == ["local steps run eagerly, since torch could not compile them: x"]
+
+
+def test_the_limit_multiplies_what_a_step_does() -> None:
+    shapes = [
+        (name, *(argument[1] for argument in arguments if isinstance(argument, tuple) and argument[0] == "tensor"))
+        for (name, arguments), count in products(WORKLOADS["mlp"], "32-true").items() for _ in range(count)
+    ]  # fmt: skip
+    assert sorted(name for name, *_ in shapes) == ["addmm", "addmm", "mm", "mm", "mm"]
+    assert ("mm", (64, 10), (10, 60)) in shapes
+    assert products(WORKLOADS["cnn"], "32-true").total() == 2 + 2 + 2 + 4
+    assert max(products(WORKLOADS["lstm"], "32-true").values()) >= 20  # the recurrence's, one by one

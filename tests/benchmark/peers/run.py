@@ -5,8 +5,11 @@
 needs Python 3.11 or newer and nothing else. It installs the peers' pinned requirements in environments of their own
 (some minutes and 2.5 GB the first time); the rows of flstudy and of the plain PyTorch loop come from `flstudy bench`
 under the interpreter that runs this script, and are missing where that has no torch and lightning. It goes `--repeats`
-times through all of them, so that a busy minute of the machine hits each, and takes the median over the repeats of the
+times through all of them, so that a slow minute of the machine hits each, and takes the median over the repeats of the
 median over a run's rounds (flstudy: of the mean). What cannot be installed or run gets a row that says so.
+
+On a machine that others use it refuses to start, and does a run again that others disturbed; `--busy` measures all the
+same and marks the rows.
 """
 
 import argparse
@@ -20,7 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from flstudy.benchmark.gauge import BusyMachine, Gauge, account_lines  # of the standard library alone
 
 HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0))
@@ -86,12 +94,18 @@ def measure(python: Path, arguments: list[str], workload: str) -> dict:
         return json.loads(result.read_text())
 
 
+def measured(envs: Path, case: tuple[str, str, str]) -> dict[str, dict]:
+    """A run of a peer: configuration -> its result."""
+    workload, peer, name = case
+    return {name: measure(envs / peer / "bin" / "python", PEERS[peer][name], workload)}
+
+
 def measure_ours(workload: str) -> dict[str, dict]:
     """One run of flstudy's benchmark: configuration -> its result or {"error": why}."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         options = ["--workloads", workload, "--executors", *OURS[workload]]
-        options += ["--repeats", "1", "--seconds", str(SECONDS[workload]), "--accelerator", "cpu"]
+        options += ["--busy", "--repeats", "1", "--seconds", str(SECONDS[workload]), "--accelerator", "cpu"]
         error = call([sys.executable, "-m", "flstudy.benchmark", *options, "--json", str(result)])
         if not result.exists():
             return {", ".join(OURS[workload]): {"error": f"failed: {error}"}}
@@ -108,6 +122,8 @@ def measure_ours(workload: str) -> dict[str, dict]:
             "rounds_per_second": row["seed_rounds_per_s"],
             "fits_per_second": row["fits_per_s"],
             "versions": packages | {"torch": report["versions"]["torch"]},
+            "limit_rounds_per_second": 1e3 * row["seeds"] / row["limit_ms"] if row["limit_ms"] else None,
+            "disturbed": row["busy"],
         }
     return found
 
@@ -121,13 +137,15 @@ def cpu() -> str:
 def table(report: dict) -> str:
     """The report as Markdown."""
     lines = [
-        f"{report['hardware']}, Python {report['python']}; load of the machine {report['load']}; `{report['command']}`",
+        f"{report['hardware']}, Python {report['python']}; `{report['command']}`",
+        "",
+        *first_table(report),
         "",
         "| workload | peer | configuration | rounds/s | lowest to highest | client fits/s | × of it |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
-        name = f"| {row['workload']} | {row['peer']} | {row['configuration']} "
+        name = f"| {row['workload']} | {row['peer']} | {row['configuration']}{' (!)' * row.get('disturbed', False)} "
         if "error" in row:
             lines.append(f"{name}| {row['error']} | | | |")
             continue
@@ -136,7 +154,41 @@ def table(report: dict) -> str:
         best = max((r["rounds_per_second"] for r in report["rows"] if is_ours(r, row["workload"])), default=None)
         times = "" if best is None else f"{best / row['rounds_per_second']:.1f}"
         lines.append(f"{name}| {row['rounds_per_second']:.2f} | {span} | {row['fits_per_second']:.1f} | {times} |")
-    return "\n".join([*lines, "", "× of it: flstudy's best rate on the workload, as a multiple of the row's."]) + "\n"
+    lines += ["", "× of it: flstudy's best rate on the workload, as a multiple of the row's."]
+    return "\n".join([*lines, "", account_lines(report["quiet"])])
+
+
+SYSTEMS = {  # in the first table: whose rows, and which of them
+    "flstudy": ("flstudy", ""),
+    "Flower + Ray": ("flower", ""),
+    "pfl, 1 process": ("pfl", "1 process"),
+    f"pfl, {CORES} processes": ("pfl", f"{CORES} processes"),
+    "plain loop": ("plain", ""),
+}
+
+
+def first_table(report: dict) -> list[str]:
+    """A line for each workload: every system at its best, and how many times faster flstudy is."""
+    lines = [f"| rounds/s (× : flstudy's multiple) | {' | '.join(SYSTEMS)} | limit of one core |"]
+    lines.append("|---" * (len(SYSTEMS) + 2) + "|")
+    for workload in ROUNDS:
+        rows = [row for row in report["rows"] if row["workload"] == workload and "error" not in row]
+        best: dict[str, dict] = {}
+        for name, (system, beginning) in SYSTEMS.items():
+            mine = [row for row in rows if row["system"] == system and row["configuration"].startswith(beginning)]
+            if mine:
+                best[name] = max(mine, key=lambda row: row["rounds_per_second"])
+        ours = best.get("flstudy", {}).get("rounds_per_second")
+        cells = [workload]
+        for name in SYSTEMS:
+            rate = best.get(name, {}).get("rounds_per_second")
+            times = f" ({ours / rate:.1f})" if rate and ours and name != "flstudy" else ""
+            cells.append("-" if not rate else f"{rate:.2f}{times}{' !' * best[name]['disturbed']}")
+        limit = best.get("flstudy", {}).get("limit_rounds_per_second")
+        lines.append(f"| {' | '.join(cells)} | {f'{limit:.1f}' if limit else '-'} |")
+    marked = any(row.get("disturbed") for row in report["rows"])
+    note = "Limit: the matrix products of the round's steps and nothing else, on one core."
+    return [*lines, "", note + " (!): others used the machine meanwhile, no word about speed." * marked, ""]
 
 
 def is_ours(row: dict, workload: str) -> bool:
@@ -144,24 +196,26 @@ def is_ours(row: dict, workload: str) -> bool:
     return row["workload"] == workload and "error" not in row and "flstudy" in row["versions"]
 
 
-def summary(runs: dict[tuple[str, str, str], list[dict]], setups: dict, load: list[float], repeats: int) -> dict:
+def summary(runs: dict[tuple[str, str, str], list[dict]], setups: dict, gauge: Gauge, repeats: int) -> dict:
     """Medians over the repeats so far, with what they were measured on."""
     rows = []
     for (workload, peer, name), results in sorted(runs.items(), key=lambda item: list(ROUNDS).index(item[0][0])):
-        row: dict = {"workload": workload, "peer": peer, "configuration": name}
+        system = "plain" if name.startswith("plain loop") else peer
+        row: dict = {"workload": workload, "peer": peer, "system": system, "configuration": name}
         if error := next((r["error"] for r in results if "error" in r), None):
             rows.append(row | {"error": error})
             continue
         versions = results[0]["versions"]
         row["peer"] = ", ".join(f"{package} {version}" for package, version in versions.items())
-        for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after":
-            if key in results[0]:
+        row["disturbed"] = any(r["disturbed"] for r in results)
+        for key in "rounds_per_second", "fits_per_second", "loss_before", "loss_after", "limit_rounds_per_second":
+            if results[0].get(key) is not None:
                 row[key] = statistics.median(r[key] for r in results)
         rows.append(row | {"versions": versions, "rates": [r["rounds_per_second"] for r in results]})
     return {
         "hardware": cpu(),
         "python": platform.python_version(),
-        "load": f"{load[0]:.1f} before and {load[1]:.1f} after",
+        "quiet": gauge.account(),
         "command": f"python tests/benchmark/peers/run.py --repeats {repeats}",
         "setup": setups,
         "rows": rows,
@@ -173,11 +227,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=Path, default=HERE / ".peers", help="where the environments are kept")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--busy", action="store_true", help="measure though others use the machine, and mark the rows")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of results.json and results.md")
     options = parser.parse_args()
     envs = options.envs.resolve()
     setups = {peer: install(peer, envs / peer) for peer in PEERS}
-    load = [os.getloadavg()[0]]
+    gauge = Gauge(strict=not options.busy, every_s=1.0)
+    try:
+        gauge.check()
+        compare(options, envs, setups, gauge)
+    except BusyMachine as error:
+        sys.exit(f"{parser.prog}: error: {error}")
+    finally:
+        gauge.end()
+
+
+def compare(options: argparse.Namespace, envs: Path, setups: dict, gauge: Gauge) -> None:
+    """All systems, as often as asked for."""
+
+    def quietly(work: Callable[[], dict[str, dict]]) -> dict[str, dict]:
+        """Results by configuration, each with whether others disturbed it."""
+        done = gauge.quietly(
+            work,
+            say=lambda line: print(line, flush=True),
+            refused=lambda found: any(one.get("disturbed") for one in found.values()),
+        )
+        disturbed = done.moment.busy(gauge.best_s)
+        return {
+            name: {**one, "disturbed": disturbed or one.get("disturbed", False)} for name, one in done.result.items()
+        }
+
     plan = [(workload, peer, name) for workload in ROUNDS for peer in PEERS for name in PEERS[peer]]
     runs: dict[tuple[str, str, str], list[dict]] = {case: [] for case in plan}
     have_ours = call([sys.executable, "-c", "import flstudy.benchmark.measure"]) is None
@@ -185,17 +264,17 @@ def main() -> None:
         print(f"{sys.executable} cannot import flstudy with torch and lightning: its rows are left out", flush=True)
     for repeat in range(options.repeats):
         for workload in ROUNDS if have_ours else ():
-            for name, result in measure_ours(workload).items():
+            for name, result in quietly(partial(measure_ours, workload)).items():
                 runs.setdefault((workload, "flstudy", name), []).append(result)
                 shown = result.get("error") or f"{result['rounds_per_second']:.2f} rounds/s"
                 print(f"{repeat + 1}/{options.repeats} {workload}, flstudy, {name}: {shown}", flush=True)
         for case in plan:
             workload, peer, name = case
             broken = setups[peer] if "error" in setups[peer] else next((r for r in runs[case] if "error" in r), None)
-            runs[case].append(broken or measure(envs / peer / "bin" / "python", PEERS[peer][name], workload))
+            runs[case].append(broken or quietly(partial(measured, envs, case))[name])
             shown = runs[case][-1].get("error") or f"{runs[case][-1]['rounds_per_second']:.2f} rounds/s"
             print(f"{repeat + 1}/{options.repeats} {workload}, {peer}, {name}: {shown}", flush=True)
-        report = summary(runs, setups, [*load, os.getloadavg()[0]], repeat + 1)  # an interrupted run keeps its table
+        report = summary(runs, setups, gauge, repeat + 1)  # an interrupted run keeps its table
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
         (options.out / "results.md").write_text(table(report))
