@@ -1,7 +1,7 @@
 """What an accelerator asks of the code, whichever it is: no waiting for it, its own memory and random numbers."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -35,8 +35,15 @@ def release_memory(device: torch.device) -> None:
         torch.get_device_module(device).empty_cache()
 
 
-def forked_random(device: torch.device) -> AbstractContextManager[None]:
-    """Random numbers that are drawn within leave no trace, neither on the host nor on a device."""
-    if accelerated(device):
-        return torch.random.fork_rng([device], device_type=device.type)
-    return torch.random.fork_rng([])
+@contextmanager
+def forked_random(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Random numbers that are drawn within leave no trace, neither on the host nor on a device; given a seed, they are
+    that seed's."""
+    devices = [device] if accelerated(device) else []
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        # Not torch.manual_seed: it keeps the seed, with a stack trace, for every kind of device that may be used later.
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+            for _ in devices:
+                torch.get_device_module(device).manual_seed(seed)
+        yield

@@ -178,8 +178,7 @@ class Coordinator(L.LightningModule):
 
         def fit(*work: Any) -> Fit:
             nonlocal fitted
-            with forked_random(self.device):
-                torch.manual_seed(torch_seed(self.seeds[0], f"dropout {round - 1}"))  # a resumed run draws the same
+            with forked_random(self.device, torch_seed(self.seeds[0], f"dropout {round - 1}")):  # on a resume the same
                 try:
                     done = self.executor.fit(*work)
                 except Exception as error:

@@ -1,6 +1,6 @@
 """The world of a run as a LightningDataModule: devices with their data, cohorts, drift. One round is one epoch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import lightning as L
@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Sampler, TensorDataset
-from torch.utils.data import Dataset as TorchDataset
 
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked
@@ -190,13 +188,14 @@ class Population(L.LightningDataModule):
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
-        valid = self.device_data.stage(round).valid[torch.arange(len(seeds))[:, None], where]
+        # numpy's indices, here and elsewhere: torch's wait for each other's threads longer than they work.
+        valid = self.device_data.stage(round).valid.numpy()[np.arange(len(seeds))[:, None], client]
         batches = Batches(
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=valid,
-            validated=(valid >= 0).sum(-1),
+            valid=torch.from_numpy(valid),
+            validated=torch.from_numpy((valid >= 0).sum(-1)),
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
@@ -279,28 +278,31 @@ class Population(L.LightningDataModule):
         assert int(batch.round.number[0]) == self.trainer.current_epoch + 1, "a cohort of another round"
         return batch.to(device)
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> "Rounds":
         """One item per epoch: the cohort of that round."""
-        return DataLoader(Rounds(self.cohort), sampler=RoundSampler(), batch_size=None)
+        return Rounds(self)
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> list[Tensor]:
         """One item: the coordinator evaluates the whole population by itself."""
-        return DataLoader(TensorDataset(torch.zeros(1)))
+        return [torch.zeros(1)]
 
 
-class Rounds(TorchDataset[Any]):
-    """Cohorts by round."""
+class Rounds:
+    """Cohorts, one per epoch. Not a torch ``DataLoader``, whose iterator takes longer than a small cohort."""
 
-    def __init__(self, cohort: Callable[[int], Any]) -> None:
-        self.cohort = cohort
+    def __init__(self, population: Population) -> None:
+        self.population, self.sampler = population, RoundSampler()
 
-    def __getitem__(self, round: int) -> Any:
-        return self.cohort(round)
+    def __iter__(self) -> Iterator[Cohort]:
+        # Read when the round begins: on a resume the iterator is made before ``set_epoch`` is called.
+        yield self.population.cohort(self.sampler.epoch + 1)
+
+    def __len__(self) -> int:
+        return 1
 
 
-class RoundSampler(Sampler[int]):
-    """Yields the round (from 1) of the current epoch; Lightning calls ``set_epoch``, also after a resume, so that no
-    cohort is ever replayed."""
+class RoundSampler:
+    """The current epoch; Lightning calls ``set_epoch``, also after a resume, so that no cohort is ever replayed."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -308,10 +310,3 @@ class RoundSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning's loop before each epoch."""
         self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        # Read when the round begins: on a resume the iterator is made before ``set_epoch`` is called.
-        yield self.epoch + 1
-
-    def __len__(self) -> int:
-        return 1

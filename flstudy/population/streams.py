@@ -25,8 +25,14 @@ def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):  # wrapping is the point
         word = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN * np.uint64(1 + zlib.crc32(purpose.encode())))
         for counter in counters:
-            word = mix(word * GOLDEN + np.asarray(counter, dtype=np.uint64) + np.uint64(1))
+            word = mixed(word, counter)
     return word
+
+
+def mixed(word: NDArray[np.uint64], counter: Any) -> NDArray[np.uint64]:
+    """The random bits of names that go on with one more counter."""
+    with np.errstate(over="ignore"):
+        return mix(word * GOLDEN + np.asarray(counter, dtype=np.uint64) + np.uint64(1))
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
