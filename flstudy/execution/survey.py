@@ -1,16 +1,22 @@
 """Losses, accuracies and gradients without training: of global models on everybody, of local ones on their devices."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+import lightning as L
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from flstudy.algorithms import Batch
 from flstudy.execution.executor import TrainingContext
-from flstudy.population import EvaluationIndex
+from flstudy.execution.tape import Tape
+from flstudy.population import EvaluationIndex, ExampleStore
+from flstudy.tasks import Task
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
+MOST = 2**26  # bytes of a split's inputs that are kept laid out
 
 
 class Scores(NamedTuple):
@@ -20,39 +26,86 @@ class Scores(NamedTuple):
     accuracy: Tensor | None  # the same shape; None where the task does not say what is correct
 
 
+class Sheet(NamedTuple):
+    """Examples that are measured at once, as they lie in memory."""
+
+    x: Tensor  # [S, B, ...]
+    y: Tensor  # [S, B, ...]
+    device: Tensor  # [S, B]
+    real: Tensor  # [S, B] 1 for an example, 0 for padding
+
+
+class Sheets:
+    """All examples of a split under each device's concept [S, N], laid out sheet by sheet.
+
+    Those that are kept are gathered once, for as many models as are measured on them; unless they take too much memory.
+    """
+
+    def __init__(
+        self, store: ExampleStore, examples: EvaluationIndex, concepts: Tensor, dtype: torch.dtype, keep: bool
+    ) -> None:
+        self.store, self.examples, self.concepts, self.dtype = store, examples, concepts, dtype
+        x = store.x
+        self.size = CHUNK if x.is_floating_point() else max(1, CHUNK // x[0].numel())
+        few = examples.rows.numel() * x[0].numel() * x.element_size() <= MOST
+        self._kept = list(self._laid_out()) if keep and few else None
+        self.counts = concepts.new_zeros(concepts.shape, dtype=dtype)  # [S, N] examples
+        for sheet in self:
+            self.counts.scatter_add_(1, sheet.device, sheet.real)
+
+    def __iter__(self) -> Iterator[Sheet]:
+        return iter(self._kept) if self._kept is not None else self._laid_out()
+
+    def _laid_out(self) -> Iterator[Sheet]:
+        for start in range(0, self.examples.rows.shape[1], self.size):
+            rows, device = (table[:, start : start + self.size] for table in self.examples)
+            device = device.clamp(min=0)
+            x, y = self.store.gather(rows[..., None], self.concepts.gather(1, device))
+            yield Sheet(x.squeeze(2), y.squeeze(2), device, (rows >= 0).to(self.dtype))
+
+
 class Survey:
     """Evaluates models in batches over all replicas."""
 
     def __init__(self, context: TrainingContext) -> None:
         self.task_function, self.store = context
+        self.tape = Tape()
 
     @torch.no_grad()
+    def sheets(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor, *, keep: bool = True) -> Sheets:
+        """All devices' examples under each device's concept [S, N], for models like these; to be kept, or read once."""
+        return Sheets(self.store, examples, concepts, models.dtype, keep)
+
     def population(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor) -> Scores:
         """The models x [S, n] on all devices' examples, under each device's concept [S, N]."""
-        sums = models.new_zeros((3, *concepts.shape))  # examples, losses, correct
-        inputs = self.store.x
-        size = CHUNK if inputs.is_floating_point() else max(1, CHUNK // inputs[0].numel())
-        for start in range(0, examples.rows.shape[1], size):
-            rows, device = (table[:, start : start + size] for table in examples)
-            real = (rows >= 0).to(models.dtype)
-            concept = concepts.gather(1, device.clamp(min=0))
-            x, y = self.store.gather(rows[..., None], concept)
-            values = self._measure(models, Batch(x.squeeze(2), y.squeeze(2)))
-            for total, value in zip(sums, (torch.ones_like(real), *values), strict=True):
-                total.scatter_add_(1, device.clamp(min=0), value.to(models.dtype) * real)
-        count, losses, correct = sums
-        return self._scores(losses / count, correct / count)
+        return self.on(models, self.sheets(models, examples, concepts, keep=False))
+
+    @torch.no_grad()
+    def on(self, models: Tensor, sheets: Sheets) -> Scores:
+        """The models x [S, n] on examples that are laid out."""
+        losses = correct = torch.zeros_like(sheets.counts)
+        for sheet in sheets:
+            losses, correct = self.tape("add", self, self._add, models, sheet, losses, correct)
+        return self._scores(losses / sheets.counts, correct / sheets.counts)
+
+    def _add(self, models: Tensor, sheet: Sheet, *sums: Tensor) -> list[Tensor]:
+        """Sums [S, N] of losses and of what is correct, a sheet's added."""
+        values = self._measure(models, Batch(sheet.x, sheet.y))
+        each = [value.to(models.dtype) * sheet.real for value in values]
+        return [total.scatter_add(1, sheet.device, value) for total, value in zip(sums, each, strict=True)]
 
     @torch.no_grad()
     def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
         """The models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
+        return self._scores(*self.tape("own", self, self._own, models, rows, concept))
+
+    def _own(self, models: Tensor, rows: Tensor, concept: Tensor) -> list[Tensor]:
         shape = rows.shape[:2]
         rows, models = rows.flatten(0, 1), models.flatten(0, 1)
-        x, y = self.store.gather(rows, concept.flatten())
         real = (rows >= 0).to(models.dtype)
-        losses, correct = (value.to(models.dtype) * real for value in self._measure(models, Batch(x, y)))
+        values = self._measure(models, Batch(*self.store.gather(rows, concept.flatten())))
         count = real.sum(1)
-        return self._scores((losses.sum(1) / count).view(shape), (correct.sum(1) / count).view(shape))
+        return [((value.to(models.dtype) * real).sum(1) / count).view(shape) for value in values]
 
     @torch.no_grad()
     def gradients(self, models: Tensor, rows: Tensor, concept: Tensor) -> Tensor:
@@ -98,5 +151,28 @@ class Survey:
             correct = task_function.example_correct(model, Batch(x, y)) if task_function.scores_accuracy else unknown
             return losses, correct
 
-        with task_function.evaluating():
+        with task_function.evaluating(), one_forward(task_function.module):
             return torch.vmap(one, randomness="different")(models, batch.x, batch.y)
+
+
+@contextmanager
+def one_forward(module: L.LightningModule) -> Iterator[None]:
+    """Losses and correctness of a task of flstudy's manner come from one and the same ``forward``; another task may do
+    anything with it, and computes it for each."""
+    kind = type(module)
+    methods = ("example_losses", "example_correct")
+    if "forward" in vars(module) or any(getattr(kind, name, None) is not getattr(Task, name) for name in methods):
+        yield
+        return
+    forward, last = module.forward, list[Any]()
+
+    def remembered(x: Tensor) -> Any:
+        if not last or last[0] is not x:
+            last[:] = x, forward(x)
+        return last[1]
+
+    module.forward = remembered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward

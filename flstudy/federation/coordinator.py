@@ -315,4 +315,4 @@ class Coordinator(L.LightningModule):
 
 def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
     """As Lightning keeps metrics."""
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    return dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))

@@ -1,13 +1,18 @@
 """How good the models are that devices use: the global ones on everybody, participants' local ones on themselves."""
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job, Round
 from flstudy.execution import ClientBank, Fit, Scores, Survey
+from flstudy.execution.devices import numbers, to_device
+from flstudy.execution.survey import Sheets
+from flstudy.execution.tape import Tape
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -26,8 +31,11 @@ class Evaluation:
 
     def __init__(self, algorithm: Algorithm, survey: Survey, population: Population, device: torch.device) -> None:
         self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
+        self.tape = survey.tape
         self.examples: dict[Split, EvaluationIndex] = {}  # of everybody, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
+        self._sheets: dict[Split, Sheets] = {}
+        self._concepts = torch.empty(0, 0, dtype=torch.int64)  # [S, N] of the round that was evaluated last
 
     def ask(self, server: Any, jobs: Job, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
         """The survey [S, J, M] of a round's jobs that live under concept [S, J], ∞ for models not in
@@ -35,9 +43,8 @@ class Evaluation:
         if self.algorithm.asks == "gradient":
             rows = self.population.device_data.examples_of("train", jobs.client, round).to(self.device)
             return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        return self._ask(
-            server, self._moved(self.population.device_data.evaluation_index("train", round, jobs.client)), concept
-        )
+        examples = self._moved(self.population.device_data.evaluation_index("train", round, jobs.client))
+        return self._ask(server, self.survey.sheets(server.x, examples, concept))
 
     def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after a round, a value per replica.
@@ -49,18 +56,23 @@ class Evaluation:
             fit: its results.
             round: its number.
         """
-        concepts = self.population.concepts(round).to(self.device)
-        there = torch.from_numpy(self.population.available(round)).to(self.device)  # the available devices of eq. (1)
-        metrics: dict[str, list[float]] = {}
+        concepts = self._lived(round)
+        there = self.population.available(round)  # the available devices of eq. (1)
+        columns: list[Column] = []
         for split, scores in self._devices(server, bank, cohort.round, concepts, round).items():
-            if scores.loss is not None:
-                metrics.update(over_devices(f"{split}/loss", scores.loss, there, with_spread=False))
-            if scores.accuracy is not None:
-                metrics.update(over_devices(f"{split}/accuracy", scores.accuracy, there))
+            columns.append(Column(f"{split}/loss", scores.loss, there, with_spread=False))
+            columns.append(Column(f"{split}/accuracy", scores.accuracy, there))
         personal = self._personal(cohort, fit.personal, concepts, round)
-        if personal.accuracy is not None:
-            metrics.update(over_devices("test/personal_accuracy", personal.accuracy))
-        return metrics
+        columns.append(Column("test/personal_accuracy", personal.accuracy))
+        return over_devices(columns, self.tape)
+
+    def _lived(self, round: int) -> Tensor:
+        """[S, N]: the concepts of a round; the same tensor as long as they are the same."""
+        concepts = self.population.concepts(round)
+        if not torch.equal(concepts, self._concepts):
+            self._concepts, self._there = concepts, to_device(concepts, self.device)
+            self._sheets = {}
+        return self._there
 
     def _everybody(self, split: Split, round: int) -> EvaluationIndex:
         """Collected only where it has changed since the last time."""
@@ -68,33 +80,39 @@ class Evaluation:
         if self._moments.get(split) != moment:
             self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round))
             self._moments[split] = moment
+            self._sheets.pop(split, None)
         return self.examples[split]
+
+    def _laid_out(self, models: Tensor, split: Split, concepts: Tensor, round: int) -> Sheets:
+        """Everybody's examples as they are now."""
+        examples = self._everybody(split, round)
+        if split not in self._sheets:
+            self._sheets[split] = self.survey.sheets(models, examples, concepts)
+        return self._sheets[split]
 
     def _devices(self, server: Any, bank: ClientBank, world: Round, concepts: Tensor, round: int) -> dict[str, Scores]:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
             return {split: self._own(server, bank, split, concepts, round) for split in MEASURED}
         models = stacked(server.x)
-        examples = {split: self._everybody(split, round) for split in MEASURED}
+        sheets = {split: self._laid_out(models, split, concepts, round) for split in MEASURED}
         if models.shape[1] == 1:
-            return {split: self.survey.population(models[:, 0], examples[split], concepts) for split in MEASURED}
+            return {split: self.survey.on(models[:, 0], sheets[split]) for split in MEASURED}
         asks = self.algorithm.asks is not None
-        survey = self._ask(server, self._everybody("train", round), concepts)[0] if asks else None
+        survey = self._ask(server, self._laid_out(models, "train", concepts, round))[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
         chosen: Tensor = choose(server, survey, Job(everybody, torch.zeros_like(everybody)), world)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
-        return {split: self._chosen(models, chosen, used, examples[split], concepts) for split in MEASURED}
+        return {split: self._chosen(models, chosen, used, sheets[split]) for split in MEASURED}
 
-    def _chosen(
-        self, models: Tensor, chosen: Tensor, used: Tensor, examples: EvaluationIndex, concepts: Tensor
-    ) -> Scores:
+    def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
         """Of models [S, M, n] on the devices that chose them [S, N]."""
-        numbers = used.any(0).nonzero().squeeze(1).tolist()
-        scores = [self.survey.population(models[:, m], examples, concepts) for m in numbers]
+        those = used.any(0).nonzero().squeeze(1).tolist()
+        scores = [self.survey.on(models[:, m], sheets) for m in those]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
-        place[numbers] = torch.arange(len(numbers), device=self.device)
+        place[those] = torch.arange(len(those), device=self.device)
 
         def of(parts: list[Any]) -> Tensor | None:
             return None if parts[0] is None else torch.stack(parts, -1).gather(-1, place[chosen][..., None]).squeeze(-1)
@@ -127,11 +145,11 @@ class Evaluation:
         models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
         return self.survey.devices(models, rows, lives.gather(1, job))
 
-    def _ask(self, server: Any, examples: EvaluationIndex, concepts: Tensor) -> tuple[Tensor, Tensor]:
+    def _ask(self, server: Any, sheets: Sheets) -> tuple[Tensor, Tensor]:
         models, in_use = stacked(server.x), torch.vmap(self.algorithm.in_use)(server)
-        measured = models.new_full((*concepts.shape, models.shape[1]), torch.inf)
+        measured = models.new_full((*sheets.concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
-            scores = self.survey.population(models[:, m], examples, concepts)
+            scores = self.survey.on(models[:, m], sheets)
             value = scores.loss if self.algorithm.asks == "loss" else scores.accuracy
             if value is None:
                 raise ValueError(
@@ -156,29 +174,43 @@ def axes(round: Round) -> Round:
     return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]
 
 
-def over_devices(
-    name: str, values: Tensor, there: Tensor | None = None, *, with_spread: bool = True
-) -> dict[str, list[float]]:
-    """Mean over devices for every replica, and the standard deviation over devices.
+class Column(NamedTuple):
+    """One metric of single devices."""
+
+    name: str  # its standard deviation over devices is called ``name_spread``
+    values: Tensor | None  # [S, N]; None: it is not measured
+    there: NDArray[np.bool_] | None = None  # [S, N] which devices count, at least one of each replica; None: all
+    with_spread: bool = True  # whether the deviation is wanted
+
+
+def over_devices(columns: Sequence[Column], tape: Tape | None = None) -> dict[str, list[float]]:
+    """Mean over devices for every replica, and the standard deviation over devices; all metrics leave the device at
+    once.
 
     FLASH (Panchal et al. 2023), eq. (1) and (2): every device counts the same, however many examples it has;
     eq. (3): the deviation divides by the number of devices.
-
-    Args:
-        name: of the metric; the deviation is called ``name_spread``.
-        values: [S, N] of each device.
-        there: [S, N] which devices count, at least one of each replica; None: all.
-        with_spread: whether the deviation is wanted.
     """
-    doubles = values.double()
-    if there is None or bool((there == there[0]).all()):
-        doubles = doubles if there is None else doubles[:, there[0]]
-        means, deviations = doubles.mean(1), doubles.std(1, correction=0)
-    else:
-        lines = [line[here] for line, here in zip(doubles, there, strict=True)]
-        means = torch.stack([line.mean() for line in lines])
-        deviations = torch.stack([line.std(correction=0) for line in lines])
-    metrics = {name: means.tolist()}
-    if with_spread:
-        metrics[f"{name}_spread"] = deviations.tolist()
-    return metrics
+    tape, names, lines = tape or Tape(), list[str](), list[Tensor]()
+    for name, values, there, with_spread in columns:
+        if values is None:
+            continue
+        means, deviations = tape("over devices", None, over_lines, counted(values, there))
+        names += [name, f"{name}_spread"][: 1 + with_spread]
+        lines += [means, deviations][: 1 + with_spread]
+    return dict(zip(names, torch.stack(lines).tolist(), strict=True)) if lines else {}
+
+
+def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
+    """The values [S, N] of the devices that count: [S, C], or a line for each replica where their numbers differ."""
+    doubles = values.double().contiguous()
+    if there is None or there.all():
+        return [doubles]
+    each = [numbers(np.flatnonzero(line).tolist(), values.device) for line in there]
+    if (there == there[0]).all():
+        return [doubles[:, each[0]]]
+    return [line[here][None] for line, here in zip(doubles, each, strict=True)]
+
+
+def over_lines(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over devices, [S] each."""
+    return torch.cat([part.mean(1) for part in parts]), torch.cat([part.std(1, correction=0) for part in parts])

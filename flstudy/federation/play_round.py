@@ -1,15 +1,17 @@
 """One round of a federation: pure, for all replicas at once, the same for real and for probe rounds."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.algorithms import Algorithm, Inbox, Round
+from flstudy.algorithms import Algorithm, Inbox, Job, Round
 from flstudy.controllers import ProbeRounds
 from flstudy.execution import Fit
+from flstudy.execution.tape import Tape
 from flstudy.federation.evaluation import Evaluation, axes, stacked
 from flstudy.population import Batches, Cohort, Population
 
@@ -52,10 +54,10 @@ def play_round(
     """
     server, clients, cohort, (asked_down, asked_up) = prepared(state, cohort, algorithm, evaluation)
     done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
-    inbox = aggregate(uploaded(algorithm, cohort, done))
+    inbox = aggregate(uploaded(algorithm, cohort, done, evaluation.tape))
     down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
-    after = stepped(algorithm, server, inbox, cohort.round)
-    diagnostics = torch.vmap(algorithm.diagnostics)(server, after, inbox)
+    step = partial(stepped_and_explained, algorithm)
+    after, diagnostics = evaluation.tape("step", algorithm, step, server, inbox, cohort.round)
     return RoundState(after, done.clients), RoundResult(cohort, done, inbox, diagnostics, down, up)
 
 
@@ -72,16 +74,34 @@ def prepared(
     survey = asked = None
     if algorithm.asks is not None:
         survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, int(cohort.round.number[0]))
-    mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
-    server, clients, model = mapped(server, clients, survey, cohort.jobs, world)
-    batches = cohort.batches
-    if algorithm.oracle:
-        concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world)
-        batches = batches._replace(concept=concepts)
-    jobs = cohort.jobs._replace(model=model)
-    batches = shortened(batches, torch.vmap(algorithm.workload)(server, jobs, batches.steps))
+    ready = evaluation.tape(
+        "plan",
+        algorithm,
+        partial(planned, algorithm),
+        server,
+        clients,
+        survey,
+        cohort.jobs,
+        world,
+        cohort.batches.steps,
+    )
+    server, clients, jobs, concepts, steps = ready
+    batches = cohort.batches if concepts is None else cohort.batches._replace(concept=concepts)
+    batches = shortened(batches, steps)
     cohort = cohort._replace(jobs=jobs, batches=batches, round=world)
     return server, clients, cohort, survey_bytes(survey, asked, server.x)
+
+
+def planned(
+    algorithm: Algorithm, server: Any, clients: Any, survey: Tensor | None, jobs: Job, world: Round, steps: Tensor
+) -> tuple[Any, Any, Job, Tensor | None, Tensor]:
+    """The server's state, the rows, the jobs with their models, the concepts under which an oracle has them read their
+    data, and their steps [S, J]."""
+    mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
+    server, clients, model = mapped(server, clients, survey, jobs, world)
+    concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world) if algorithm.oracle else None
+    jobs = jobs._replace(model=model)
+    return server, clients, jobs, concepts, torch.vmap(algorithm.workload)(server, jobs, steps)
 
 
 def shortened(batches: Batches, steps: Tensor) -> Batches:
@@ -102,15 +122,24 @@ def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tupl
     return (models - 1) * x.shape[-1] * x.element_size(), models * survey[0, 0, 0].numel() * x.element_size()
 
 
-def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
+def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit, tape: Tape | None = None) -> Inbox:
     """The uploads as they come, leaves [S, J, ...]."""
-    weights = torch.vmap(algorithm.weights)(cohort.sizes.to(fit.loss.dtype))
+    weigh = torch.vmap(algorithm.weights)
+    weights = (tape or Tape())("weigh", algorithm, weigh, cohort.sizes.to(fit.loss.dtype))
     return Inbox(fit.uploads, weights, cohort.jobs.model)
 
 
 def stepped(algorithm: Algorithm, server: Any, inbox: Inbox, round: Round) -> Any:
     """The server's state after the round, given the uploads as it sees them."""
     return torch.vmap(algorithm.server_step, in_dims=(0, 0, axes(round)))(server, inbox, round)
+
+
+def stepped_and_explained(
+    algorithm: Algorithm, server: Any, inbox: Inbox, round: Round
+) -> tuple[Any, dict[str, Tensor]]:
+    """The server's state after the round, and the algorithm's diagnostics [S]."""
+    after = stepped(algorithm, server, inbox, round)
+    return after, torch.vmap(algorithm.diagnostics)(server, after, inbox)
 
 
 def play_probe_rounds(

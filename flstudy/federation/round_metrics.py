@@ -7,6 +7,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from flstudy.execution.devices import to_device
+from flstudy.execution.tape import Tape
 from flstudy.federation.play_round import RoundResult
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.wireless import Wireless
@@ -32,6 +34,7 @@ class RoundMetrics:
     def __init__(self, wireless: Wireless | None, regret: Regret | None) -> None:
         self.wireless, self.regret = wireless, regret
         self._dynamic_regret: DynamicRegret | None = None
+        self._tape = Tape()
 
     def start(self, population: Population, task: L.LightningModule) -> None:
         """In a settled world.
@@ -59,8 +62,7 @@ class RoundMetrics:
             probes: of the probe rounds before it, which are paid for too.
             before: the last round's metrics.
         """
-        metrics = fit_metrics(result, self.population.plan.batch_size)
-        metrics |= {f"server/{name}": value.double().tolist() for name, value in result.diagnostics.items()}
+        metrics = fit_metrics(result, self.population.plan.batch_size, self._tape)
         for way in ("down", "up"):
             each = [(getattr(one, way) * one.fit.steps.shape[1]).squeeze(1) for one in (result, *probes)]
             metrics[f"traffic/{way}_bytes"] = torch.stack(each).sum(0).tolist()
@@ -91,16 +93,19 @@ class RoundMetrics:
         return wireless.metrics(costs[0], costs[1:])
 
 
-def fit_metrics(result: RoundResult, batch_size: int) -> dict[str, list[float]]:
-    """Of the local fits; B = ``batch_size`` is what epochs are counted by."""
-    fit, sizes = result.fit, result.cohort.sizes
-    per_epoch = torch.div(sizes + batch_size - 1, batch_size, rounding_mode="floor")
-    epochs = fit.steps.to(per_epoch.device) / per_epoch
-    values = {
-        "train/loss": fit.loss.mean(1),
-        "fit/steps": fit.steps.double().mean(1),
-        "fit/epochs": epochs.mean(1),
-        "fit/total_epochs": epochs.sum(1),
-    }
-    metrics = {name: value.double().tolist() for name, value in values.items()}
-    return metrics | {"fit/lane_utilization": [float(fit.steps.sum()) / max(fit.lane_steps, 1)] * len(fit.steps)}
+def fit_metrics(result: RoundResult, batch_size: int, tape: Tape) -> dict[str, list[float]]:
+    """Of the local fits and of the server's step, all of which leave the device at once; B = ``batch_size`` is what
+    epochs are counted by."""
+    fit, sizes, told = result.fit, result.cohort.sizes, result.diagnostics
+
+    def lines(losses: Tensor, steps: Tensor, sizes: Tensor, *diagnostics: Tensor) -> Tensor:
+        epochs = steps / torch.div(sizes + batch_size - 1, batch_size, rounding_mode="floor")
+        parts = [losses.mean(1), steps.double().mean(1), epochs.mean(1), epochs.sum(1), steps.sum().expand(len(steps))]
+        return torch.stack([part.to(losses.device).double() for part in (*parts, *diagnostics)])
+
+    steps = to_device(fit.steps, sizes.device)
+    values = tape(f"metrics {batch_size}", None, lines, fit.loss, steps, sizes, *told.values()).tolist()
+    names = ["train/loss", "fit/steps", "fit/epochs", "fit/total_epochs", "fit/lane_utilization"]
+    metrics = dict(zip([*names, *(f"server/{name}" for name in told)], values, strict=True))
+    metrics["fit/lane_utilization"] = [done / max(fit.lane_steps, 1) for done in metrics["fit/lane_utilization"]]
+    return metrics

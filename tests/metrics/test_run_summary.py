@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.federation.evaluation import over_devices
+from flstudy.federation.evaluation import Column, over_devices
 from flstudy.metrics.drift import Recovery
 from flstudy.metrics.registry import METRICS
 from flstudy.metrics.run_summary import RunSummary
@@ -77,15 +77,18 @@ def test_the_first_ten_rounds_of_each_session_but_the_first():
 
 def test_devices_that_are_not_there_do_not_count():
     values = torch.tensor([[0.1, 0.5, torch.nan, 0.9], [0.2, torch.nan, 0.4, 0.6]])
-    there = torch.tensor([[True, True, False, True], [True, False, True, True]])
-    found = over_devices("a", values, there)
+    there = np.array([[True, True, False, True], [True, False, True, True]])
+    found = over_devices([Column("a", values, there)])
     assert found["a"] == pytest.approx([0.5, 0.4])
     assert found["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, (0.08 / 3) ** 0.5])
-    few = torch.tensor([[True, True, False, True], [True, False, False, True]])
-    assert over_devices("a", values, few)["a"] == pytest.approx([0.5, 0.4])
-    assert over_devices("a", values, few)["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
-    assert np.isnan(over_devices("a", values, torch.ones(2, 4, dtype=torch.bool))["a"]).all()  # diverged is not absent
-    assert over_devices("a", values[:, :1], with_spread=False) == {"a": pytest.approx([0.1, 0.2])}
+    few = np.array([[True, True, False, True], [True, False, False, True]])
+    found = over_devices([Column("b", None), Column("a", values, few), Column("c", values[:, :1], with_spread=False)])
+    assert list(found) == ["a", "a_spread", "c"]
+    assert found["a"] == pytest.approx([0.5, 0.4])
+    assert found["a_spread"] == pytest.approx([(0.32 / 3) ** 0.5, 0.2])
+    assert found["c"] == pytest.approx([0.1, 0.2])
+    everybody = np.ones((2, 4), dtype=bool)
+    assert np.isnan(over_devices([Column("a", values, everybody)])["a"]).all()  # diverged is not absent
 
 
 def test_mean_accuracy_is_that_of_the_evaluations():

@@ -1,0 +1,109 @@
+"""Pure functions of tensors without the Python around them: their operations are recorded once and then repeated.
+
+A map over replicas, a call of a module and the trees around both take longer than the arithmetic of a small model.
+What is repeated are the very operations that ran before, so the numbers are the same, bit for bit.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
+MOST = 2**26  # bytes of the arguments
+KEPT = 64  # recordings; where shapes change in every round most are never made
+
+
+@dataclass
+class Take:
+    """One function for tensors of one kind."""
+
+    of: Any  # held, since its id is a part of the key
+    calls: int = 0
+    graph: Callable[..., Sequence[Tensor]] | None = None
+    structure: Any = None  # of its results
+
+
+class Tape:
+    """Calls functions, and records those that are called often.
+
+    A function must be pure: it depends on nothing but the tensors of its arguments, what ``of`` holds and its name. One
+    that cannot be recorded, or whose recording gives another result, is called as it is for good.
+    """
+
+    def __init__(self) -> None:
+        self._takes: OrderedDict[Hashable, Take] = OrderedDict()
+
+    def __call__(self, name: str, of: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``function(*arguments)``, without gradients.
+
+        Args:
+            name: of the function.
+            of: the object whose fields it reads, an algorithm say.
+            function: may be another object in every call.
+            arguments: trees of tensors.
+        """
+        leaves, structure = pytree.tree_flatten(arguments)
+        with torch.no_grad():
+            if not all(type(leaf) is Tensor or leaf is None for leaf in leaves):
+                return function(*arguments)
+            kind = [leaf if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves]
+            key = (name, id(of), torch.is_inference_mode_enabled(), *kind)
+            take = self._takes.get(key)
+            if take is None:
+                take = self._takes[key] = Take(of)
+                if len(self._takes) > KEPT:
+                    self._takes.popitem(last=False)
+            self._takes.move_to_end(key)
+            if take.graph is not None:
+                return pytree.tree_unflatten(take.graph(*leaves), take.structure)
+            take.calls += 1
+            if take.calls == PATIENCE and worthwhile([leaf for leaf in leaves if leaf is not None]):
+                return record(take, function, leaves, structure)
+            return function(*arguments)
+
+
+def worthwhile(tensors: Sequence[Tensor]) -> bool:
+    """Whether nothing but these tensors decides which operations run, and they are so small that the Python around
+    these is felt."""
+    decided = _get_current_dispatch_mode() is not None or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
+    return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST
+
+
+def kinds_of(tensors: Sequence[Tensor]) -> set[str]:
+    """The kinds of devices on which tensors lie."""
+    return {tensor.device.type for tensor in tensors}
+
+
+def record(take: Take, function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
+    """The function's result; its operations are kept if they give the same, bit for bit."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def flat(*tensors: Any) -> list[Tensor]:
+        results, take.structure = pytree.tree_flatten(function(*pytree.tree_unflatten(tensors, structure)))
+        return results
+
+    result = function(*pytree.tree_unflatten(leaves, structure))
+    try:
+        with torch.random.fork_rng(devices=[]):  # should it draw, it draws no more often for being recorded
+            graph = make_fx(flat)(*leaves)
+            again = graph(*leaves)
+        if all(map(same_bits, pytree.tree_leaves(result), again)):
+            take.graph = graph
+    except Exception:  # torch's tracer has many; the function itself has just run
+        pass
+    return result
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two results are the same, NaN for NaN, and lie alike."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is other
+    if (one.shape, one.stride(), one.dtype, one.device) != (other.shape, other.stride(), other.dtype, other.device):
+        return False
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
