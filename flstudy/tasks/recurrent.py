@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
+from flstudy.tasks import kernels
+from flstudy.tasks.kernels import folded, maps
 from flstudy.tasks.task import Task
 
 INPUTS, STORED = (0, 0), (0, 1, 1, 1)  # where the operator's inputs, and its outputs, have their lanes
@@ -35,7 +37,8 @@ def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     Returns:
         h [B, T, H]. It can be differentiated once, mapped by ``torch.vmap`` and compiled, in any order.
     """
-    return Recurrence.apply(projected[None], weight[None])[0][0]
+    form = kernels.LstmKernel if kernels.compiling(projected) else Recurrence
+    return form.apply(projected[None], weight[None])[0][0]
 
 
 class Recurrence(torch.autograd.Function):
@@ -63,7 +66,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, mapped: tuple[int | None, ...], *arguments: Tensor) -> Any:
         """The mapped dimension becomes part of the lanes."""
-        return folded(Recurrence, info.batch_size, mapped, arguments, INPUTS, STORED)
+        return folded(Recurrence.apply, info.batch_size, mapped, arguments, INPUTS, STORED)
 
 
 class RecurrenceGradient(torch.autograd.Function):
@@ -86,28 +89,7 @@ class RecurrenceGradient(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, mapped: tuple[int | None, ...], *arguments: Tensor) -> Any:
         """The mapped dimension becomes part of the lanes."""
-        return folded(RecurrenceGradient, info.batch_size, mapped, arguments, (0, *STORED, 0), INPUTS)
-
-
-def folded(
-    function: type[torch.autograd.Function],
-    size: int,
-    mapped: Sequence[int | None],
-    arguments: Sequence[Tensor],
-    inputs: Sequence[int],
-    outputs: Sequence[int],
-) -> tuple[tuple[Tensor, ...], Sequence[int]]:
-    """A function with mapped arguments as one on more lanes, which its inputs and outputs have at given places."""
-    flat = []
-    for argument, place, lanes in zip(arguments, mapped, inputs, strict=True):
-        shape = argument.shape
-        if place is None:
-            argument = argument.unsqueeze(lanes).expand(*shape[:lanes], size, *shape[lanes:])
-        else:
-            argument = argument.movedim(place, lanes)
-        flat.append(argument.flatten(lanes, lanes + 1))
-    results = zip(function.apply(*flat), outputs, strict=True)
-    return tuple(result.unflatten(lanes, (size, -1)) for result, lanes in results), outputs
+        return folded(RecurrenceGradient.apply, info.batch_size, mapped, arguments, (0, *STORED, 0), INPUTS)
 
 
 @torch.library.custom_op("flstudy::lstm_forward", mutates_args=())
@@ -206,6 +188,10 @@ def backward_shapes(
     grad: Tensor, hidden: Tensor, gates: Tensor, double: Tensor, squashed: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     return hidden.new_empty(*hidden.shape[:3], gates.shape[3]), hidden.new_empty(weight.shape)
+
+
+maps("flstudy::lstm_forward", INPUTS, STORED)
+maps("flstudy::lstm_backward", (0, *STORED, 0), INPUTS)
 
 
 class LstmLayers(nn.Module):
