@@ -8,13 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flstudy.federation import Coordinator, Record
+    from flstudy.federation import Coordinator, Record, load_task
     from flstudy.population import Population
 
-__all__ = ["Coordinator", "Population", "Record"]
+__all__ = ["Coordinator", "Population", "Record", "load_task"]
 __version__ = "0.1.0"
 
-_ROOMS = {"Coordinator": "flstudy.federation", "Record": "flstudy.federation", "Population": "flstudy.population"}
+_ROOMS = {
+    **dict.fromkeys(("Coordinator", "Record", "load_task"), "flstudy.federation"),
+    "Population": "flstudy.population",
+}
 
 
 def __getattr__(name: str) -> Any:

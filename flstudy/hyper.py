@@ -105,7 +105,8 @@ def check(parameters: Any) -> None:
 
 
 def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
-    """A constructor that raises ValueError for the first argument outside its domain."""
+    """A constructor that raises ValueError for the first argument outside its domain; the object's ``init_args`` keep
+    what it was given, by name."""
 
     @functools.wraps(init)
     def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -114,6 +115,7 @@ def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Con
             if name in given:
                 argument.refuse_outside(type(self).__name__, name, given[name])
         init(self, *args, **kwargs)
+        vars(self)["init_args"] = {name: value for name, value in given.items() if value is not self}
 
     return construct
 

@@ -1,20 +1,26 @@
 """The coordinator: federated rounds as epochs of an ordinary Lightning Trainer."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
+from torch.nn.modules.module import _IncompatibleKeys
+from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
 from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, make_executor, training_context
 from flstudy.execution.devices import forked_random, synchronize
-from flstudy.execution.trees import leaves, refill
+from flstudy.execution.trees import leaves, refill, take
+from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import drawn_model, initial_models
@@ -24,10 +30,13 @@ from flstudy.federation.round_metrics import Record, RoundMetrics
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
-from flstudy.population import Cohort, Event, Population
+from flstudy.population import Cohort, Event, Population, Split
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
 from flstudy.tasks import TaskFunction
+from flstudy.tasks.task_function import overrides
+
+NOTHING = "there is nothing to evaluate before the first round: call trainer.fit, which evaluates, or give ckpt_path="
 
 
 class RoundClock(torch.optim.Optimizer):
@@ -103,8 +112,11 @@ class Coordinator(L.LightningModule):
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
         self.last: RoundResult | None = None  # None in the round that a resume begins in
-        self._saved: dict[str, Any] | None = None
+        self._saved: dict[str, Any] | None = None  # of a checkpoint, until the fit starts
+        self._loaded: dict[str, Any] | None = None  # of the checkpoint whose models these are, where no fit made them
         self._weighed = False
+        self.evaluation: Any = None  # an Evaluation, once there is a world
+        self._chosen: tuple[Any, Tensor] | None = None  # [S, N] of several models those that devices use, of a server
 
     def measures(self, population: Population, rounds: int) -> list[str]:
         """Names of all metrics that a run of so many rounds in this world will have measured at its end; the world need
@@ -129,15 +141,20 @@ class Coordinator(L.LightningModule):
         """Only a clock."""
         return RoundClock(self.clock)
 
-    def on_fit_start(self) -> None:
-        """Build the first state, or take up that of a checkpoint."""
+    def _settled(self) -> Population:
+        """The Trainer's world, with the data of every replica."""
         population = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(population, Population):
             raise ValueError(
                 "the coordinator needs a Population: call trainer.fit(coordinator, datamodule=Population(dataset, "
                 f"clients=..., participants=...)), got {type(population).__name__}"
             )
-        self.population = population.settle(self.seeds)
+        return population.settle(self.seeds)
+
+    def on_fit_start(self) -> None:
+        """Build the first state, or take up that of a checkpoint."""
+        self._loaded = None
+        self.population = population = self._settled()
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
         context = training_context(self.task_function, population.store, self.device, dtype)
@@ -224,10 +241,13 @@ class Coordinator(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate the global models on everybody, and the participants' local models on themselves."""
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            self._measure("valid")
+            return
         if self.trainer.sanity_checking:
             return
         if self.record is None:
-            raise ValueError("there is nothing to evaluate before the first round: call trainer.fit, which evaluates")
+            raise ValueError(NOTHING)
         if self.last is None:  # the checkpoint was written at the end of this evaluation: Lightning asks for it again
             self._show(self.record.metrics)
             return
@@ -236,6 +256,54 @@ class Coordinator(L.LightningModule):
         metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
         self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
         self._show(metrics)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate the models that devices use on everybody's test examples."""
+        self._measure("test")
+
+    def on_validation_start(self) -> None:
+        """Of ``trainer.validate``: be ready to measure without a fit."""
+        self._look()
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def _look(self) -> None:
+        """Where there was no fit with this Trainer, put models and examples where it computes."""
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            return
+        if self.record is None:
+            raise ValueError(NOTHING)
+        self.population = population = self._settled()
+        if self.algorithm.personalized:
+            self._refuse_lost_rows()
+        if (there := self.bank.slot.shape[1]) != population.clients and self.bank.rows:
+            raise ValueError(f"the models are those of {there} devices, but the population has {population.clients}")
+        self.server = pytree.tree_map(lambda leaf: leaf.to(self.device), self.server)
+        context = training_context(self.task_function, population.store, self.device, self.server.x.dtype)
+        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
+
+    def _measure(self, split: Split) -> None:
+        """Log the metrics of a split in the world of the last round, as they were then."""
+        assert self.record is not None
+        round = self.record.round
+        world = self.population.cohort(round).to(self.device).round
+        metrics = self.evaluation.of_devices(self.server, self.bank, world, round, [split])
+        for name, value in as_tensors(replica_means(metrics)).items():
+            self.log(name, value, batch_size=1)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> "Predictions":
+        """What a device's model says of the device's test examples; devices are numbered by the loader."""
+        assert self.record is not None
+        if not overrides(self.task, "forward"):
+            raise ValueError(f"task: {type(self.task).__name__} defines no forward(x), so it predicts nothing; add one")
+        device, round = int(batch), self.record.round
+        rows = self.population.device_data.held(0, device, "test", round)
+        store = self.evaluation.survey.store
+        concept = self.population.concepts(round)[0, device].to(self.device)
+        x, y = store.gather(torch.from_numpy(rows).to(self.device), concept)
+        with self.task_function.evaluating():
+            outputs = self.task_function.logits(self._model_of(device, 0), x, fixed=True)
+        return Predictions(device, y, outputs)
 
     def _show(self, metrics: dict[str, list[float]]) -> None:
         """Means over replicas for callbacks and the progress bar. ``self.log`` takes a third of a millisecond a metric,
@@ -258,12 +326,18 @@ class Coordinator(L.LightningModule):
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Everything that a bit-exact resume needs, as plain tensors and containers."""
+        """Everything that a bit-exact resume needs, and to have the model back, as plain tensors and containers."""
+        checkpoint.pop("state_dict", None)
+        checkpoint |= files.task_entries(self.task, self.task_function.layout.split(stacked(self.server.x)[0, 0]))
+        if self._loaded is not None:
+            checkpoint["flstudy"] = self._loaded
+            return
         number, metrics, events = self.record or Record(0, {})
         clockless = {name: values for name, values in metrics.items() if not name.startswith("time/")}
         checkpoint["flstudy"] = {
             "version": 1,
             **self._identity(),
+            "made": self._made(),
             "horizon": self.runner.rounds if self.runner.takes_horizon else None,
             "choices": self.executor.choices(),
             "server": leaves(self.server),
@@ -278,19 +352,97 @@ class Coordinator(L.LightningModule):
         algorithm = type(self.algorithm).__name__
         return {"algorithm": algorithm, "seeds": list(self.seeds), "executor": self.executor_name}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checked now, applied when the fit starts."""
-        saved = checkpoint.get("flstudy")
-        if saved is None:
-            raise ValueError("this checkpoint was not written by a flstudy Coordinator")
-        for name, here in self._identity().items():
-            if saved[name] != here:
-                raise ValueError(f"the checkpoint was written with {name} {saved[name]!r}, but this run has {here!r}")
-        self._saved = saved
+    def _made(self) -> dict[str, Any]:
+        """How to make this coordinator again; None for a part that cannot be told."""
+        parts: dict[str, Any] = {"algorithm": self.algorithm, "initial": self.initial, "executor": self.executor_name}
+        parts |= {"compile": self.compile_step, "max_lanes": self.max_lanes, "controllers": list(self.controllers)}
+        parts |= {
+            "schedule": self.schedule,
+            "wireless": self.round_metrics.wireless,
+            "regret": self.round_metrics.regret,
+        }
+        parts["privacy"] = self.aggregator.privacy
+        told = {name: files.recipe_or_none(part) for name, part in parts.items()}
+        unknown = [name for name, part in parts.items() if part is not None and told[name] is None]
+        return {"task": files.class_path(self.task), "parts": told, "unknown": unknown}
 
-    def _restore(self, saved: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Checked now; a fit takes it up when it starts, an evaluation uses its models."""
+        saved = files.state_of_run(checkpoint)
+        fits = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        for name, here in self._identity().items():
+            if saved[name] != here and (fits or name != "executor"):
+                raise ValueError(f"the checkpoint was written with {name} {saved[name]!r}, but this run has {here!r}")
+        layout = self.task_function.layout
+        trained = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
+        files.refuse_other_task(self.task, trained, checkpoint["state_dict"])
+        if fits:
+            self._saved = saved
+        else:
+            self._revive(saved)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Of a checkpoint's ``state_dict`` what is not trained: frozen layers and buffers. What is trained goes with
+        the server's state, for all replicas."""
+        here, trained = self.task.state_dict(), set(self.task_function.layout.names)
+        kept = {name: value for name, value in state_dict.items() if name in here and name not in trained}
+        if any(not torch.equal(here[name].cpu(), value.cpu()) for name, value in kept.items()):
+            self.task.load_state_dict(kept, strict=False)
+            self.task_function = TaskFunction(self.task)
+        return _IncompatibleKeys([], [])
+
+    def _revive(self, saved: dict[str, Any]) -> None:
+        """The models of a checkpoint, to be looked at."""
+        layout, starts = self.task_function.layout, self.algorithm.starts
+        x = torch.zeros(len(self.seeds), *([] if starts == 1 else [starts]), layout.n)
+        template = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
+        self.server = refill(template, list(saved["server"]))
+        self.bank = ClientBank(len(self.seeds), saved["bank"]["slot"].shape[1])
+        self.bank.load_state_dict(saved["bank"])
+        self._remember(saved)
+        self._loaded, self._saved = saved, None
+        self.load_into(self.task)
+
+    @_restricted_classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **parts: Any,
+    ) -> "Coordinator":
+        """A coordinator with a checkpoint's trained models, of which ``task`` holds the first replica's global one.
+
+        Args:
+            checkpoint_path: a coordinator's checkpoint, or a model that a study kept.
+            map_location: as in ``torch.load``; the CPU by default.
+            hparams_file: of the task, as in its own ``load_from_checkpoint``.
+            strict: likewise.
+            weights_only: nothing else is ever loaded.
+            parts: arguments of the coordinator that the checkpoint does not tell, or that shall be others: ``task``,
+                whose class is not imported or whose arguments it did not save, is one.
+
+        Raises:
+            ValueError: for a damaged file, one that no coordinator wrote, or a part that has to be given.
+        """
+        content = files.read_file(checkpoint_path, map_location or "cpu")
+        saved = files.state_of_run(content, checkpoint_path)
+        if "task" not in parts:
+            given = {"hparams_file": hparams_file, "strict": strict}
+            parts["task"] = files.task_from(checkpoint_path, content, **given)
+        coordinator: Coordinator = cls(**files.told_arguments(checkpoint_path, saved, parts))
+        coordinator.on_load_checkpoint(content)
+        coordinator.load_state_dict(content["state_dict"])
+        return coordinator
+
+    def _remember(self, saved: dict[str, Any]) -> None:
         number, metrics, events = saved["record"]
         self.record, self.last = Record(number, metrics, tuple(Event(*event) for event in events)), None
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self._remember(saved)
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
         self.executor.choose(saved["choices"])
@@ -299,18 +451,69 @@ class Coordinator(L.LightningModule):
             for state, values in zip(self.runner.states, saved["control"], strict=True)
         ]
 
+    def personal(self, client: int, replica: int = 0) -> L.LightningModule:
+        """A copy of the task with the model that a device has: its own where the method keeps one, of several global
+        models the one that it chooses, or else the global one."""
+        model = self._model_of(client, replica)
+        return self._filled(copy.deepcopy(self.task), model).eval()
+
+    def _model_of(self, client: int, replica: int) -> Tensor:
+        """[n]: likewise, as a vector."""
+        if self.record is None:
+            raise ValueError(NOTHING)
+        if not 0 <= client < (known := self.bank.slot.shape[1]):
+            raise ValueError(f"client must be a device from 0 to {known - 1}, got {client}")
+        x, algorithm = stacked(self.server.x), self.algorithm
+        if algorithm.personalized or type(algorithm).personal is not Algorithm.personal:
+            self._refuse_lost_rows()
+            clients = torch.full((len(self.seeds), 1), client)
+            server, row = take((self.server, self.bank.read(algorithm, clients, x[:, 0])), replica)
+            row = take(row, 0)
+            own: Tensor = algorithm.deployed(server, row) if algorithm.personalized else algorithm.personal(None, row)  # type: ignore[arg-type]
+            return own
+        if x.shape[1] == 1:
+            return x[replica, 0]
+        if self.evaluation is None:
+            raise ValueError(
+                f"the devices of {type(algorithm).__name__} choose a model by their data: call trainer.validate("
+                "coordinator, datamodule=...) first"
+            )
+        if self._chosen is None or self._chosen[0] is not self.server:
+            round = self.record.round
+            world = self.population.cohort(round).to(x.device).round
+            self._chosen = self.server, self.evaluation.choice(self.server, world, round)
+        return x[replica, self._chosen[1][replica, client]]
+
+    def _refuse_lost_rows(self) -> None:
+        if not self.bank.rows:
+            raise ValueError(
+                f"the models of single devices of {type(self.algorithm).__name__} are in checkpoints, not in a model "
+                "that a study kept: load a checkpoint"
+            )
+
     def on_fit_end(self) -> None:
         """Leave the first replica's model in the user's task."""
         self.load_into(self.task)
 
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several, the first."""
-        tensors = self.task_function.layout.split(stacked(self.server.x)[replica, 0])
+        return self._filled(task, stacked(self.server.x)[replica, 0])
+
+    def _filled(self, task: L.LightningModule, model: Tensor) -> L.LightningModule:
+        tensors = self.task_function.layout.split(model)
         with torch.no_grad():
             for name, parameter in task.named_parameters():
                 if name in tensors:
                     parameter.copy_(tensors[name])
         return task
+
+
+class Predictions(NamedTuple):
+    """What the model of a device says of its test examples, as they are in the last round."""
+
+    device: int
+    labels: Tensor  # [V], or [V, ...] for several labels per example
+    outputs: Tensor  # [V, ...] the task's ``forward``
 
 
 def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:

@@ -56,15 +56,26 @@ class Evaluation:
             fit: its results.
             round: its number.
         """
-        concepts = self._lived(round)
-        there = self.population.available(round)  # the available devices of eq. (1)
-        columns: list[Column] = []
-        for split, scores in self._devices(server, bank, cohort.round, concepts, round).items():
-            columns.append(Column(f"{split}/loss", scores.loss, there, with_spread=False))
-            columns.append(Column(f"{split}/accuracy", scores.accuracy, there))
-        personal = self._personal(cohort, fit.personal, concepts, round)
+        columns = self._columns(server, bank, cohort.round, round, MEASURED)
+        personal = self._personal(cohort, fit.personal, self._lived(round), round)
         columns.append(Column("test/personal_accuracy", personal.accuracy))
         return over_devices(columns, self.tape)
+
+    def of_devices(
+        self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
+    ) -> dict[str, list[float]]:
+        """Metrics of the models that devices use, over those that are there in a round, whose ``world`` is given."""
+        return over_devices(self._columns(server, bank, world, round, splits), self.tape)
+
+    def _columns(
+        self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split]
+    ) -> "list[Column]":
+        concepts, there = self._lived(round), self.population.available(round)  # the available devices of eq. (1)
+        columns: list[Column] = []
+        for split, scores in self._devices(server, bank, world, concepts, round, splits).items():
+            columns.append(Column(f"{split}/loss", scores.loss, there, with_spread=False))
+            columns.append(Column(f"{split}/accuracy", scores.accuracy, there))
+        return columns
 
     def _lived(self, round: int) -> Tensor:
         """[S, N]: the concepts of a round; the same tensor as long as they are the same."""
@@ -90,22 +101,29 @@ class Evaluation:
             self._sheets[split] = self.survey.sheets(models, examples, concepts)
         return self._sheets[split]
 
-    def _devices(self, server: Any, bank: ClientBank, world: Round, concepts: Tensor, round: int) -> dict[str, Scores]:
+    def _devices(
+        self, server: Any, bank: ClientBank, world: Round, concepts: Tensor, round: int, splits: Sequence[Split]
+    ) -> dict[str, Scores]:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
-            return {split: self._own(server, bank, split, concepts, round) for split in MEASURED}
+            return {split: self._own(server, bank, split, concepts, round) for split in splits}
         models = stacked(server.x)
-        sheets = {split: self._laid_out(models, split, concepts, round) for split in MEASURED}
+        sheets = {split: self._laid_out(models, split, concepts, round) for split in splits}
         if models.shape[1] == 1:
-            return {split: self.survey.on(models[:, 0], sheets[split]) for split in MEASURED}
-        asks = self.algorithm.asks is not None
-        survey = self._ask(server, self._laid_out(models, "train", concepts, round))[0] if asks else None
+            return {split: self.survey.on(models[:, 0], sheets[split]) for split in splits}
+        chosen = self.choice(server, world, round)
+        used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
+        return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
+
+    def choice(self, server: Any, world: Round, round: int) -> Tensor:
+        """[S, N]: which of a method's several models each device uses in a round, whose ``world`` is given."""
+        concepts, asks = self._lived(round), self.algorithm.asks is not None
+        survey = self._ask(server, self._laid_out(stacked(server.x), "train", concepts, round))[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
         chosen: Tensor = choose(server, survey, Job(everybody, torch.zeros_like(everybody)), world)
-        used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
-        return {split: self._chosen(models, chosen, used, sheets[split]) for split in MEASURED}
+        return chosen
 
     def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
         """Of models [S, M, n] on the devices that chose them [S, N]."""

@@ -286,6 +286,12 @@ class Population(L.LightningDataModule):
         """One item: the coordinator evaluates the whole population by itself."""
         return [torch.zeros(1)]
 
+    test_dataloader = val_dataloader
+
+    def predict_dataloader(self) -> list[int]:
+        """The devices' numbers, one by one."""
+        return list(range(self.clients))
+
 
 class Rounds:
     """Cohorts, one per epoch. Not a torch ``DataLoader``, whose iterator takes longer than a small cohort."""

@@ -36,16 +36,25 @@ _LIBRARIES = ("flstudy", "torch", "lightning", "PyYAML")  # what rebuilding a ta
 
 
 def save_model(coordinator: "Coordinator", path: Path) -> None:
-    """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing."""
+    """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing.
+    ``Coordinator.load_from_checkpoint``, ``flstudy.load_task`` and the task's own class read it, too."""
+    import lightning as L
     import torch
 
+    from flstudy.federation.checkpoint import of_first_replica
+
     inputs = coordinator.population.store.x
+    whole: dict[str, Any] = {}
+    coordinator.on_save_checkpoint(whole)
     content = {
+        **whole,
+        "flstudy": of_first_replica(whole["flstudy"]),
+        "pytorch-lightning_version": L.__version__,
         "version": 1,
         "seed": coordinator.seeds[0],
         "shape": list(inputs.shape[1:]),
         "dtype": str(inputs.dtype).removeprefix("torch."),
-        "state": {name: tensor.detach().cpu() for name, tensor in coordinator.task.state_dict().items()},
+        "state": whole["state_dict"],
     }
     path.parent.mkdir(exist_ok=True)
     hidden = path.with_suffix(".tmp")

@@ -6,9 +6,11 @@ import pytest
 import torch
 import yaml
 
+from flstudy import Coordinator, load_task
 from flstudy.config.config import load
 from flstudy.population import Digits
 from flstudy.study import Status, StudyFolder, Trial
+from flstudy.tasks import Mlp
 from flstudy.tracking.models import save_model
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
@@ -141,3 +143,12 @@ def test_trouble_with_a_model_fails_nothing(tmp_path, store, trained, caplog):
     assert sent.counts["models"] == 0
     assert sent.counts["runs"] == 2
     assert "the model of trial 3 is not in MLflow" in caplog.text
+
+
+def test_a_kept_model_is_a_checkpoint_too(trained):
+    _, coordinator, path = trained
+    back = Coordinator.load_from_checkpoint(path)
+    assert (back.seeds, back.record.round, back.algorithm) == ((0,), 2, coordinator.algorithm)
+    own = Mlp.load_from_checkpoint(path, weights_only=True)
+    for task in (back.task, load_task(path), own):
+        assert all(map(torch.equal, task.parameters(), coordinator.task.parameters()))
