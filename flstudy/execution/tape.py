@@ -5,13 +5,12 @@ What is repeated are the very operations that ran before, so the numbers are the
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
@@ -26,7 +25,7 @@ class Take:
     of: Any  # held, since its id is a part of the key
     calls: int = 0
     graph: Callable[..., Sequence[Tensor]] | None = None
-    structure: Any = None  # of its results
+    mould: Callable[[Iterator[Any]], Any] = next  # makes its result of the graph's
 
 
 class Tape:
@@ -48,7 +47,8 @@ class Tape:
             function: may be another object in every call.
             arguments: trees of tensors.
         """
-        leaves, structure = pytree.tree_flatten(arguments)
+        leaves = list[Any]()
+        collect(arguments, leaves)
         with torch.no_grad():
             if not all(type(leaf) is Tensor or leaf is None for leaf in leaves):
                 return function(*arguments)
@@ -61,10 +61,10 @@ class Tape:
                     self._takes.popitem(last=False)
             self._takes.move_to_end(key)
             if take.graph is not None:
-                return pytree.tree_unflatten(take.graph(*leaves), take.structure)
+                return take.mould(iter(take.graph(*leaves)))
             take.calls += 1
             if take.calls == PATIENCE and worthwhile([leaf for leaf in leaves if leaf is not None]):
-                return record(take, function, leaves, structure)
+                return record(take, function, arguments, leaves)
             return function(*arguments)
 
 
@@ -80,24 +80,55 @@ def kinds_of(tensors: Sequence[Tensor]) -> set[str]:
     return {tensor.device.type for tensor in tensors}
 
 
-def record(take: Take, function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
+def record(take: Take, function: Callable[..., Any], arguments: tuple[Any, ...], leaves: list[Any]) -> Any:
     """The function's result; its operations are kept if they give the same, bit for bit."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def flat(*tensors: Any) -> list[Tensor]:
-        results, take.structure = pytree.tree_flatten(function(*pytree.tree_unflatten(tensors, structure)))
+    again = moulded(arguments)
+
+    def flat(*tensors: Any) -> list[Any]:
+        result, results = function(*again(iter(tensors))), list[Any]()
+        take.mould = moulded(result)
+        collect(result, results)
         return results
 
-    result = function(*pytree.tree_unflatten(leaves, structure))
+    result, expected = function(*arguments), list[Any]()
+    collect(result, expected)
     try:
         with torch.random.fork_rng(devices=[]):  # should it draw, it draws no more often for being recorded
             graph = make_fx(flat)(*leaves)
-            again = graph(*leaves)
-        if all(map(same_bits, pytree.tree_leaves(result), again)):
-            take.graph = graph
+            if all(map(same_bits, expected, graph(*leaves))):
+                take.graph = graph.forward
     except Exception:  # torch's tracer has many; the function itself has just run
         pass
     return result
+
+
+# torch's own trees are for any kind of node, and take as long as the operations that are saved here.
+
+
+def collect(tree: Any, found: list[Any]) -> None:
+    """The leaves of tuples, lists and dicts, in order."""
+    if isinstance(tree, tuple | list):
+        for part in tree:
+            collect(part, found)
+    elif type(tree) is dict:
+        for part in tree.values():
+            collect(part, found)
+    else:
+        found.append(tree)
+
+
+def moulded(tree: Any) -> Callable[[Iterator[Any]], Any]:
+    """Makes a tree like this one of leaves in order."""
+    if isinstance(tree, tuple | list):
+        parts = [moulded(part) for part in tree]
+        make = getattr(tree, "_make", type(tree))
+        return lambda leaves: make([part(leaves) for part in parts])
+    if type(tree) is dict:
+        named = {name: moulded(part) for name, part in tree.items()}
+        return lambda leaves: {name: part(leaves) for name, part in named.items()}
+    return next
 
 
 def same_bits(one: Any, other: Any) -> bool:

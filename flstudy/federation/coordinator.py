@@ -210,7 +210,7 @@ class Coordinator(L.LightningModule):
         cohort = cohort.repeated(algorithm.jobs_per_device)
         clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(server.x)[:, 0])
         (server, clients), result = play_round(
-            RoundState(server, clients), cohort, algorithm, self.evaluation, fit, partial(self.aggregator, round=round)
+            RoundState(server, clients), cohort, algorithm, self.evaluation, fit, self.aggregator.of(round)
         )
         self.bank.scatter(cohort.jobs.client, clients)
         losses = self.aggregator.hidden(result.fit.loss)

@@ -11,7 +11,6 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Algorithm, Inbox, Job, Round
 from flstudy.controllers import ProbeRounds
 from flstudy.execution import Fit
-from flstudy.execution.tape import Tape
 from flstudy.federation.evaluation import Evaluation, axes, stacked
 from flstudy.population import Batches, Cohort, Population
 
@@ -40,7 +39,7 @@ def play_round(
     algorithm: Algorithm,
     evaluation: Evaluation,
     fit: Callable[..., Fit],
-    aggregate: Callable[[Inbox], Inbox] = lambda inbox: inbox,
+    aggregate: Callable[[Inbox], Inbox] | None = None,
 ) -> tuple[RoundState, RoundResult]:
     """A round: the server asks and prepares, devices train, the server steps.
 
@@ -50,14 +49,17 @@ def play_round(
         algorithm: as it is in this round.
         evaluation: answers the server's survey.
         fit: an executor's.
-        aggregate: makes of the uploads what the server may see.
+        aggregate: makes of the uploads what the server may see; None: it sees them.
     """
     server, clients, cohort, (asked_down, asked_up) = prepared(state, cohort, algorithm, evaluation)
     done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
-    inbox = aggregate(uploaded(algorithm, cohort, done, evaluation.tape))
     down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
-    step = partial(stepped_and_explained, algorithm)
-    after, diagnostics = evaluation.tape("step", algorithm, step, server, inbox, cohort.round)
+    if aggregate is None:
+        given = server, cohort.sizes, done.loss.new_empty(0), done.uploads, cohort.jobs.model, cohort.round
+        inbox, after, diagnostics = evaluation.tape("close", algorithm, partial(closed, algorithm), *given)
+    else:
+        inbox, step = aggregate(uploaded(algorithm, cohort, done)), partial(stepped_and_explained, algorithm)
+        after, diagnostics = evaluation.tape("step", algorithm, step, server, inbox, cohort.round)
     return RoundState(after, done.clients), RoundResult(cohort, done, inbox, diagnostics, down, up)
 
 
@@ -122,11 +124,14 @@ def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tupl
     return (models - 1) * x.shape[-1] * x.element_size(), models * survey[0, 0, 0].numel() * x.element_size()
 
 
-def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit, tape: Tape | None = None) -> Inbox:
+def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
     """The uploads as they come, leaves [S, J, ...]."""
-    weigh = torch.vmap(algorithm.weights)
-    weights = (tape or Tape())("weigh", algorithm, weigh, cohort.sizes.to(fit.loss.dtype))
-    return Inbox(fit.uploads, weights, cohort.jobs.model)
+    return weighed(algorithm, cohort.sizes.to(fit.loss.dtype), fit.uploads, cohort.jobs.model)
+
+
+def weighed(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
+    """The uploads of jobs whose devices hold so many examples [S, J], with their weights."""
+    return Inbox(uploads, torch.vmap(algorithm.weights)(sizes), model)
 
 
 def stepped(algorithm: Algorithm, server: Any, inbox: Inbox, round: Round) -> Any:
@@ -140,6 +145,15 @@ def stepped_and_explained(
     """The server's state after the round, and the algorithm's diagnostics [S]."""
     after = stepped(algorithm, server, inbox, round)
     return after, torch.vmap(algorithm.diagnostics)(server, after, inbox)
+
+
+def closed(
+    algorithm: Algorithm, server: Any, sizes: Tensor, like: Tensor, uploads: Any, model: Tensor, round: Round
+) -> tuple[Inbox, Any, dict[str, Tensor]]:
+    """The end of a round whose uploads the server sees as they come: these, its state after them, and the diagnostics;
+    sizes are counted in the precision of ``like``."""
+    inbox = weighed(algorithm, sizes.to(like.dtype), uploads, model)
+    return inbox, *stepped_and_explained(algorithm, server, inbox, round)
 
 
 def play_probe_rounds(

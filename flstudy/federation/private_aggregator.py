@@ -3,7 +3,8 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -166,6 +167,10 @@ class PrivateAggregator:
             )
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
+
+    def of(self, round: int) -> Callable[[Inbox], Inbox] | None:
+        """What stands between in a round; None: nothing does."""
+        return None if self.privacy is None else partial(self, round=round)
 
     def __call__(self, inbox: Inbox, round: int) -> Inbox:
         """What the server sees in a round, leaves [S, J, ...]."""

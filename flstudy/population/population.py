@@ -34,6 +34,8 @@ class Cohort(NamedTuple):
 
     def to(self, device: torch.device) -> "Cohort":
         """On a device, which is not waited for, but for what stays with the host."""
+        if device == self.sizes.device:
+            return self
         kept = {name: getattr(self.batches, name) for name in HOST}
         moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True), self)
         return moved._replace(batches=moved.batches._replace(**kept))

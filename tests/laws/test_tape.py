@@ -30,7 +30,7 @@ def test_a_run_from_recordings_is_the_run(algorithm, monkeypatch):
     monkeypatch.setattr(tape_module, "PATIENCE", 1)
     recorded = run(algorithm, 5, **settings)
     takes = recorded.evaluation.tape._takes
-    assert {name for name, *_ in takes} >= {"plan", "weigh", "step", "add", "own", "over devices"}
+    assert {name for name, *_ in takes} >= {"plan", "close", "add", "own", "over devices"}
     assert all(take.graph is not None for take in takes.values())
     assert clockless(called) == clockless(recorded)
     ours, theirs = leaves(called.servers), leaves(recorded.servers)
