@@ -12,7 +12,7 @@ from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.devices import numbers, release_memory
 from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
-from flstudy.execution.trees import grid, join, lanes, nbytes, take
+from flstudy.execution.trees import grid, lanes, nbytes, take
 from flstudy.population import Batches
 
 RECENT = 3  # rounds by which those ahead are judged
@@ -53,7 +53,7 @@ class Vectorized(Executor):
         order = sorted(range(len(lengths)), key=lambda lane: -lengths[lane])
         together = algorithm.gamma is None and lengths[order[0]] == lengths[order[-1]]
         self._widths = 1 if together else self.chunk(len(order)).bit_length()
-        parts: list[Any] = []
+        results: Any = None
         executed = place = 0
         while place < len(order):
             chunk = order[place : place + self.chunk(len(order) - place)]
@@ -68,14 +68,12 @@ class Vectorized(Executor):
                 self.max_lanes = (len(chunk) + 1) // 2
                 trouble = f"out of memory with {len(chunk)} lanes at once: going on with max_lanes {self.max_lanes}"
             else:
-                parts.append(part)
+                results = filled(results, part, chunk, len(order))
                 executed += lane_steps
                 place += len(chunk)
                 continue
             warnings.warn(trouble, stacklevel=2)  # here, where the error and the memory that it holds are gone
             release_memory(self.store.x.device)
-        back = sorted(range(len(order)), key=order.__getitem__)
-        results = take(parts[0] if len(parts) == 1 else join(parts), shorten(back))
         uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         return Fit(uploads, clients, personal, steps, losses / steps, down, up, executed)
@@ -208,6 +206,16 @@ def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int
         return first
     at = numbers(done, rows.device)[:, None] + torch.arange(steps, device=rows.device)
     return rows[numbers(lanes, rows.device)[:, None], at.clamp(max=rows.shape[1] - 1)]
+
+
+def filled(whole: Any, part: Any, places: Sequence[int], count: int) -> Any:
+    """The results of ``count`` lanes, leaves [count, ...], with those of the lanes at some places written to them; None
+    has none yet. Nothing is held twice, since this comes when memory has run out, too."""
+    if list(places) == list(range(count)):
+        return part
+    if whole is None:
+        whole = pytree.tree_map(lambda leaf: leaf.new_empty((count, *leaf.shape[1:])), part)
+    return pytree.tree_map(lambda all_, some: all_.index_copy_(0, numbers(places, all_.device), some), whole, part)
 
 
 def out_of_memory(error: Exception) -> bool:
