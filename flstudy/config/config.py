@@ -17,7 +17,7 @@ import torch
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
 from flstudy.config.errors import ConfigError, told
 from flstudy.config.objects import chosen, section
-from flstudy.config.registry import SECTIONS
+from flstudy.config.registry import SECTIONS, check_files
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, Study
 from flstudy.config.values import completed, content_of, flat, merged, pairs, put, text_of
@@ -328,7 +328,9 @@ def load(
     Raises:
         ConfigError: one sentence naming key, value, domain and next step.
     """
-    return Config(str(path), text_of(path), options, overrides or {}, command).checked()
+    text, changes = text_of(path), overrides or {}
+    check_files([content_of(path, text), *(value for _, value in pairs(options)), dict(changes)], Path(path).parent)
+    return Config(str(path), text, options, changes, command).checked()
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:

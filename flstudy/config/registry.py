@@ -2,7 +2,12 @@
 one door through which a config's own class paths are imported."""
 
 import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flstudy.config.errors import ConfigError, shown, told
@@ -93,6 +98,51 @@ IMPORT_ONLY = "FLSTUDY_IMPORT_ONLY"
 """Environment variable: the packages and modules, by commas, from which configs may name classes; unset: any."""
 
 
+OWN_FILE = re.compile(r"^(?:\./)?((?:\w+/)*[^\W\d]\w*)\.py:(\w+)$")
+"""A class in a file beside the config or below its folder: ./mylab.py:Hospitals."""
+
+
+def by_module(value: Any) -> Any:
+    """A value in which classes are named by their modules, since those of files beside the config can be imported."""
+    if isinstance(value, Mapping):
+        return {key: by_module(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(by_module(one) for one in value)
+    match = OWN_FILE.match(value) if isinstance(value, str) else None
+    return f"{match[1].replace('/', '.')}.{match[2]}" if match else value
+
+
+def check_files(value: Any, folder: Path) -> None:
+    """Raise ConfigError for a class in a file that is not there, or whose module's name is another's; nothing is
+    imported.
+
+    Args:
+        value: of a config, as it is written.
+        folder: of the config.
+    """
+    for written in _texts(value):
+        match = OWN_FILE.match(written)
+        if match is None:
+            continue
+        file, name = folder.resolve() / f"{match[1]}.py", match[1].replace("/", ".")
+        if not file.is_file():
+            raise ConfigError(
+                f"there is no file {match[1]}.py for {shown(written)}: put it beside the config, in {folder}"
+            )
+        first = name.partition(".")[0]
+        others = PathFinder.find_spec(first, [place for place in sys.path if Path(place).resolve() != folder.resolve()])
+        there = getattr(sys.modules.get(name), "__file__", None) or (others and others.origin)
+        if first in sys.stdlib_module_names or (there and Path(there).resolve() != file):
+            raise ConfigError(f"{shown(written)} must have a name of its own, but another module is {first}: rename it")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for one in [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _texts(one)
+
+
 def locate(path: str) -> Any:
     """The object of a dotted path that flstudy names.
 
@@ -119,6 +169,8 @@ def import_class(key: str, path: str) -> type[Any]:
             f"{key} must name a class from what {IMPORT_ONLY} allows ({shown(allowed)}), got {shown(path)}: add its "
             "package there if you trust it"
         )
+    if "/" in path or ":" in path:
+        raise ConfigError(f"{key} must name a class as module.Class, or ./file.py:Class beside the config, got {path}")
     try:
         found = locate(path)
     except (Exception, SystemExit) as error:

@@ -319,7 +319,11 @@ def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
     def names(known: Iterable[str]) -> dict[str, Any]:
         shipped = [{"const": name, "description": classes[name]["description"]} for name in known]
         full = {"type": "string", "pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(known)})$"}
-        own = {"type": "string", "pattern": r"^(?!flstudy\.)\w+(\.\w+)+$", "description": "The path of your own class."}
+        own = {
+            "type": "string",
+            "pattern": r"^((?!flstudy\.)\w+(\.\w+)+|(\./)?(\w+/)*\w+\.py:\w+)$",
+            "description": "The path of your own class: mylab.Hospitals, or ./mylab.py:Hospitals beside the config.",
+        }
         return {"anyOf": [*shipped, full, own]}
 
     arguments = [

@@ -4,7 +4,6 @@ Nothing here imports torch. Classes of users are taken on trust until somebody a
 """
 
 import contextlib
-import copy
 import functools
 import math
 import re
@@ -16,7 +15,7 @@ import yaml
 
 from flstudy.config.credentials import clean_values
 from flstudy.config.errors import ConfigError, nearest, shown, spelled
-from flstudy.config.registry import ROOTS, import_class
+from flstudy.config.registry import ROOTS, by_module, check_files, import_class
 from flstudy.config.schema import class_names, config_schema, described, types_of
 from flstudy.hyper import within
 from flstudy.metrics.registry import METRICS
@@ -175,7 +174,8 @@ def merged(content: Mapping[str, Any], given: Iterable[tuple[str, Any]]) -> dict
     learning rate of another method. The class that a file or a key chooses gets its values of ``study.presets``, but
     for those that are said.
     """
-    nested, changes = copy.deepcopy(dict(content)), [pair for key, value in given for pair in _apart(key, value)]
+    nested = by_module(content)
+    changes = [pair for key, value in given for pair in _apart(key, by_module(value))]
     changes = [*_preset(content, changes), *changes]
     for key, value in sorted(changes, key=lambda change: change[0].count(".")):  # stable: the last word counts
         put(nested, key, value)
@@ -281,7 +281,9 @@ def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: as `completed`.
     """
-    return completed(merged(content_of(path), pairs(options)), imports=False)
+    content, given = content_of(path), pairs(options)
+    check_files([content, *(value for _, value in given)], Path(path).parent)
+    return completed(merged(content, given), imports=False)
 
 
 def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
