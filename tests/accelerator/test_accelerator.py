@@ -99,7 +99,7 @@ def test_rounds_evaluations_checkpoints_and_resumes_are_those_of_the_host(name, 
         whole = go(callbacks=[saving, by_round], fit={"enable_checkpointing": True, "default_root_dir": tmp_path})
     check_alike(device, whole, host)
     for round in by_round.rounds:
-        check_waits(of_phase(round, "fit"), EPOCHS)
+        check_waits(of_phase(round, "fit"), EPOCHS - 1)  # nobody asks after the last one
     check_alike(device, go(ckpt_path=str(tmp_path / "epoch=0.ckpt")), host, last=1)
 
 
@@ -133,6 +133,13 @@ def test_where_memory_ends_lanes_are_halved(name, device, monkeypatch):
     check_alike(device, tight, on_host(plain()[name], 1, task=task(), max_lanes=lanes, **more))
 
 
+def test_a_checkpoint_of_the_device_goes_on_on_the_host(device, tmp_path):
+    saving = ModelCheckpoint(tmp_path, filename="{epoch}")
+    on(device, Scaffold(lr=0.1), 1, callbacks=[saving], fit={"enable_checkpointing": True})
+    resumed = on_host(Scaffold(lr=0.1), 2, ckpt_path=str(tmp_path / "epoch=0.ckpt"))
+    check_alike(device, resumed, on_host(Scaffold(lr=0.1), 2), last=1)
+
+
 # ---- whatever else a run may have ------------------------------------------------------------------------------------
 
 
@@ -142,9 +149,16 @@ def test_the_other_executors_run_there_as_well(executor, device):
     check_alike(device, on(device, algorithm, 1, **more), on_host(algorithm, 1, **more))
 
 
-@pytest.mark.parametrize(
-    "algorithm", [Flash(lr=0.1, gamma=0.05), HypCluster(lr=0.1), Moon(lr=0.1)], ids=lambda value: type(value).__name__
-)
+def test_auto_has_no_threads_there(device):
+    chosen = on(device, FedAvg(lr=0.1), 2, executor="auto", compile=False).executor
+    assert set(chosen.seconds) == {"vectorized", "sequential"}
+    assert chosen.chosen in chosen.seconds
+
+
+COMPILED = [Flash(lr=0.1, gamma=0.05), HypCluster(lr=0.1), Moon(lr=0.1)]
+
+
+@pytest.mark.parametrize("algorithm", COMPILED, ids=lambda algorithm: type(algorithm).__name__)
 def test_compiled_programs_have_no_loop_there_and_wait_no_more(algorithm, device, monkeypatch):
     """On the pretended device the compiler is left out."""
     if device is PRETENDED:
@@ -155,7 +169,7 @@ def test_compiled_programs_have_no_loop_there_and_wait_no_more(algorithm, device
         monkeypatch.setattr(programs, "while_loop", None)
     with watching(PHASES) as waits:
         here = on(device, algorithm, 1, compile=True)
-    check_waits(of_phase(waits, "fit"), EPOCHS if algorithm.gamma else 0)
+    check_waits(of_phase(waits, "fit"), EPOCHS - 1 if algorithm.gamma else 0)
     host = on_host(algorithm, 1)
     assert difference(here.server.x.cpu(), host.server.x) < 1e-12
 
