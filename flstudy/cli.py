@@ -143,6 +143,9 @@ def train(command: str, arguments: list[str]) -> int:
 
         print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
         return 0
+    from flstudy.lean import import_lightning
+
+    import_lightning()
     from flstudy.config.config import load
 
     config = load(path, options=arguments, command=command)

@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
-    {"hyper", "registry"},
+    {"hyper", "registry", "lean"},
     {"algorithms"},
     {"population", "tasks", "privacy"},
     {"execution", "controllers", "metrics"},  # the radio channel draws from the population's streams

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
+from flstudy.lean import opaque
 from flstudy.tasks import kernels
 from flstudy.tasks.task import HeadedTask, Penalty, projector
 
 FEW = 3  # input channels, for which 9 products each cost less than transforming tiles
 
 
-@torch.compiler.allow_in_graph  # whether kernels can be had is not for the compiler to trace
+@opaque  # whether kernels can be had is not for the compiler to trace
 def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     """A 3×3 convolution of stride 1: of images x [B, C, H, W] with weight [O, C, 3, 3] and bias [O]."""
     if not kernels.compiling(x):

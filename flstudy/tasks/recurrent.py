@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
+from flstudy.lean import opaque
 from flstudy.tasks import kernels
 from flstudy.tasks.kernels import folded, maps
 from flstudy.tasks.task import Task
@@ -21,7 +22,7 @@ from flstudy.tasks.task import Task
 INPUTS, STORED = (0, 0), (0, 1, 1, 1)  # where the operator's inputs, and its outputs, have their lanes
 
 
-@torch.compiler.allow_in_graph  # the compiler cannot map an autograd.Function; called as it is, it maps itself
+@opaque  # the compiler cannot map an autograd.Function; called as it is, it maps itself
 def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     """The hidden states of an LSTM layer (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000) that
     starts from h_0 = c_0 = 0, with torch.nn.LSTM's order of gates:
