@@ -405,6 +405,26 @@ std::tuple<Tensor, Tensor> conv3x3_gradient(const Tensor& grad_, const Tensor& x
   return {dx, dw};
 }
 
+// For programs that are C++ libraries themselves: by handles, without a dispatcher. Inputs are borrowed.
+Tensor borrowed(AtenTensorHandle handle) {
+  AtenTensorHandle own;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(handle, &own));
+  return Tensor(own);
+}
+
+void hand(const Tensor& tensor, AtenTensorHandle* to) {
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(tensor.get(), to));
+}
+
+template <class F> AOTITorchError guarded(F f) {
+  try {
+    f();
+    return AOTI_TORCH_SUCCESS;
+  } catch (...) {
+    return AOTI_TORCH_FAILURE;
+  }
+}
+
 STABLE_TORCH_LIBRARY_IMPL(flstudy, CPU, m) {
   m.impl("lstm", TORCH_BOX(&lstm));
   m.impl("lstm_gradient", TORCH_BOX(&lstm_gradient));
@@ -413,3 +433,33 @@ STABLE_TORCH_LIBRARY_IMPL(flstudy, CPU, m) {
 }
 
 }  // namespace
+
+#define SHIM extern "C" __attribute__((visibility("default"))) AOTITorchError
+typedef AtenTensorHandle In;
+typedef AtenTensorHandle* Out;
+
+SHIM aoti_torch_cpu_lstm(In projected, In weight, Out hidden, Out gates, Out cells) {
+  return guarded([&] {
+    const auto [a, b, c] = lstm(borrowed(projected), borrowed(weight));
+    hand(a, hidden), hand(b, gates), hand(c, cells);
+  });
+}
+
+SHIM aoti_torch_cpu_lstm_gradient(In grad, In hidden, In gates, In cells, In weight, Out dz, Out dweight) {
+  return guarded([&] {
+    const auto [a, b] =
+        lstm_gradient(borrowed(grad), borrowed(hidden), borrowed(gates), borrowed(cells), borrowed(weight));
+    hand(a, dz), hand(b, dweight);
+  });
+}
+
+SHIM aoti_torch_cpu_conv3x3(In x, In weight, int64_t padding, Out y) {
+  return guarded([&] { hand(conv3x3(borrowed(x), borrowed(weight), padding), y); });
+}
+
+SHIM aoti_torch_cpu_conv3x3_gradient(In grad, In x, In weight, int64_t padding, Out dx, Out dweight) {
+  return guarded([&] {
+    const auto [a, b] = conv3x3_gradient(borrowed(grad), borrowed(x), borrowed(weight), padding);
+    hand(a, dx), hand(b, dweight);
+  });
+}

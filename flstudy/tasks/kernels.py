@@ -4,6 +4,7 @@ A program that runs eagerly takes torch's own operations: these kernels round di
 compiler takes the kernels, if a compiler can build them here and now. They hold no lock of Python's.
 """
 
+import ctypes
 import functools
 import threading
 import warnings
@@ -213,7 +214,20 @@ def build() -> None:
     from torch._inductor.codecache import CppCodeCache  # seconds of imports, which tracing has done by now
 
     with _building:
-        CppCodeCache.load(SOURCE.read_text())
+        library = CppCodeCache.load(SOURCE.read_text())
+        ctypes.CDLL(library._name, mode=ctypes.RTLD_GLOBAL)  # for programs that call a kernel by its `shims`
+
+
+def shims() -> dict[Any, list[str]]:
+    """How C++ calls the kernels without Python: torch's option ``aot_inductor.custom_ops_to_c_shims``."""
+    one, name = "AtenTensorHandle", "AOTITorchError aoti_torch_cpu_"
+    by_operator = {
+        lstm_kernel: f"{name}lstm({one}, {one}, {one}*, {one}*, {one}*)",
+        lstm_gradient_kernel: f"{name}lstm_gradient({one}, {one}, {one}, {one}, {one}, {one}*, {one}*)",
+        conv3x3_kernel: f"{name}conv3x3({one}, {one}, int64_t, {one}*)",
+        conv3x3_gradient_kernel: f"{name}conv3x3_gradient({one}, {one}, {one}, int64_t, {one}*, {one}*)",
+    }
+    return {operator.default: [told] for operator, told in by_operator.items()}  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """The kernels in C++ against torch's own operations, in double precision, and what is done without them."""
 
+import ctypes
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -120,3 +122,10 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
 def test_kernels_are_for_cpus():
     with pytest.raises(NotImplementedError, match="flstudy::lstm runs on CPUs only, got meta"):
         kernels.build_first("flstudy::lstm", torch.empty(1, 2, 3, 4, device="meta"))
+
+
+def test_shims_are_found_by_programs_that_are_libraries():
+    kernels.build()
+    everything = ctypes.CDLL(None)
+    for (declared,) in kernels.shims().values():
+        assert hasattr(everything, declared.partition("(")[0].split()[1])
