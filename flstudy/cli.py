@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
+    "export": "a study's trained model as a file: flstudy export STUDY [TRIAL] --to model.pt|.onnx|.safetensors",
     "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
     "reproduce": "a paper's studies and tables: flstudy reproduce flash [--worlds digits-sudden ...]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
@@ -278,6 +279,23 @@ def show(command: str, arguments: list[str]) -> int:
         console.print(cells.rich())
     if entry["error"]:
         console.print(entry["error"], style="red", markup=False, highlight=False)
+    return 0
+
+
+def export(command: str, arguments: list[str]) -> int:
+    """``flstudy export``."""
+    parser = Parser(command, "The trained model of a study as a file for other programs, of its trial's first seed.")
+    parser.add_argument("study", metavar="STUDY", help="its folder, or its name under studies/")
+    parser.add_argument("trial", metavar="TRIAL", nargs="?", default="best", help="its number; default: the best")
+    parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="model.pt, .onnx or .safetensors")
+    given = parser.parse_args(arguments)
+    from flstudy.study import load_study
+    from flstudy.tracking.export import export_model
+
+    results = load_study(_study(given.study))
+    trial = results.find(given.trial)
+    reader = export_model(results, trial, given.to)
+    print(f"{given.to}: trial {trial.number} of {results.name}, {trial.algorithm}; read it with {reader}")
     return 0
 
 

@@ -27,6 +27,7 @@ from flstudy.federation.initial import drawn_model, initial_models
 from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
+from flstudy.federation.trainer_flags import follow_task, last_round, refuse_flags, seconds_left
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
@@ -43,8 +44,18 @@ class RoundClock(torch.optim.Optimizer):
     """Stepped once per round. Lightning's ``global_step`` counts optimizer steps, and ModelCheckpoint silently writes
     nothing while it stands at 0; the coordinator's own mathematics needs no torch optimizer."""
 
-    def __init__(self, parameter: Tensor) -> None:
-        super().__init__([parameter], {})
+    def __init__(self, parameter: Tensor, lr: float) -> None:
+        super().__init__([parameter], {"lr": lr})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # an earlier flstudy's checkpoint has none
+            group.setdefault("lr", self.defaults["lr"])
+
+    def tell(self, lr: float) -> None:
+        """The devices' learning rate in the next round, for callbacks that ask the optimizer."""
+        for group in self.param_groups:
+            group["lr"] = lr
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Count a round; nothing is updated."""
@@ -137,9 +148,15 @@ class Coordinator(L.LightningModule):
 
     # ---- setting up ------------------------------------------------------------------------------------------------
 
+    def configure_callbacks(self) -> list[L.Callback]:
+        """None of its own: this is the first hook of every run, where a Trainer's flags can be refused."""
+        refuse_flags(self.trainer)
+        follow_task(self.trainer)
+        return []
+
     def configure_optimizers(self) -> RoundClock:
         """Only a clock."""
-        return RoundClock(self.clock)
+        return RoundClock(self.clock, self.algorithm.lr)
 
     def _settled(self) -> Population:
         """The Trainer's world, with the data of every replica."""
@@ -168,12 +185,11 @@ class Coordinator(L.LightningModule):
         self.bank = ClientBank(len(self.seeds), population.clients)
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
         self.runner = ControllerRunner(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
-        last = self.trainer.max_epochs
-        planned = None if last is None or last < 0 else last
+        planned = last_round(self.trainer)
         saved = self._saved or {}  # a run that goes on keeps the horizon for which it was planned
         self.runner.start(self.server, saved.get("horizon") or planned)
         self.round_metrics.start(population, self.task)
-        self.aggregator.start(population, last, self._saved)
+        self.aggregator.start(population, planned, self._saved)
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
@@ -233,9 +249,11 @@ class Coordinator(L.LightningModule):
     def _weigh(self, start: float) -> None:
         """After fits, let the executor choose how to go on, until it has settled that."""
         synchronize(self.device)
-        last = self.trainer.max_epochs
-        left = math.inf if last is None or last < 0 else last - self.trainer.current_epoch - 1
-        self._weighed = self.executor.weigh(time.perf_counter() - start, left)
+        last, took = last_round(self.trainer), time.perf_counter() - start
+        left = math.inf if last is None else last - self.trainer.current_epoch - 1
+        if (seconds := seconds_left(self.trainer)) is not None:
+            left = min(left, max(0.0, seconds) / took)
+        self._weighed = self.executor.weigh(took, left)
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
@@ -310,11 +328,23 @@ class Coordinator(L.LightningModule):
         a third of a whole round; a round's values are final when they are measured and need none of its reductions."""
         means: dict[str, Any] = as_tensors(replica_means(metrics))
         self.trainer.callback_metrics.update(means)
-        shown = {name: value for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
+        shown = {name: float(value) for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
         self.trainer.progress_bar_metrics.update(shown)
+
+    def on_train_start(self) -> None:
+        """Let the clock show the learning rate of the first round."""
+        self._tell_rate(self.trainer.current_epoch + 1)
+
+    def _tell_rate(self, round: int) -> None:
+        """Let the clock show the learning rate of a round, if it comes."""
+        if (last := last_round(self.trainer)) is None or round <= last:
+            clock = self.trainer.optimizers[0]
+            assert isinstance(clock, RoundClock)
+            clock.tell(self.runner.scheduled(round).lr)
 
     def on_train_epoch_end(self) -> None:
         """The round, its evaluation included, as one row of every logger."""
+        self._tell_rate(self.trainer.current_epoch + 2)
         if not self.loggers or self.record is None:
             return
         means = replica_means(self.record.metrics)

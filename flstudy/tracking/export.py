@@ -1,0 +1,98 @@
+"""A trained model of a study as a file for other programs: ``.pt``, ``.onnx`` or ``.safetensors``."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flstudy.config import ConfigError
+from flstudy.study.damage import reason_of
+from flstudy.study.results import StudyResults
+from flstudy.study.trial import Trial
+from flstudy.tracking.models import ServedTask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEEDED = {".pt": (), ".onnx": ("onnx", "onnxscript"), ".safetensors": ("safetensors",)}
+"""Packages by a file's ending."""
+
+
+def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
+    """Write the model that a study kept of a trial; returns the line that reads it.
+
+    Raises:
+        ConfigError: in one sentence, before anything is written, for a format or a trial that cannot be exported.
+    """
+    import torch
+
+    from flstudy.config import load
+    from flstudy.federation.checkpoint import read_file
+
+    packages = NEEDED.get(path.suffix)
+    if packages is None:
+        raise ConfigError(f"--to must be a file that ends in {', '.join(NEEDED)}, got {path.name!r}: give another name")
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{path.name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--to: there is no folder {str(path.parent)!r}: make it first")
+    kept = results.folder.model(trial.number)
+    if not kept.is_file():
+        names = sorted((one.stem for one in kept.parent.glob("*.pt")), key=lambda name: (len(name), name))
+        raise ConfigError(
+            f"study {results.name} kept no model of trial {trial.number}, only of each algorithm's best: "
+            f"{', '.join(names) or 'none'}; export one of these"
+        )
+    try:
+        saved = read_file(kept)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    hidden = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.suffix == ".pt":
+            torch.save({"state_dict": saved["state"], **saved}, hidden)
+            reader = "flstudy.load_task({!r}), or the load_from_checkpoint of the task's own class"
+        elif path.suffix == ".safetensors":
+            write_safetensors(saved["state"], hidden, {"study": results.name, "trial": str(trial.number)})
+            reader = "safetensors.torch.load_file({!r})"
+        else:
+            write_onnx(ServedTask(load(results.folder.config, trial.overrides, command="tune"), saved), hidden)
+            reader = "onnxruntime.InferenceSession({!r})"
+        os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    return reader.format(str(path))
+
+
+def write_safetensors(state: "dict[str, Tensor]", path: Path, metadata: dict[str, Any]) -> None:
+    """The tensors by name; tied ones are written for each of their names."""
+    from safetensors.torch import save_file
+
+    separate = {name: tensor.clone().contiguous() for name, tensor in state.items()}
+    save_file(separate, path, metadata={name: str(json.loads(json.dumps(value))) for name, value in metadata.items()})
+
+
+def write_onnx(served: ServedTask, path: Path) -> None:
+    """The task's ``forward`` for batches of any size; ConfigError for what ONNX cannot say."""
+    import logging
+    import warnings
+
+    import torch
+
+    x = torch.zeros(2, *served.shape, dtype=getattr(torch, served.dtype))
+    x = x.to(next(served.task.parameters()).dtype) if x.is_floating_point() else x
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about torch's own code
+            torch.onnx.export(
+                served.task, (x,), path, input_names=["x"], output_names=["y"], dynamo=True, verbose=False,
+                dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
+            )  # fmt: skip
+    except Exception as error:  # whatever a model does that ONNX has no word for
+        raise ConfigError(
+            f"ONNX cannot say what {type(served.task).__name__} does ({reason_of(error, 60)}): export it as .pt or "
+            ".safetensors"
+        ) from error

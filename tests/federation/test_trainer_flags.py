@@ -1,0 +1,165 @@
+"""Every flag of a Lightning Trainer works under the coordinator, or is refused in a sentence with what to say instead.
+
+`FLAGS` is the table of them: a flag that Lightning adds fails here until it is told what becomes of it.
+"""
+
+import inspect
+import re
+import time
+from datetime import timedelta
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch import callbacks
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from flstudy import Coordinator
+from flstudy.algorithms import FedAvg
+from flstudy.controllers import Polynomial
+from flstudy.execution.vectorized import Vectorized
+
+from ..worlds import difference, drifting, mlp, trainer
+
+WORKS = None
+ROUNDS = 2
+FLAGS = {  # by flag: values, and WORKS (the models are those of a run without it) or the sentence that refuses it
+    "accelerator": [("cpu", WORKS)],
+    "strategy": [("auto", WORKS), ("ddp", "models are trained as lanes on one device; leave it out")],
+    "devices": [(1, WORKS), (2, "every process would train the same thing; use devices=1 and seeds, or flstudy tune")],
+    "num_nodes": [(2, "a run stays on one machine; spread trials with flstudy tune")],
+    "precision": [("64-true", WORKS), ("bf16-true", "it must be one of 32-true, 64-true, bf16-mixed")],
+    "logger": [(False, WORKS)],
+    "callbacks": [
+        ([callbacks.Timer(), callbacks.LambdaCallback()], WORKS),
+        (
+            callbacks.StochasticWeightAveraging(1e-2),
+            "it acts on weights that devices train by themselves; leave it out",
+        ),
+    ],
+    "fast_dev_run": [(True, WORKS)],  # one round
+    "max_epochs": [(ROUNDS, WORKS)],  # rounds
+    "min_epochs": [(1, WORKS)],
+    "max_steps": [(ROUNDS, WORKS)],  # rounds, too
+    "min_steps": [(1, WORKS)],
+    "max_time": [(timedelta(hours=1), WORKS)],  # until the round after which it has passed
+    "limit_train_batches": [(1.0, WORKS), (0.5, "a round is one batch; use population.steps or population.epochs")],
+    "limit_val_batches": [
+        *((value, WORKS) for value in (0, 1, 1.0)),
+        (0.5, "an evaluation is one batch of everybody; use population.valid or check_val_every_n_epoch"),
+    ],
+    "limit_test_batches": [
+        (0.5, "an evaluation is one batch of everybody; use population.test or check_val_every_n_epoch")
+    ],
+    "limit_predict_batches": [(3, WORKS)],  # devices
+    "overfit_batches": [(1, "a round is one batch; use population.steps or fewer clients")],
+    "val_check_interval": [
+        (timedelta(hours=1), WORKS),
+        (0.5, "a round is one batch; use check_val_every_n_epoch"),
+        (5, "a round is one batch; use check_val_every_n_epoch=5"),
+    ],
+    "check_val_every_n_epoch": [(2, WORKS)],  # evaluates every so many rounds
+    "num_sanity_val_steps": [(2, WORKS)],  # there is nothing to check before the first round
+    "log_every_n_steps": [(1, WORKS)],  # every round is logged; callbacks such as LearningRateMonitor follow it
+    "enable_checkpointing": [(False, WORKS)],
+    "enable_progress_bar": [(True, WORKS)],
+    "enable_model_summary": [(True, WORKS)],  # of the task
+    "accumulate_grad_batches": [(2, "devices step by themselves; use batch_size")],
+    "gradient_clip_val": [(1.0, "devices clip by themselves; use algorithm.clip_norm")],
+    "gradient_clip_algorithm": [("value", "devices clip the norm; use algorithm.clip_norm")],
+    "deterministic": [(True, WORKS)],
+    "benchmark": [(True, WORKS)],
+    "inference_mode": [(False, WORKS)],
+    "use_distributed_sampler": [(False, WORKS)],  # there is one process
+    "profiler": [("simple", WORKS)],
+    "detect_anomaly": [(True, WORKS)],
+    "barebones": [(True, WORKS)],
+    "plugins": [([LightningEnvironment()], WORKS)],
+    "sync_batchnorm": [(True, "devices share no statistics; leave it out")],
+    "reload_dataloaders_every_n_epochs": [(1, WORKS)],
+    "default_root_dir": [("here", WORKS)],
+    "enable_autolog_hparams": [(False, WORKS)],
+    "model_registry": [(None, WORKS)],
+}
+CASES = [(flag, value, told) for flag, cases in FLAGS.items() for value, told in cases]
+
+
+def fitted(outer, algorithm=None, **more):
+    """A coordinator after a fit."""
+    coordinator = Coordinator(mlp(), algorithm or FedAvg(lr=0.1), **{"compile": False, **more})
+    outer.fit(coordinator, datamodule=drifting())
+    return coordinator
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """What a Trainer without any flag makes after 1 and 2 rounds."""
+    return [fitted(trainer(rounds)).server.x for rounds in (1, ROUNDS)]
+
+
+def test_all_flags_are_told():
+    assert set(FLAGS) == set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+
+
+@pytest.mark.parametrize(("flag", "value", "told"), CASES, ids=[f"{flag}={value}"[:40] for flag, value, _ in CASES])
+def test_a_flag_works_or_is_refused(flag, value, told, plain, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = {flag: value} | ({"check_val_every_n_epoch": None} if isinstance(value, timedelta) and "val" in flag else {})
+    if flag == "barebones":  # refuses to be told of what it turns off
+        outer = L.Trainer(max_epochs=ROUNDS, accelerator="cpu", devices=1, precision="64-true", barebones=True)
+    else:
+        outer = trainer(ROUNDS, **own)
+    try:
+        if told is not WORKS:
+            with pytest.raises(ValueError, match=rf"^Trainer\({flag}=.*\): {re.escape(told)}$") as refused:
+                fitted(outer)
+            assert len(str(refused.value)) <= 200
+        else:
+            assert torch.equal(fitted(outer).server.x, plain[0 if flag == "fast_dev_run" else 1])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_time_limit_leaves_no_time_to_compile(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Vectorized, "weigh", lambda self, seconds, left: asked.append((seconds, left)) or False)
+    start = time.monotonic()
+    outer = trainer(-1, max_time=timedelta(seconds=1))
+    coordinator = fitted(outer, compile="auto")
+    assert time.monotonic() - start < 30
+    assert coordinator.record.round == outer.current_epoch > 1
+    assert all(seconds * left <= 1 for seconds, left in asked)  # 15 s of compiling never pay
+    asked.clear()
+    fitted(trainer(-1, max_steps=4), compile="auto")
+    assert [left for _, left in asked] == [3, 2, 1, 0]
+
+
+def test_callbacks_hear_of_the_devices_learning_rate(tmp_path):
+    rates = callbacks.LearningRateMonitor("epoch")
+    outer = trainer(3, callbacks=[rates], logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    algorithm = FedAvg(lr=0.1)
+    fitted(outer, algorithm, schedule=Polynomial(floor=0.5))
+    assert rates.lrs["lr-RoundClock"] == pytest.approx([Polynomial(floor=0.5).at(algorithm, t, 3).lr for t in range(3)])
+
+
+def test_the_summary_is_the_task_s_and_the_bar_shows_numbers(capsys):
+    outer = trainer(1, callbacks=[callbacks.ModelSummary()])
+    shown = callbacks.ModelSummary.summarize
+    counts = []
+    callbacks.ModelSummary.summarize = staticmethod(lambda data, total, *rest, **more: counts.append(total))
+    try:
+        coordinator = fitted(outer)
+    finally:
+        callbacks.ModelSummary.summarize = shown
+    assert counts == [sum(p.numel() for p in coordinator.task.parameters())]
+    assert {type(value) for value in outer.progress_bar_metrics.values()} == {float}
+
+
+def test_a_trainer_that_evaluates_limits_devices_too():
+    outer = trainer(1, limit_predict_batches=3)
+    coordinator = fitted(outer)
+    assert len(outer.predict(coordinator, datamodule=drifting())) == 3
+    assert difference(coordinator.server.x, fitted(trainer(1)).server.x) == 0
+    with pytest.raises(ValueError, match=r"^Trainer\(limit_test_batches=0\.5\): an evaluation is one batch"):
+        trainer(1, limit_test_batches=0.5).test(coordinator, datamodule=drifting())
