@@ -16,6 +16,7 @@ ROWS = [
     {"population", "tasks", "privacy"},
     {"execution", "controllers", "metrics"},  # the radio channel draws from the population's streams
     {"federation"},
+    {"testing"},  # the laws of users' own classes
     {"config"},
     {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},

@@ -98,6 +98,11 @@ class Privacy(Configurable):
                 f"privacy: the server of {name} needs to know single devices' {what}, not only the noisy mean; use "
                 "another method, or privacy without noise"
             )
+        if "uploads" in type(algorithm).server_step.__code__.co_names:
+            raise ValueError(
+                f"privacy: server_step of {name} reads inbox.uploads, but private servers see the noisy mean only: use "
+                "inbox.mean(), or set reads_each = True and run it without noise"
+            )
         if algorithm.weighting != "uniform":
             raise ValueError(
                 "privacy: algorithm.weighting must be uniform, since one device's share of the mean bounds what it can "

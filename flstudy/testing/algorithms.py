@@ -1,0 +1,226 @@
+"""The laws of a federated optimizer, tried on a small ragged federation in double precision."""
+
+import dataclasses
+import logging
+import warnings
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from flstudy.algorithms import Algorithm, Batch, Inbox, Job
+from flstudy.execution import Sequential, Vectorized
+from flstudy.execution.executor import TrainingContext, gradient
+from flstudy.execution.trees import take
+from flstudy.federation import Coordinator
+from flstudy.population import InMemory, Population, SuddenDrift
+from flstudy.tasks import Mlp
+
+BOUND = 1e-10  # of rounding in double precision
+
+
+def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
+    """Try a method's laws: it trains alike in the sequential and the vectorised executor, its functions are pure, the
+    order of jobs means nothing, single uploads are read only where it says so, and weights are heeded.
+
+    Args:
+        algorithm: the method, or its class with its defaults.
+
+    Raises:
+        AssertionError: which law it breaks, with numbers.
+    """
+    method = algorithm() if isinstance(algorithm, type) else algorithm
+    population = small_world()
+    played = {name: play(method, name, small_world()) for name in ("sequential", "vectorized")}
+    apart = largest_difference(played["sequential"].server, played["vectorized"].server)
+    assert apart <= BOUND, f"{type(method).__name__}: executors agree: their servers differ by {apart:.3g}"
+    coordinator = play(method, "sequential", population)
+    methods_are_pure(method, coordinator, population)
+    for kind in (Sequential, Vectorized):
+        order_means_nothing(method, kind, coordinator, population)
+    reads_what_it_says(method, coordinator, population)
+    weights_are_heeded(method, coordinator, population)
+
+
+def small_world() -> Population:
+    """Six ragged devices, four of which work in a round, with a drift at round 2."""
+    rng = np.random.default_rng(5)
+    sizes = (9, 12, 17, 22, 27, 33)
+    x = rng.normal(size=(sum(sizes), 12))
+    y = (x @ rng.normal(size=(12, 4))).argmax(1)
+    lists = np.split(rng.permutation(len(x)), np.cumsum(sizes)[:-1])
+    data = InMemory((torch.from_numpy(x), torch.from_numpy(y)))
+    drift = SuddenDrift(round=2, p_drift=0.5)
+    return Population(
+        data, clients=6, participants=4, partition=[own.tolist() for own in lists], batch_size=4, epochs=2, drift=drift
+    )
+
+
+def play(algorithm: Algorithm, executor: Any, population: Population, rounds: int = 2, **more: Any) -> Coordinator:
+    """The coordinator after some rounds of two replicas."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(3)
+        settings = {"seeds": (0, 44), "executor": executor, "compile": False, **more}
+        coordinator = Coordinator(Mlp((12,), 4, hidden=5), algorithm, **settings)
+        quiet = logging.getLogger("lightning.pytorch")
+        before, quiet.level = quiet.level, logging.ERROR
+        trainer = L.Trainer(
+            max_epochs=rounds,
+            precision="64-true",
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+        )
+        trainer.fit(coordinator, datamodule=population)
+        quiet.level = before
+    return coordinator
+
+
+def largest_difference(one: Any, other: Any) -> float:
+    """Between the leaves of two trees; equal infinities do not differ."""
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    doubles = [(a.detach().double(), b.detach().double()) for a, b in pairs if a.numel()]
+    return max((float(torch.where(a == b, 0.0, a - b).abs().max()) for a, b in doubles), default=0.0)
+
+
+# ---- purity ------------------------------------------------------------------------------------------------------
+
+
+def copied(tree: Any) -> list[torch.Tensor]:
+    """Copies of all leaves."""
+    return [leaf.clone() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def equal_copies(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Whether copies are equal bit for bit."""
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def pure(function: Any, *arguments: Any) -> Any:
+    """The result of a function that is called twice: the arguments are left alone, and the same ones give the same."""
+    before = copied(arguments)
+    first = function(*arguments)
+    kept = copied(first)
+    assert equal_copies(copied(arguments), before), f"purity: {function.__name__} changes its arguments"
+    second = function(*arguments)
+    assert equal_copies(copied(second), kept), f"purity: {function.__name__} remembers"
+    assert equal_copies(copied(first), kept), f"purity: {function.__name__} writes into what it returned before"
+    return first
+
+
+def methods_are_pure(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+    """Law: a method's functions leave their arguments alone, remember nothing, and keep the form of states."""
+    task_function, layout = module.task_function, module.task_function.layout
+    server, work = take(module.server, 0), population.cohort(3)
+    x = server.x.view(-1, layout.n)[0]
+    pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
+    fresh = pure(algorithm.client_init, x)
+    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
+    client, job = take(clients, (0, 0)), take(work.jobs, (0, 0))
+    assert pytree.tree_structure(fresh) == pytree.tree_structure(client), "form: client_init's row is another than kept"
+    msg = pure(algorithm.broadcast, server, job)
+    local = pure(algorithm.local_start, msg, client, layout)
+    inputs, labels = population.store.gather(work.batches.rows[0, 0, 0], work.batches.concept[0, 0])
+    batch = Batch(inputs, labels, work.batches.rows[0, 0, 0] >= 0)
+    grad = gradient(algorithm, task_function, msg, client)
+    for _ in range(2):
+        local, _ = pure(lambda local: algorithm.local_step(local, batch, grad, msg, client), local)
+    pure(algorithm.loss, task_function, local.y, batch, msg, client)
+    pure(algorithm.correct, torch.ones_like(x), local.y, msg, client)
+    upload, _ = pure(algorithm.local_end, local, msg, client)
+    pure(algorithm.personal, local, client)
+    weights = pure(algorithm.weights, torch.tensor([3.0, 5.0], dtype=x.dtype))
+    assert abs(float(weights.sum()) - 1) <= BOUND, f"weights: they must sum to 1, got {float(weights.sum()):.6g}"
+    two = pytree.tree_map(lambda u: torch.stack([u, 2 * u]), upload)
+    inbox = Inbox(two, weights, torch.zeros(2, dtype=torch.int64))
+    after = pure(algorithm.server_step, server, inbox, take(work.round, 0))
+    same_form = pytree.tree_structure(after) == pytree.tree_structure(server)
+    assert same_form, "form: server_step returns another state than it is given"
+    said = set(pure(algorithm.diagnostics, server, after, inbox))
+    assert said >= {"update_norm", "effective_lr"}, f"diagnostics: update_norm or effective_lr is missing, got {said}"
+
+
+# ---- jobs --------------------------------------------------------------------------------------------------------
+
+
+def order_means_nothing(algorithm: Algorithm, kind: Any, module: Coordinator, population: Population) -> None:
+    """Law: jobs in another order are trained alike, and give the same server."""
+    work, order = population.cohort(3), torch.tensor([3, 2, 0, 1])
+    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
+    executor = kind(TrainingContext(module.task_function, population.store))
+    given = (module.server, clients, work.jobs, work.batches)
+    before = copied(given)
+    straight = executor.fit(algorithm, *given)
+    assert equal_copies(copied(given), before), "purity: an executor changes what it is given"
+    mixed = [pytree.tree_map(lambda leaf: leaf[:, order], tree) for tree in given[1:]]
+    permuted = executor.fit(algorithm, module.server, *mixed)
+    for field in ("uploads", "clients", "personal", "steps", "loss"):
+        one, other = getattr(straight, field), getattr(permuted, field)
+        apart = largest_difference(pytree.tree_map(lambda leaf: leaf[:, order], one), other)
+        assert apart <= 1e-12, f"order of jobs: {field} differ by {apart:.3g}"
+    assert (straight.down, straight.up) == (permuted.down, permuted.up), "order of jobs: traffic differs"
+
+    def step(uploads: Any, sizes: torch.Tensor, jobs: Job) -> Any:
+        weights = torch.vmap(algorithm.weights)(sizes.to(straight.loss.dtype))
+        return torch.vmap(algorithm.server_step)(module.server, Inbox(uploads, weights, jobs.model), work.round)
+
+    one = step(straight.uploads, work.sizes, work.jobs)
+    other = step(permuted.uploads, work.sizes[:, order], mixed[1])
+    apart = largest_difference(one, other)
+    assert apart <= 1e-12, f"order of jobs: servers differ by {apart:.3g}"
+
+
+# ---- uploads -----------------------------------------------------------------------------------------------------
+
+
+def _received(algorithm: Algorithm, module: Coordinator, population: Population) -> tuple[Any, Inbox, Any]:
+    """The first replica's server, inbox and round."""
+    work = population.cohort(3)
+    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
+    executor = Sequential(TrainingContext(module.task_function, population.store))
+    uploads = executor.fit(algorithm, module.server, clients, work.jobs, work.batches).uploads
+    weights = algorithm.weights(work.sizes[0].to(module.server.x.dtype))
+    return take(module.server, 0), Inbox(take(uploads, 0), weights, work.jobs.model[0]), take(work.round, 0)
+
+
+def reads_what_it_says(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+    """Law: a server that does not say ``reads_each`` needs no more than the mean of uploads, which is what private
+    runs show it in every upload's place."""
+    if algorithm.asks or algorithm.oracle or algorithm.reads_each:
+        return
+    algorithm = dataclasses.replace(algorithm, weighting="uniform")
+    server, inbox, round_ = _received(algorithm, module, population)
+    count = len(inbox.weights)
+    mean = pytree.tree_map(lambda leaf: leaf.mean(0).expand(count, *leaf.shape[1:]), inbox.uploads)
+    after = [algorithm.server_step(server, one, round_) for one in (inbox, inbox._replace(uploads=mean))]
+    apart = largest_difference(*after)
+    assert apart <= BOUND, (
+        f"{type(algorithm).__name__}: single uploads: the server differs by {apart:.3g} when each upload is the mean "
+        "of all; set reads_each = True, so that privacy refuses the method"
+    )
+
+
+def weights_are_heeded(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+    """Law: where a method weighs by examples by default, an upload of weight 0 does not move the model."""
+    usual = {field.name: field.default for field in dataclasses.fields(algorithm)}["weighting"]
+    if algorithm.asks or algorithm.oracle or usual != "examples":
+        return
+    server, inbox, round_ = _received(algorithm, module, population)
+    weights = inbox.weights.clone()
+    weights[0] = 0
+    inbox = inbox._replace(weights=weights / weights.sum())
+    louder = pytree.tree_map(lambda leaf: torch.cat([3 * leaf[:1], leaf[1:]]), inbox.uploads)
+    after = [algorithm.server_step(server, one, round_).x for one in (inbox, inbox._replace(uploads=louder))]
+    apart = largest_difference(*after)
+    assert apart <= BOUND, (
+        f"{type(algorithm).__name__}: weighted mean: an upload of weight 0 moves the model by {apart:.3g}; use "
+        "inbox.mean(), or inbox.weights"
+    )
