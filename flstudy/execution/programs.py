@@ -1,8 +1,7 @@
-"""Several local steps of all lanes as one mapped program, eager or compiled.
+"""The local steps of all lanes, eager or compiled: as loops on a CPU, as copies of a step on an accelerator.
 
 Compiled programs belong to the process, not to a run: the trials of a study that one worker runs share them, since
-hyper-parameters are 0-d tensors and the task's parameters are arguments. On disk torch keeps its own cache, which
-makes the compilation of another worker several times shorter.
+hyper-parameters are 0-d tensors and the task's parameters are arguments. Other workers find them on disk.
 """
 
 import hashlib
@@ -12,7 +11,12 @@ import pickle
 import shutil
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -24,26 +28,24 @@ from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.devices import accelerated, numbers
 from flstudy.execution.executor import TrainingContext, gradient
+from flstudy.execution.loops import LoopProgram, NotCompiled
 from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.tasks import TaskFunction
 
-WINDOW = 256  # local steps for which a compiled loop is given rows
-BLOCK, BLOCKS = 64, 16  # validation examples of one of its steps, and how many of these it is given rows for
+BLOCK = 64  # validation examples of one step of a compiled loop
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
+ENTRY = 12  # steps of one lane that take as long as one more call of a compiled loop
 
 COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
+TOUCHED = 4  # times a model's size that a step of a lane reads and writes: its gradient and what lies between
+CACHE = 2**20  # bytes of a core's own cache where the system does not say
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
 
-
-class NotCompiled(Exception):
-    """Torch could not compile a program: it runs eagerly instead."""
-
-
 Compile = bool | Literal["auto"]
-Program = Callable[..., tuple[Any, Tensor]]
-while_loop: Any = None  # torch's, once something is compiled: importing it takes seconds
+Program = Callable[..., Any]
 _compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
+_compiling = Lock()  # one program at a time: two threads would compile the same one
 _task_functions: dict[Any, TaskFunction] = {}  # by fingerprint: the one whose module the programs call
 
 
@@ -64,6 +66,8 @@ class Programs:
     def __init__(self, context: TrainingContext, compile: Compile = False) -> None:
         self.task_function, self.store = context
         self.undecided, self.compiled = compile == "auto", False
+        self.part_lanes: int | None = None  # lanes of a part that one thread takes, once loops are compiled
+        self._threads = torch.get_num_threads()  # that torch may use
         self._last: tuple[Any, Algorithm] | None = None
         if compile is True:
             self.decide(True)
@@ -77,8 +81,27 @@ class Programs:
 
     @property
     def looped(self) -> bool:
-        """Whether a compiled program is a loop; on a GPU that would ask the host after every step."""
+        """Whether a compiled program is a loop; on an accelerator that would ask the host after every step."""
         return not accelerated(self.store.x.device)
+
+    @contextmanager
+    def threads_for_parts(self) -> Iterator[None]:
+        """Torch's own threads stand aside while parts run on others: they wait for work by spinning, on the same
+        cores."""
+        if not (self.compiled and self.looped):
+            yield
+            return
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(self._threads)
+
+    @property
+    def one_width(self) -> bool:
+        """Whether each number of lanes is another program to compile."""
+        return self.compiled and not self.looped
 
     def run(
         self,
@@ -107,10 +130,12 @@ class Programs:
         Returns:
             The states, the sum of the losses of the real steps [A], and the lane steps executed, masked ones included.
         """
+        if self.compiled and self.looped:
+            start, constants = (local, torch.zeros_like(local.steps)), (concept, msg, client)
+            (local, losses), executed = self._loop(trained, algorithm, start, rows, todo, constants)
+            return local, losses, executed
         width = len(todo)
         widths = (width,) if together else halvings(width)
-        if self.compiled and self.looped:
-            return self._loops(algorithm, local, rows, concept, todo, msg, client, widths)
         state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
         done = executed = 0
         while done < todo[0]:
@@ -124,36 +149,12 @@ class Programs:
             lines = functional.pad(rows[:width, done:until], (0, 0, 0, max(until - rows.shape[1], 0)), value=-1)
             lines = lines.contiguous()  # other strides would be another program
             left = numbers(todo[:width], concept.device) - done if self.compiled else None
-            local, losses = self._call(unrolled, algorithm, state[0], lines, concept[:width], left, msg, client)
+            local, losses = self._unrolled(algorithm, state[0], lines, concept[:width], left, msg, client)
             state = local, state[1] + losses
             executed += width * (until - done)
             done = until
         local, losses = join([state, *reversed(finished)]) if finished else state
         return local, losses, executed
-
-    def _loops(
-        self,
-        algorithm: Algorithm,
-        local: Any,
-        rows: Tensor,
-        concept: Tensor,
-        todo: Sequence[int],
-        msg: Any,
-        client: Any,
-        widths: Sequence[int],
-    ) -> tuple[Any, Tensor, int]:
-        """All steps in as few calls as windows hold them, whose widths fall inside."""
-        total, executed = torch.zeros_like(local.steps), 0
-        for begin in range(0, todo[0], WINDOW):
-            left = [min(max(steps - begin, 0), WINDOW) for steps in todo]
-            ends = [*(left[narrower] for narrower in widths[1:]), left[0]]
-            executed += sum(w * (end - start) for w, start, end in zip(widths, [0, *ends[:-1]], ends, strict=True))
-            lines = rows[:, begin : begin + WINDOW]
-            lines = functional.pad(lines, (0, 0, 0, WINDOW - lines.shape[1]), value=-1).contiguous()
-            steps = numbers(left, concept.device)
-            local, losses = self._call(looped, algorithm, local, lines, concept, steps, msg, client, widths)
-            total = total + losses
-        return local, total, executed
 
     def validation_sums(
         self, algorithm: Algorithm, models: Tensor, rows: Tensor, concept: Tensor, counts: Sequence[int]
@@ -168,39 +169,101 @@ class Programs:
             concept: [A] concept of each lane's device.
             counts: how many of the V rows are real, by lane, falling.
         """
-        sums, widths = models.new_zeros(len(models)), halvings(len(models))
+        sums = models.new_zeros(len(models))
+        if self.compiled and self.looped and self.task_function.per_example:
+            blocks = -(-rows.shape[1] // BLOCK)
+            rows = functional.pad(rows, (0, blocks * BLOCK - rows.shape[1]), value=-1)
+            rows = rows.reshape(len(rows), blocks, BLOCK)
+            todo = [-(-count // BLOCK) for count in counts]
+            found: tuple[Tensor, int] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
+            return found[0]
         with self.task_function.evaluating():
-            if not (self.compiled and self.looped and self.task_function.per_example):
-                begin = 0
-                for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
-                    if (end := counts[narrower]) > begin:
-                        some = rows[:width, begin:end], concept[:width], models[:width]
-                        sums[:width] += block_sums(self.task_function, self.store, *some)
-                        begin = end
-                return sums
-            for begin in range(0, counts[0], BLOCK * BLOCKS):
-                part = rows[:, begin : begin + BLOCK * BLOCKS]
-                part = functional.pad(part, (0, BLOCK * BLOCKS - part.shape[1]), value=-1)
-                part = part.reshape(-1, BLOCKS, BLOCK).contiguous()
-                left = [min(max(-(-(count - begin) // BLOCK), 0), BLOCKS) for count in counts]
-                todo = numbers(left, concept.device)
-                sums = sums + self._call(validated, algorithm, models, part, concept, todo, widths)
+            widths, begin = halvings(len(models)), 0
+            for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
+                if (end := counts[narrower]) > begin:
+                    some = rows[:width, begin:end], concept[:width], models[:width]
+                    sums[:width] += block_sums(self.task_function, self.store, *some)
+                    begin = end
         return sums
 
-    def _call(self, function: Any, algorithm: Algorithm, *arguments: Any) -> Any:
-        """A function of many steps, as it is or compiled."""
-        if not self.compiled:
-            return function(self.task_function, algorithm, self.store, *arguments)
+    def _loop(
+        self, step: Any, algorithm: Algorithm, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
+    ) -> tuple[Any, int]:
+        """The carried leaves [A, ...] after all steps of a compiled loop, and the lane steps executed."""
+        lanes = len(todo)
+        rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
+        if lanes == 1:  # the program is one of several lanes
+            rows, carried, constants = pytree.tree_map(lambda x: torch.cat([x, x]), (rows, carried, constants))
+            todo = [*todo, 0]
+        program, shared = self._program(step, algorithm, carried, rows, constants)
+        parts = self._parts(carried, todo)
+
+        def part(place: slice) -> tuple[Any, int]:
+            state, lines, kept = take((carried, rows, constants), place)
+            return all_steps(program, state, lines, todo[place], kept, shared)
+
+        if len(parts) == 1:
+            carried, executed = part(parts[0])
+        else:
+            mapped = threads(self._threads).map if program.side_by_side else map
+            done = list(mapped(part, parts))
+            carried, executed = join([found for found, _ in done]), sum(steps for _, steps in done)
+        return (carried if lanes > 1 else take(carried, slice(0, 1))), executed
+
+    def _parts(self, carried: Any, todo: Sequence[int]) -> list[slice]:
+        """The lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few enough
+        lanes in each that their states stay in its cache."""
+        count, total = len(todo), sum(todo)
+        if self.part_lanes is None:
+            fitting = cache_bytes() // (TOUCHED * self.task_function.layout.n * leaves(carried)[0].element_size())
+            self.part_lanes = max(min(fitting, -(-count // self._threads)), 2)
+        parts = min(-(-count // self.part_lanes), count // 2, max(total // (8 * ENTRY), 1))
+        places, begin, reached = list[slice](), 0, 0
+        for lane, steps in enumerate(todo):
+            reached += steps
+            here, left = lane + 1 - begin, count - lane - 1
+            full = reached * parts >= total * (len(places) + 1)
+            if len(places) < parts - 1 and here >= 2 and left >= 2 and full:
+                places.append(slice(begin, lane + 1))
+                begin = lane + 1
+        return [*places, slice(begin, count)]
+
+    def _program(self, step: Any, algorithm: Algorithm, carried: Any, rows: Tensor, constants: Any) -> tuple[Any, Any]:
+        """The compiled loop of a step, and what all of its lanes share."""
+        like = leaves(carried)[0]
         task_function = _task_functions.setdefault(self._task, self.task_function)
-        given = leaves((arguments, self.store))
-        shapes = tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in given)
-        key = (self._task, type(algorithm), structure(algorithm), shapes, function.__name__)
+        method = self._traced(algorithm, like)
+        shared = self.store, {name: value for name, value in vars(method).items() if isinstance(value, Tensor)}
+        kinds = tuple((x.shape[1:], x.dtype) for x in (*leaves((carried, constants)), rows[:, 0]))
+        kinds += tuple((x.shape, x.dtype) for x in leaves(shared))
+        modes = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
+        key = (self._task, type(algorithm), structure(algorithm), kinds, modes, step.__name__)
         if key not in _compiled:
-            import_compiler()
-            _compiled[key] = torch.compile(copy_function(function), dynamic=False)
+            with _compiling:
+                if key not in _compiled:
+
+                    def one(carried: Any, line: Tensor, real: Tensor, constants: Any, shared: Any) -> Any:
+                        store, numbers = shared
+                        method = replace(algorithm, **numbers)
+                        return step(task_function, method, store, carried, line, real, *constants)
+
+                    _compiled[key] = LoopProgram(one, carried, rows, constants, shared)
+        return _compiled[key], shared
+
+    def _unrolled(self, algorithm: Algorithm, local: Any, lines: Tensor, *arguments: Any) -> tuple[Any, Tensor]:
+        """Some steps as they are, or compiled for an accelerator."""
+        if not self.compiled:
+            return unrolled(self.task_function, algorithm, self.store, local, lines, *arguments)
+        task_function = _task_functions.setdefault(self._task, self.task_function)
+        given = leaves((local, lines, arguments, self.store))
+        shapes = tuple((x.shape, x.dtype, x.device) for x in given)
+        key = (self._task, type(algorithm), structure(algorithm), shapes)
+        if key not in _compiled:
+            _compiled[key] = torch.compile(copy_function(unrolled), dynamic=False)
         like = self._traced(algorithm, given[0])
         try:
-            return _compiled[key](task_function, like, self.store, *arguments)
+            result: tuple[Any, Tensor] = _compiled[key](task_function, like, self.store, local, lines, *arguments)
+            return result
         except Exception as error:
             from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
@@ -214,6 +277,53 @@ class Programs:
         if self._last is None or self._last[0] != key:
             self._last = key, traced(algorithm, like)
         return self._last[1]
+
+
+@cache
+def threads(count: int) -> ThreadPoolExecutor:
+    """So many threads for parts of a round, each on one core, as long as the process lives."""
+    # By its thread alone: torch gives each new one all cores, which would then wait for each other.
+    return ThreadPoolExecutor(count, "lanes", lambda: torch.set_num_threads(1))
+
+
+@cache
+def cache_bytes() -> int:
+    """Size of a core's own cache (level 2)."""
+    try:
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), CACHE)
+    except (OSError, ValueError, AttributeError):  # not a name of this system
+        return CACHE
+
+
+def all_steps(
+    program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any
+) -> tuple[Any, int]:
+    """The carried leaves after all steps of two or more lanes, and the lane steps executed."""
+    left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, 0, len(todo)
+    for active, end in cuts(todo):
+        narrower = max(active, 2)
+        if narrower < width:
+            finished.append(take(carried, slice(narrower, width)))
+            carried, width = take(carried, slice(0, narrower)), narrower
+        lines, kept = take((rows, constants), slice(0, width))
+        carried = program(carried, torch.tensor(begin), lines, left[:width].clamp(max=end), kept, shared)
+        executed += width * (end - begin)
+        begin = end
+    return (join([carried, *reversed(finished)]) if finished else carried), executed
+
+
+def cuts(todo: Sequence[int]) -> list[tuple[int, int]]:
+    """Where lanes of falling numbers of steps leave a loop: (lanes, last step) of each of its calls. A call ends where
+    the lanes that are done would waste more steps than another call costs."""
+    found, width, waste = list[tuple[int, int]](), len(todo), 0
+    ends = sorted({steps for steps in todo if steps > 0})
+    for end, following in zip(ends, [*ends[1:], None], strict=True):
+        active = sum(steps > end for steps in todo)
+        waste += (width - active) * ((following or end) - end)
+        if following is None or waste > ENTRY:
+            found.append((width, end))
+            width, waste = active, 0
+    return found
 
 
 def halvings(lanes: int) -> tuple[int, ...]:
@@ -267,50 +377,21 @@ def unrolled(
     return torch.vmap(lane, axes, randomness="different")(local, rows, concept, todo, msg, client)
 
 
-def looped(
+def trained(
     task_function: TaskFunction,
     algorithm: Algorithm,
     store: ExampleStore,
-    local: Any,
-    rows: Tensor,
+    carried: tuple[Any, Tensor],
+    line: Tensor,
+    real: Tensor,
     concept: Tensor,
-    todo: Tensor,
     msg: Any,
     client: Any,
-    widths: Sequence[int],
 ) -> tuple[Any, Tensor]:
-    """The program as a loop around one step for each of the falling widths: steps are all that has to be compiled."""
-
-    def one(local: Any, line: Tensor, concept: Tensor, real: Tensor, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        return one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
-
-    def loop(k: Tensor, state: Any, width: int, last: Tensor) -> Any:
-        """The steps until ``last`` of the first lanes."""
-        lines, concepts, steps, sent, kept = take((rows, concept, todo, msg, client), slice(0, width))
-
-        def goes_on(k: Tensor, local: Any, total: Tensor) -> Tensor:
-            return k < last
-
-        def body(k: Tensor, local: Any, total: Tensor) -> tuple[Tensor, Any, Tensor]:
-            line = lines.index_select(1, k.reshape(1)).squeeze(1)
-            local, loss = torch.vmap(one, randomness="different")(local, line, concepts, k < steps, sent, kept)
-            return k + 1, local, total + loss
-
-        # Copies, since a loop must not hand on its own input; contiguous, as its results will be.
-        start = pytree.tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), (k, *state))
-        k, local, total = while_loop(goes_on, body, start)
-        return k, (local, total)
-
-    finished: list[Any] = []
-    k, state = torch.zeros_like(todo[0]), (local, torch.zeros_like(local.steps))
-    for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
-        last = todo[narrower].clone()  # a loop's inputs must not share memory
-        k, state = loop(k, state, width, last)  # until the next width holds all that are left; in the end all
-        if narrower:
-            finished.append(take(state, slice(narrower, width)))
-            state = take(state, slice(0, narrower))
-    local, total = join([state, *reversed(finished)]) if finished else state
-    return local, total
+    """The step of a compiled loop that trains: of the state and the sum of losses of one lane."""
+    local, total = carried
+    local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
+    return local, total + loss
 
 
 def block_sums(
@@ -329,42 +410,16 @@ def validated(
     task_function: TaskFunction,
     algorithm: Algorithm,
     store: ExampleStore,
-    models: Tensor,
-    rows: Tensor,
+    total: Tensor,
+    line: Tensor,
+    real: Tensor,
     concept: Tensor,
-    todo: Tensor,
-    widths: Sequence[int],
+    model: Tensor,
 ) -> Tensor:
-    """The program that sums losses over blocks of validation examples [A, T, B], ``todo`` [A] of which are real."""
-    k, sums, finished = torch.zeros_like(todo[0]), torch.zeros_like(models[:, 0]), []
-    for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
-        some, lines, concepts, last = models[:width], rows[:width], concept[:width], todo[narrower].clone()
-
-        def goes_on(k: Tensor, sums: Tensor, last: Tensor = last) -> Tensor:
-            return k < last
-
-        def body(
-            k: Tensor, sums: Tensor, some: Tensor = some, lines: Tensor = lines, concepts: Tensor = concepts
-        ) -> tuple[Tensor, Tensor]:
-            block = lines.index_select(1, k.reshape(1)).squeeze(1)
-            return k + 1, sums + block_sums(task_function, store, block, concepts, some)
-
-        k, sums = while_loop(goes_on, body, (k.clone(), sums.clone()))
-        if narrower:
-            finished.append(sums[narrower:])
-            sums = sums[:narrower]
-    return torch.cat([sums, *reversed(finished)])
-
-
-def import_compiler() -> None:
-    """Import what compiled loops need."""
-    global while_loop
-    from torch._inductor import config
-
-    if while_loop is None:
-        from torch._higher_order_ops.while_loop import while_loop
-    # Torch's disk cache leaves out programs with loops unless told that they depend on nothing but their code.
-    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = torch.__version__
+    """The step of a compiled loop that sums losses over blocks of one lane's validation examples."""
+    batch = Batch(*store.gather(line, concept), line >= 0)
+    with task_function.evaluating():
+        return total + task_function.fit(model, batch) * (line >= 0).sum()
 
 
 def copy_function(function: Any) -> Program:

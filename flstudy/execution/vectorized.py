@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.devices import numbers, release_memory
 from flstudy.execution.executor import Executor, Fit, TrainingContext
-from flstudy.execution.programs import COST_S, SAVED, NotCompiled, Programs
+from flstudy.execution.loops import NotCompiled
+from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.trees import grid, lanes, nbytes, take
 from flstudy.population import Batches
 
@@ -52,13 +53,17 @@ class Vectorized(Executor):
         lengths = work.steps.tolist()
         order = sorted(range(len(lengths)), key=lambda lane: -lengths[lane])
         together = algorithm.gamma is None and lengths[order[0]] == lengths[order[-1]]
-        self._widths = 1 if together else self.chunk(len(order)).bit_length()
+        if self.programs.looped:
+            self._widths = 1 if algorithm.gamma is None else 2
+        else:
+            self._widths = 1 if together else self.chunk(len(order)).bit_length()
         results: Any = None
         executed = place = 0
         while place < len(order):
             chunk = order[place : place + self.chunk(len(order) - place)]
             try:
-                *part, lane_steps = self._train(algorithm, *take((msg, client, work), chunk))
+                with self.programs.threads_for_parts():
+                    *part, lane_steps = self._train(algorithm, *take((msg, client, work), chunk))
             except NotCompiled as error:
                 self.programs.decide(False)
                 trouble = f"local steps run eagerly, since torch could not compile them: {error}"
@@ -92,13 +97,14 @@ class Vectorized(Executor):
         return COST_S * self._widths
 
     def choices(self) -> dict[str, Any]:
-        """Whether the steps are compiled (None before that is decided), and how many lanes fit into memory."""
+        """Whether the steps are compiled (None before that is decided), how many lanes fit into memory, and how many
+        of them a thread takes."""
         compiled = None if self.programs.undecided else self.programs.compiled
-        return {"compile": compiled, "max_lanes": self.max_lanes}
+        return {"compile": compiled, "max_lanes": self.max_lanes, "part_lanes": self.programs.part_lanes}
 
     def choose(self, choices: dict[str, Any]) -> None:
         """Compile, or not, as the checkpoint's run did, with as many lanes."""
-        self.max_lanes = choices["max_lanes"]
+        self.max_lanes, self.programs.part_lanes = choices["max_lanes"], choices["part_lanes"]
         if choices["compile"] is not None:
             self.programs.decide(choices["compile"])
 
@@ -109,15 +115,24 @@ class Vectorized(Executor):
 
     def _train(self, algorithm: Algorithm, msg: Any, client: Any, work: Batches) -> tuple[Any, ...]:
         """All fits of a chunk: its uploads, clients, personal models, steps done [L], sums of losses [L], and the lane
-        steps executed.
+        steps executed."""
+        layout = self.task_function.layout
+        start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+        local = pytree.tree_map(torch.clone, start)  # its y is the message's x itself, which must not be written to
+        local, losses, lengths, executed = self._steps(algorithm, local, msg, client, work)
+        uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
+        personal = torch.vmap(algorithm.personal)(local, clients)
+        return uploads, clients, personal, numbers(lengths, losses.device), losses, executed
+
+    def _steps(
+        self, algorithm: Algorithm, local: Any, msg: Any, client: Any, work: Batches
+    ) -> tuple[Any, Tensor, list[int], int]:
+        """All local steps of some lanes: their states, sums of losses, steps done, and the lane steps executed.
 
         Nothing ties lanes together before the aggregation: with early stopping each goes from one end of an epoch to
         the next, whenever that is, and otherwise to its end.
         """
-        layout, programs = self.task_function.layout, self.programs
-        start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
-        local = pytree.tree_map(torch.clone, start)  # its y is the message's x itself, which must not be written to
-        count, device = len(work.steps), local.y.device
+        programs, count, device = self.programs, len(work.steps), local.y.device
         losses, lengths, done, executed = local.y.new_zeros(count), work.steps.tolist(), [0] * count, 0
         stops = algorithm.gamma is not None
         ends = epoch_ends(work) if stops else [[]] * count
@@ -130,13 +145,13 @@ class Vectorized(Executor):
             until = [min([end for end in ends[lane] if end > done[lane]] + [lengths[lane]]) for lane in lanes]
             todo = {lane: end - done[lane] for lane, end in zip(lanes, until, strict=True)}
             lanes.sort(key=lambda lane: -todo[lane])  # stable
-            # A compiled program has the width of the chunk; in the place of lanes that stopped, one does nothing.
-            placed = [*lanes, *lanes[:1] * (count - len(lanes))] if programs.compiled else lanes
+            # A program of one width has that of the chunk; in the place of lanes that stopped, one does nothing.
+            placed = [*lanes, *lanes[:1] * (count - len(lanes))] if programs.one_width else lanes
             steps = [todo[lane] for lane in lanes] + [0] * (len(placed) - len(lanes))
             rows = upcoming(work.rows, placed, [done[lane] for lane in placed], steps[0])
             state = programs.run(
                 algorithm,
-                *(take(local, shorten(placed)), rows, take(work.concept, placed), steps),
+                *(take(local, shorten(placed)), rows, take(work.concept, shorten(placed)), steps),
                 *take((msg, client), shorten(placed)),
                 together=not stops and lengths[-1] == lengths[0],
             )
@@ -158,9 +173,7 @@ class Vectorized(Executor):
                 for lane, more in zip(lanes, goes_on, strict=True):
                     lengths[lane] = lengths[lane] if more else done[lane]
                 lanes = [lane for lane, more in zip(lanes, goes_on, strict=True) if more]
-        uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
-        personal = torch.vmap(algorithm.personal)(local, clients)
-        return uploads, clients, personal, numbers(lengths, device), losses, executed
+        return local, losses, lengths, executed
 
 
 class Validation:
@@ -175,7 +188,7 @@ class Validation:
         order = sorted(range(len(lanes)), key=lambda place: -self.counts[lanes[place]])
         there = [lanes[place] for place in order]
         counts = [self.counts[lane] for lane in there]
-        missing = (len(self.counts) - len(there)) * self.programs.compiled  # a program has the width of the chunk
+        missing = (len(self.counts) - len(there)) * self.programs.one_width  # which is that of the chunk
         placed, padded = [*order, *order[:1] * missing], [*there, *there[:1] * missing]
         work = *take((self.work.valid, self.work.concept), padded), [*counts, *[0] * missing]
         sums = self.programs.validation_sums(self.algorithm, take(models, placed), *work)[: len(there)]

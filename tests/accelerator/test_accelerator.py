@@ -166,7 +166,6 @@ def test_compiled_programs_have_no_loop_there_and_wait_no_more(algorithm, device
         monkeypatch.setattr(programs, "_task_functions", {})
         monkeypatch.setattr(programs, "has_compiler", lambda: True)
         monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-        monkeypatch.setattr(programs, "while_loop", None)
     with watching(PHASES) as waits:
         here = on(device, algorithm, 1, compile=True)
     check_waits(of_phase(waits, "fit"), EPOCHS - 1 if algorithm.gamma else 0)

@@ -3,14 +3,21 @@
 import pytest
 import torch
 
-from flstudy.execution import programs
+from flstudy.execution import loops, programs
+from flstudy.execution.trees import leaves
 
 
-def loop(goes_on, body, state):
-    """What ``while_loop`` means; torch's own compiles itself when it is called outside a compiled function."""
-    while goes_on(*state):
-        state = body(*state)
+def while_loop(goes_on, body, state, kept):
+    """What torch's operator means."""
+    while goes_on(*state, *kept):
+        state = body(*state, *kept)
     return state
+
+
+def interpreted(mapped, given):
+    """The program that would be compiled, operation by operation."""
+    count = len(leaves(given[0]))
+    return lambda inputs: loops.loop(mapped, count, while_loop, inputs[0], inputs[1:])
 
 
 @pytest.fixture
@@ -19,6 +26,5 @@ def without_compiler(monkeypatch):
     monkeypatch.setattr(programs, "_compiled", {})
     monkeypatch.setattr(programs, "_task_functions", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
-    monkeypatch.setattr(programs, "while_loop", loop)
-    monkeypatch.setattr(programs, "WINDOW", 3)  # shorter than the fits
+    monkeypatch.setattr(loops, "loaded", interpreted)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

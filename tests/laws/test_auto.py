@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
-from flstudy.execution import programs, select, vectorized
+from flstudy.execution import loops, programs, select, vectorized
 from flstudy.tasks import Cnn
 
 from ..worlds import CLASSES, difference, drifting, examples, measured, run, state, world
@@ -62,21 +61,18 @@ def test_the_warning_names_the_lanes(monkeypatch):
 
 
 def test_what_torch_cannot_compile_runs_eagerly_with_a_warning(monkeypatch):
-    def refuse(function, **_):
-        def call(*arguments):
-            raise TorchDynamoException("this module is beyond me\nand more lines")
-
-        return call
+    def refuse(*_):
+        raise RuntimeError("this module is beyond me\nand more lines")
 
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     monkeypatch.setattr(programs, "_compiled", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
-    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr(loops, "loaded", refuse)
     told = []
     monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(sentence))
     eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
     (sentence,) = [sentence for sentence in told if "eagerly" in str(sentence)]
-    assert sentence.endswith("could not compile them: TorchDynamoException: this module is beyond me")
+    assert sentence.endswith("could not compile them: RuntimeError: this module is beyond me")
     assert eager.executor.choices()["compile"] is False
     assert difference(state(plain), state(eager)) <= 1e-12
 

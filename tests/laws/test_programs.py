@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from flstudy.algorithms import FedAda2, FedAvg, FedProx, Flash, Scaffold
-from flstudy.execution import programs, vectorized
+from flstudy.execution import loops, programs, vectorized
 from flstudy.tasks import Mlp
 
-from ..worlds import CLASSES, FEATURES, difference, run
+from ..worlds import CLASSES, FEATURES, difference, drifting, run
+
+LANES = 6  # one for each device
 
 
 def widths(algorithm, task=None) -> int:
@@ -44,22 +46,64 @@ def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
     assert difference(eager[0].server, eager[1].server) > 1e-3
 
 
+@pytest.mark.usefixtures("without_compiler")
+def test_a_program_is_one_of_any_number_of_lanes_and_steps():
+    """Made once: cohorts and fits of other sizes, and new values of all hyper-parameters, make none."""
+    run(Flash(lr=0.1), 2, compile=True, population=drifting())
+    assert programs.compilations() == 2  # one trains, one validates
+    run(Flash(lr=0.2, server_lr=0.3, tau=0.1, beta1=0.5, weight_decay=0.0), 2, compile=True, population=drifting())
+    run(Flash(lr=0.1), 2, compile=True, population=drifting(participants=5, epochs=3))
+    assert programs.compilations() == 2
+
+
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
-def test_the_compiler_is_called_once_for_a_shape(monkeypatch):
-    """Counted by torch itself: new values of all hyper-parameters compile nothing, nor do fits of other lengths."""
-    monkeypatch.setattr(programs, "WINDOW", 3)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    run(Flash(lr=0.1, gamma=None), 2, compile=True)
-    frames = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    assert frames == programs_of_a_run()
-    run(Flash(lr=0.2, server_lr=0.3, tau=0.1, beta1=0.5, gamma=None, weight_decay=0.0), 2, compile=True)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == frames
+def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, tmp_path):
+    """On disk, by what it computes; a damaged file is compiled anew."""
+    monkeypatch.setattr(loops, "cache_folder", lambda: tmp_path)
+    made, compiled = [], loops.compiled
+
+    def counted(*arguments):
+        made.append(compiled(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(loops, "compiled", counted)
+
+    def after_a_run():
+        monkeypatch.setattr(programs, "_compiled", {})
+        return run(FedAvg(lr=0.1), 2, compile=True)
+
+    first, again = after_a_run(), after_a_run()
+    assert len(made) == 1
+    assert difference(first.server, again.server) == 0
+    (kept,) = tmp_path.glob("*.so")
+    whole = kept.read_bytes()
+    kept.unlink()  # another file: this process has that one loaded
+    kept.write_bytes(whole[:-1000])
+    assert difference(after_a_run().server, first.server) == 0
+    assert len(made) == 2
 
 
-def programs_of_a_run() -> int:
-    """Programs that were compiled for Flash."""
-    return sum(key[1] is Flash for key in programs._compiled)
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)], ids=["steps", "early stopping"])
+def test_parts_on_threads_are_one_part_to_rounding(algorithm, monkeypatch):
+    monkeypatch.setattr(programs, "ENTRY", 1)
+    before, runs = torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            runs.append(run(algorithm, 3, compile=True))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    assert [one.executor.choices()["part_lanes"] for one in runs] == [LANES, -(-LANES // 3)]
+    assert difference(*(one.server for one in runs)) <= 1e-12
+
+
+def test_lanes_leave_where_waiting_would_cost_more_than_a_call():
+    assert programs.cuts([5, 5, 5]) == [(3, 5)]
+    assert programs.cuts([100, 2]) == [(2, 2), (1, 100)]
+    assert programs.cuts([100, 99, 98]) == [(3, 100)]
+    assert programs.cuts([9, 0]) == [(2, 9)]
 
 
 def task_like(task: Mlp) -> Mlp:
@@ -99,11 +143,11 @@ def test_a_resumed_run_keeps_what_auto_chose(monkeypatch):
     run_once = run(FedAvg(lr=0.1), 1, compile="auto")
     executor = run_once.executor
     executor.programs.undecided = True
-    assert executor.choices() == {"compile": None, "max_lanes": None}
-    executor.choose({"compile": None, "max_lanes": 3})
+    assert executor.choices() == {"compile": None, "max_lanes": None, "part_lanes": None}
+    executor.choose({"compile": None, "max_lanes": 3, "part_lanes": None})
     assert executor.max_lanes == 3
     assert executor.programs.undecided
-    executor.choose({"compile": True, "max_lanes": None})
+    executor.choose({"compile": True, "max_lanes": None, "part_lanes": None})
     assert executor.programs.compiled
     executor.weigh(seconds=0.0, rounds_left=10)
     assert executor.programs.compiled  # decided is decided
