@@ -42,6 +42,7 @@ class ClientLists(Partition):
     """The numbers of each device's examples, as the user lists them; an example in no list is nobody's. Where the data
     set has splits of its own they number its training examples."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
     training_only: ClassVar[bool] = True
 
     lists: list[list[int]] = hyper(domain="[0, 1e12]")

@@ -30,8 +30,6 @@ class Noted(Config):
 
     def run(self, *arguments: Any, **named: Any) -> Any:
         """As Config's, and the note."""
-        import torch
-
         from flstudy.execution import programs
         from flstudy.population import Digits
 
@@ -44,7 +42,6 @@ class Noted(Config):
             "programs": programs.compilations(),
             "loads": Digits.loads,  # type: ignore[attr-defined]
             "warned": [str(told.message) for told in warned if "not writable" in str(told.message)],
-            "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
         with open(self.notes, "a") as file:
             file.write(json.dumps(noted) + "\n")  # one short write: lines of two workers do not mix

@@ -32,6 +32,8 @@ def _arrow(path: Path) -> Any:
 class TableFile(FileDataset):
     """A CSV, Parquet or Arrow file of examples, one in a row."""
 
+    citations: ClassVar[tuple[str, ...]] = ()
+
     readers: ClassVar[dict[str, Callable[[Path], Any]]] = {
         ".csv": _csv,
         ".parquet": _parquet,

@@ -113,7 +113,16 @@ def test_digits_are_images_in_the_unit_interval():
 def test_every_data_set_has_a_name():
     expected = {
         *("AgNews", "Cifar10", "Cifar100", "Digits", "Emnist", "FashionMnist", "HeavyTails", "LibSvm", "Mnist"),
-        *("Landmarks", "Shakespeare", "StackOverflow", "StackOverflowTags", "Svhn", "Synthetic", "TinyImageNet"),
+        *(
+            "Landmarks",
+            "Shakespeare",
+            "StackOverflow",
+            "StackOverflowTags",
+            "Svhn",
+            "Synthetic",
+            "TableFile",
+            "TinyImageNet",
+        ),
     }
     assert {name for name, cls in named(Dataset).items() if cls.__module__.startswith("flstudy.")} == expected | {
         "InMemory"
