@@ -127,10 +127,10 @@ def busy() -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns 0, or 1 if some executor failed or a row is marked as disturbed.
+    """Entry point; returns 0, 1 if some executor failed or a row is marked as disturbed, or 2 if the machine is busy.
 
     Raises:
-        ValueError: for what the user can mend, a busy machine among it.
+        ValueError: for an option that cannot be used.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = bench_options(given)
@@ -139,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         gauge.check()  # before any work is done
         return run_workloads(given, options, here, gauge)
+    except BusyMachine as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     finally:
         gauge.end()
 

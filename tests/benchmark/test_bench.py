@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from flstudy.benchmark import child, tables
+from flstudy.benchmark import child, command, tables
 from flstudy.benchmark.command import PRECISIONS, bench_options
 from flstudy.benchmark.gauge import ATTEMPTS, Account, BusyMachine, Gauge, Quietness, Watched, account_lines, own_ticks
 from flstudy.benchmark.limit import products
@@ -181,6 +181,17 @@ def gauge_of(monkeypatch: pytest.MonkeyPatch, moments: list[Quietness], *, stric
 
 
 QUIET, FOREIGN, SLOW = Quietness(0.0, 1.1), Quietness(0.5, 1.0), Quietness(0.0, 1.5)
+
+
+def test_a_busy_machine_ends_the_command_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def busy(*_: object) -> None:
+        raise BusyMachine(FOREIGN, 1.0)
+
+    monkeypatch.setattr(Gauge, "check", busy)
+    assert command.main(["--workloads", "mlp"]) == 2
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: a machine must be quiet to be timed")
 
 
 def test_a_disturbed_block_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
