@@ -37,7 +37,7 @@ BLOCK = 64  # validation examples of one step of a compiled loop
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
 ENTRY = 12  # steps of one lane that take as long as one more call of a compiled loop
 
-COST_S = 15.0  # of compiling one program, measured on two cores: 6 to 20
+COST_S = 15.0  # of compiling one program, measured on two cores: 9 to 25
 TOUCHED = 4  # times a model's size that a step of a lane reads and writes: its gradient and what lies between
 CACHE = 2**20  # bytes of a core's own cache where the system does not say
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
@@ -59,8 +59,9 @@ class Programs:
 
     Args:
         context: task and examples.
-        compile: whether steps are compiled. It costs seconds for each (task, algorithm, number of lanes, batch shape)
-            and serves every value of the hyper-parameters. ``auto`` starts eagerly and lets ``weigh`` decide.
+        compile: whether steps are compiled. It costs seconds for each (task, algorithm, batch shape), on accelerators
+            also for each number of lanes, and serves every value of the hyper-parameters. ``auto`` starts eagerly and
+            lets ``weigh`` decide.
     """
 
     def __init__(self, context: TrainingContext, compile: Compile = False) -> None:

@@ -121,7 +121,18 @@ def conv3x3_gradient_kernel(grad: Tensor, x: Tensor, weight: Tensor, padding: in
 # ---- as functions of one lane that can be differentiated once --------------------------------------------------------
 
 
-class LstmKernel(torch.autograd.Function):
+class KeepsResults(torch.autograd.Function):
+    """A recurrence of (projected, weight), whose gradient needs all that was computed, and the weight."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        """Keep everything that was computed."""
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*output, inputs[1])
+
+
+class LstmKernel(KeepsResults):
     """``torch.func.grad`` does not take an operator's own derivative."""
 
     generate_vmap_rule = True
@@ -130,13 +141,6 @@ class LstmKernel(torch.autograd.Function):
     def forward(projected: Tensor, weight: Tensor) -> Any:
         """Hidden states and what the gradient needs."""
         return lstm_kernel(projected, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep everything that was computed."""
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output, inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -42,20 +42,13 @@ def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     return form.apply(projected[None], weight[None])[0][0]
 
 
-class Recurrence(torch.autograd.Function):
+class Recurrence(kernels.KeepsResults):
     """The operators below with their derivative: ``torch.func.grad`` does not take an operator's own one."""
 
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> Any:
         """Hidden states and what the gradient needs."""
         return lstm_forward(projected, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep everything that was computed."""
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output, inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

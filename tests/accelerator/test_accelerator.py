@@ -250,7 +250,8 @@ def test_a_constant_on_the_host_is_found(monkeypatch):
 def test_a_number_of_the_host_is_no_fault(monkeypatch):
     monkeypatch.setattr(FedAvg, "correct", lambda self, g, y, msg, client: g * torch.tensor(1.0, dtype=g.dtype))
     with pretended.pretending():
-        on(PRETENDED, FedAvg(lr=0.1), 1)
+        here = on(PRETENDED, FedAvg(lr=0.1), 1)
+    assert difference(here.server.x.cpu(), on_host(FedAvg(lr=0.1), 1).server.x) == 0
 
 
 def test_a_hidden_item_is_found(monkeypatch):
