@@ -139,7 +139,8 @@ class Paced(L.Callback):
         strategy = trainer.strategy
         strategy.batch_to_device = self.timed(strategy.batch_to_device)  # type: ignore[method-assign]
         population = pl_module.population
-        population.cohort = self.timed(repeated(population, WORKLOADS[self.case.workload].window))  # type: ignore
+        population.cohort = repeated(population, WORKLOADS[self.case.workload].window)  # type: ignore
+        population.ahead.made = self.timed(population.ahead.made)  # type: ignore[method-assign]
         self.pace = Pace(self.pipe, self.case, reset)
         self.pace.counted = partial(counts, pl_module)
 

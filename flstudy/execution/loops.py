@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.execution.trees import leaves, refill
+from flstudy.population.ahead import leaves_python
 from flstudy.tasks import kernels
 
 Step = Callable[[Any, Tensor, Tensor, Any, Any], Any]
@@ -350,6 +351,7 @@ class Library:
         capsules = binding.unsafe_alloc_void_ptrs_from_tensors(inputs)
         handles = (ctypes.c_void_p * len(inputs))(*(address(capsule, None) for capsule in capsules))
         results = (ctypes.c_void_p * self._outputs)()
+        leaves_python()
         if self._run(self._handle, handles, len(inputs), results, self._outputs, None, None):
             raise RuntimeError(
                 "a compiled loop failed, as it does where there is not enough memory; see the line above"

@@ -200,6 +200,7 @@ class Coordinator(L.LightningModule):
         """One round: controllers, the round itself, controllers, record."""
         start = fitted = time.perf_counter()
         round = self.trainer.current_epoch + 1
+        ahead, following = self.population.ahead, round + 1 if round != last_round(self.trainer) else None
         algorithm = self.runner.scheduled(round)
         probes: list[RoundResult] = []
 
@@ -211,7 +212,8 @@ class Coordinator(L.LightningModule):
 
         def fit(*work: Any) -> Fit:
             nonlocal fitted
-            with forked_random(self.device, torch_seed(self.seeds[0], f"dropout {round - 1}")):  # on a resume the same
+            drawn = torch_seed(self.seeds[0], f"dropout {round - 1}")  # on a resume the same
+            with forked_random(self.device, drawn), ahead.while_training(self.population.cohort, following):
                 try:
                     done = self.executor.fit(*work)
                 except Exception as error:

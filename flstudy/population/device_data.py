@@ -39,7 +39,8 @@ class ClassStage(NamedTuple):
 class DeviceData:
     """The devices' examples by round, a pure function of (seed, round, device).
 
-    Only what the last question was about is kept: the current stage, and the current round's draws.
+    Only what the last question was about is kept: the current stage, and the current round's draws. Several threads may
+    ask.
 
     Args:
         seeds: of the S replicas.
@@ -73,9 +74,9 @@ class DeviceData:
         own = stage.members[replica][device][split]
         if split != "train" or self.data_stream is None:
             return own
-        if self._arrived[0] != round:
-            self._arrived = round, {}
-        arrived = self._arrived[1]
+        number, arrived = self._arrived
+        if number != round:
+            self._arrived = round, (arrived := {})
         if (replica, device) not in arrived:
             pool = stage.pools[replica] if self.data_stream.pooled else own
             drawn = self.data_stream.draw(self.seeds[replica], round, device, pool) if len(pool) else pool
@@ -105,9 +106,10 @@ class DeviceData:
     def stage(self, round: int) -> ClassStage:
         """What is the same in all rounds with the classes of a round (from 1)."""
         classes = self.classes(round)
-        if self._stage is None or self._stage[0] != classes:
-            self._stage = classes, self._made(classes)
-        return self._stage[1]
+        stage = self._stage
+        if stage is None or stage[0] != classes:
+            stage = self._stage = classes, self._made(classes)
+        return stage[1]
 
     def classes(self, round: int) -> Classes:
         """Those that there are in a round (from 1); None: all."""

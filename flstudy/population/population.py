@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked
+from flstudy.population.ahead import Ahead
 from flstudy.population.availability import Availability
 from flstudy.population.batches import HOST, Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
@@ -139,6 +140,7 @@ class Population(L.LightningDataModule):
         self.plan = BatchPlan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
         self.seeds: tuple[int, ...] = ()
+        self.ahead = Ahead[Cohort]()
 
     # ---- the world, settled once per run -----------------------------------------------------------------------------
 
@@ -282,6 +284,7 @@ class Population(L.LightningDataModule):
 
     def train_dataloader(self) -> "Rounds":
         """One item per epoch: the cohort of that round."""
+        self.ahead = Ahead()  # what an earlier fit planned may be of another world
         return Rounds(self)
 
     def val_dataloader(self) -> list[Tensor]:
@@ -303,7 +306,7 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Cohort]:
         # Read when the round begins: on a resume the iterator is made before ``set_epoch`` is called.
-        yield self.population.cohort(self.sampler.epoch + 1)
+        yield self.population.ahead.made(self.population.cohort, self.sampler.epoch + 1)
 
     def __len__(self) -> int:
         return 1

@@ -1,0 +1,72 @@
+"""The next round's cohort, which a thread makes while a compiled program trains: it leaves Python's lock to others."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Generic, TypeVar
+
+Made = TypeVar("Made")
+
+_wanted: list[Callable[[], None]] = []  # what waits for a program that leaves Python
+
+
+class Ahead(Generic[Made]):
+    """Calls a pure function of the round, for one round ahead where there is a core for it.
+
+    The world is asked by one thread at a time: nobody else may ask it ``while_training``.
+    """
+
+    def __init__(self) -> None:
+        self._next: tuple[int, Future[Made]] | None = None
+
+    def __reduce__(self) -> tuple[type["Ahead[Made]"], tuple[()]]:
+        """A copy has nothing ready."""
+        return Ahead, ()
+
+    def made(self, make: Callable[[int], Made], round: int) -> Made:
+        """``make(round)``, which may have been called meanwhile; what it raises is raised here."""
+        found, self._next = self._next, None
+        return found[1].result() if found is not None and found[0] == round else make(round)
+
+    @contextmanager
+    def while_training(self, make: Callable[[int], Made], round: int | None) -> Iterator[None]:
+        """Call ``make(round)`` as soon as a program leaves Python, unless there is no such round; wait for it at the
+        end. Where all stays in Python, the two would only wait for each other."""
+        if round is None or not has_second_core():
+            yield
+            return
+        started = list[Future[Made]]()
+
+        def start() -> None:
+            started.append(planner(os.getpid()).submit(make, round))
+
+        _wanted.append(start)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # it was started
+                _wanted.remove(start)
+            wait(started)
+        if started:
+            self._next = round, started[0]
+
+
+def leaves_python() -> None:
+    """Called by a thread that will not need Python's lock for a while."""
+    with suppress(IndexError):  # another thread was faster
+        while _wanted:
+            _wanted.pop()()
+
+
+@cache
+def planner(process: int) -> ThreadPoolExecutor:
+    """The thread of a process that plans; a forked child has none of its parent's."""
+    return ThreadPoolExecutor(1, "planner")
+
+
+@cache
+def has_second_core() -> bool:
+    """Whether this process may use more than one."""
+    return len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
