@@ -1,16 +1,34 @@
 """What all tests share: one thread, one Ray cluster, and the units into which pytest-xdist divides the suite."""
 
+import functools
 import gc
 import os
 
 import pytest
 import torch
+from lightning.fabric.utilities import registry
+
+gc.disable()  # until all is imported: looking through it again and again took a fifth of a short run
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """What was imported stays: with it a full collection takes a second, and there are hundreds of them."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """The problems are tiny: more threads only wait for each other, by spinning. A test that has left more of them to
+    the next made its tasks six times as slow."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """The problems are tiny: more threads only wait for each other."""
-    torch.set_num_threads(1)
+def known_plugins():
+    """Lightning reads the metadata of all that is installed for every Trainer, of which executors make one per job."""
+    registry.entry_points = functools.cache(registry.entry_points)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,15 +60,25 @@ def let_go():
 
 # What takes longest comes first: nothing long should begin when all the rest is done.
 LONG = (
+    "tests/laws/test_executors",
+    "tests/tuning/test_signals",
+    "tests/tuning/test_resume_study",
     "tests/tuning/test_study",
     "tests/tuning/test_away",
-    "tests/laws/test_executors",
     "tests/reproduction/test_reproduce",
-    "tests/tuning/test_resume",
+    "tests/tracking/test_writers",
+    "tests/laws/test_resume",
+    "tests/laws/test_references",
     "tests/tuning",
     "tests/tracking",
     "tests/reproduction",
     "tests/laws",
+    "tests/accelerator",
+    "tests/tasks",
+    "tests/metrics/test_registry",
+    "tests/study/test_damage",
+    "tests/controllers/test_masterfl",
+    "tests/federation/test_trainer_flags",
 )
 
 
