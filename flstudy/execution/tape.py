@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from flstudy.execution.trees import collect
+
 PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
 MOST = 2**26  # bytes of the arguments
 KEPT = 64  # recordings; where shapes change in every round most are never made
@@ -102,21 +104,6 @@ def record(take: Take, function: Callable[..., Any], arguments: tuple[Any, ...],
     except Exception:  # torch's tracer has many; the function itself has just run
         pass
     return result
-
-
-# torch's own trees are for any kind of node, and take as long as the operations that are saved here.
-
-
-def collect(tree: Any, found: list[Any]) -> None:
-    """The leaves of tuples, lists and dicts, in order."""
-    if isinstance(tree, tuple | list):
-        for part in tree:
-            collect(part, found)
-    elif type(tree) is dict:
-        for part in tree.values():
-            collect(part, found)
-    else:
-        found.append(tree)
 
 
 def moulded(tree: Any) -> Callable[[Iterator[Any]], Any]:

@@ -1,50 +1,78 @@
-"""Trees of tensors (NamedTuples of states) with leading axes: taking, stacking and reshaping every leaf alike."""
+"""Trees of tensors (NamedTuples of states) with leading axes: taking, stacking and reshaping every leaf alike.
 
+Torch's own trees are for any kind of node, and take as long as a small model's arithmetic.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from flstudy.execution.devices import numbers
 
 
+def collect(tree: Any, found: list[Any]) -> None:
+    """The leaves of tuples, lists and dicts, in order."""
+    if isinstance(tree, tuple | list):
+        for part in tree:
+            collect(part, found)
+    elif type(tree) is dict:
+        for part in tree.values():
+            collect(part, found)
+    else:
+        found.append(tree)
+
+
+def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """A tree of what a function makes of each leaf, and of those in the same places of other trees."""
+    if isinstance(tree, tuple | list):
+        make = getattr(tree, "_make", type(tree))
+        return make([over_leaves(function, *parts) for parts in zip(tree, *others, strict=True)])
+    if type(tree) is dict:
+        return {name: over_leaves(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    return function(tree, *others)
+
+
 def leaves(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in a fixed order."""
-    return pytree.tree_leaves(tree)
+    found = list[Tensor]()
+    collect(tree, found)
+    return found
 
 
 def take(tree: Any, index: Any) -> Any:
     """``leaf[index]`` of every leaf; a list of places is sent to their devices without waiting."""
     if not isinstance(index, list):
-        return pytree.tree_map(lambda leaf: leaf[index], tree)
+        return over_leaves(lambda leaf: leaf[index], tree)
     places = {device: numbers(index, device) for device in {leaf.device for leaf in leaves(tree)}}
-    return pytree.tree_map(lambda leaf: leaf[places[leaf.device]], tree)
+    return over_leaves(lambda leaf: leaf[places[leaf.device]], tree)
 
 
 def stack(trees: list[Any]) -> Any:
     """One tree whose leaves have a new leading axis."""
-    return pytree.tree_map(lambda *parts: torch.stack(parts), *trees)
+    return over_leaves(lambda *parts: torch.stack(parts), *trees)
 
 
 def join(trees: list[Any]) -> Any:
     """One tree whose leaves continue each other along the first axis."""
-    return pytree.tree_map(lambda *parts: torch.cat(parts), *trees)
+    return over_leaves(lambda *parts: torch.cat(parts), *trees)
 
 
 def lanes(tree: Any) -> Any:
     """Leaves [S, J, ...] as [S·J, ...]."""
-    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), tree)
+    return over_leaves(lambda leaf: leaf.flatten(0, 1), tree)
 
 
 def grid(tree: Any, replicas: int) -> Any:
     """Leaves [S·J, ...] as [S, J, ...]."""
-    return pytree.tree_map(lambda leaf: leaf.unflatten(0, (replicas, -1)), tree)
+    return over_leaves(lambda leaf: leaf.unflatten(0, (replicas, -1)), tree)
 
 
 def refill(tree: Any, values: list[Tensor]) -> Any:
     """A tree of the same structure with other leaves."""
-    return pytree.tree_unflatten(values, pytree.tree_structure(tree))
+    left: Iterator[Tensor] = iter(values)
+    return over_leaves(lambda _: next(left), tree)
 
 
 def nbytes(tree: Any, jobs: int) -> int:

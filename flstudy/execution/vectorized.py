@@ -2,18 +2,20 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.algorithms import Algorithm, Job
+from flstudy.algorithms import Algorithm, Job, Layout
 from flstudy.execution.devices import numbers, release_memory
 from flstudy.execution.executor import Executor, Fit, TrainingContext
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
-from flstudy.execution.trees import grid, lanes, nbytes, take
+from flstudy.execution.tape import Tape
+from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
 from flstudy.population import Batches
 
 RECENT = 3  # rounds by which those ahead are judged
@@ -38,6 +40,7 @@ class Vectorized(Executor):
         self.task_function, self.store = context
         self.programs = programs or Programs(context)
         self.max_lanes = max_lanes
+        self._tape = Tape()
         self._widths = 1  # programs that a round needs
         self._recent: list[float] = []  # seconds of the last eager rounds, while it is open whether to compile
 
@@ -48,7 +51,7 @@ class Vectorized(Executor):
                 "add example_losses(batch) -> [B] to the task, or set executor: sequential"
             )
         replicas, count = jobs.client.shape
-        sent = torch.vmap(torch.vmap(algorithm.broadcast, in_dims=(None, 0)))(servers, jobs)
+        sent = self._tape("broadcast", algorithm, partial(sent_to_all, algorithm), servers, jobs)
         msg, client, work = lanes(sent), lanes(clients), lanes(batches)
         lengths = work.steps.tolist()
         order = sorted(range(len(lengths)), key=lambda lane: -lengths[lane])
@@ -116,13 +119,11 @@ class Vectorized(Executor):
     def _train(self, algorithm: Algorithm, msg: Any, client: Any, work: Batches) -> tuple[Any, ...]:
         """All fits of a chunk: its uploads, clients, personal models, steps done [L], sums of losses [L], and the lane
         steps executed."""
-        layout = self.task_function.layout
-        start = torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
-        local = pytree.tree_map(torch.clone, start)  # its y is the message's x itself, which must not be written to
+        start = self._tape("start", algorithm, partial(started, algorithm, self.task_function.layout), msg, client)
+        local = over_leaves(torch.clone, start)  # its y is the message's x itself, which must not be written to
         local, losses, lengths, executed = self._steps(algorithm, local, msg, client, work)
-        uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
-        personal = torch.vmap(algorithm.personal)(local, clients)
-        return uploads, clients, personal, numbers(lengths, losses.device), losses, executed
+        ended = self._tape("end", algorithm, partial(ended_fits, algorithm), local, msg, client)
+        return *ended, numbers(lengths, losses.device), losses, executed
 
     def _steps(
         self, algorithm: Algorithm, local: Any, msg: Any, client: Any, work: Batches
@@ -174,6 +175,22 @@ class Vectorized(Executor):
                     lengths[lane] = lengths[lane] if more else done[lane]
                 lanes = [lane for lane, more in zip(lanes, goes_on, strict=True) if more]
         return local, losses, lengths, executed
+
+
+def sent_to_all(algorithm: Algorithm, servers: Any, jobs: Job) -> Any:
+    """The messages of all jobs, leaves [S, J, ...]."""
+    return torch.vmap(torch.vmap(algorithm.broadcast, in_dims=(None, 0)))(servers, jobs)
+
+
+def started(algorithm: Algorithm, layout: Layout, msg: Any, client: Any) -> Any:
+    """The states with which lanes begin, leaves [L, ...]."""
+    return torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
+
+
+def ended_fits(algorithm: Algorithm, local: Any, msg: Any, client: Any) -> tuple[Any, Any, Any]:
+    """The uploads, clients and personal models of lanes that are done, leaves [L, ...]."""
+    uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
+    return uploads, clients, torch.vmap(algorithm.personal)(local, clients)
 
 
 class Validation:
