@@ -49,6 +49,7 @@ class FedDC(Algorithm):
     """Every device learns how far it drifts, and its model plus that drift is what stays near the server's."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2022",)
+    means: ClassVar[tuple[str, ...]] = ("h", "c")
 
     alpha: float = hyper(0.01, "[0, 1e12]")
     """α, weight of the penalty; the paper's values are .005 to .1."""

@@ -44,6 +44,7 @@ class Scaffold(Algorithm):
     """Control variates that cancel the drift of devices towards their own optima."""
 
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020",)
+    means: ClassVar[tuple[str, ...]] = ("c",)
 
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δy; the paper's is uniform."""
