@@ -8,19 +8,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flstudy import tune
     from flstudy.federation import Coordinator, Record, load_task
     from flstudy.population import Population
+    from flstudy.studies import Study
+    from flstudy.tune import objective
 
-__all__ = ["Coordinator", "Population", "Record", "load_task"]
+__all__ = ["Coordinator", "Population", "Record", "Study", "load_task", "objective", "tune"]
 __version__ = "0.1.0"
 
 _ROOMS = {
     **dict.fromkeys(("Coordinator", "Record", "load_task"), "flstudy.federation"),
     "Population": "flstudy.population",
+    "Study": "flstudy.studies",  # of the study layer, which needs the packages of `flstudy[study]`
+    "objective": "flstudy.tune",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(_ROOMS[name]), name)
+    if name == "tune":
+        return import_module("flstudy.tune")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
+    "compare": "runs beside each other:          flstudy compare RUN|STUDY|STUDY/TRIAL ... [--json]",
     "export": "a study's trained model as a file: flstudy export STUDY [TRIAL] --to model.pt|.onnx|.safetensors",
     "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
     "reproduce": "a paper's studies and tables: flstudy reproduce flash [--worlds digits-sudden ...]",
@@ -36,11 +37,6 @@ ELSEWHERE = {
     "costs": "flstudy.benchmark.costs",
     "bench": "flstudy.benchmark.command",
 }
-CHANGEABLE = (
-    *("study.trials", "study.budget.rounds", "study.budget.hours", "study.confirm.top", "study.confirm.seeds"),
-    *("study.failures.retries", "study.failures.round_timeout_s", "study.failures.most", "study.concurrent"),
-    *("study.resources.cpu", "study.resources.gpu", "study.register", "store"),
-)
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command in ELSEWHERE:
             code: int = import_module(ELSEWHERE[command]).main(rest)
             return code
-        own = {"run": train, "tune": train, "list": list_names, "schema": show_schema}
+        own = {"run": train, "tune": train, "list": list_names, "schema": show_schema, "compare": compare_runs}
         return (own.get(command) or globals()[command])(command, rest)
     except KeyboardInterrupt:
         return 130
@@ -174,16 +170,10 @@ def resumed(arguments: list[str]) -> Path | None:
 
     if arguments and not arguments[0].startswith("-"):
         raise ConfigError(f"--resume takes the study's own config, so leave out {arguments[0]!r}")
-    for key, _ in pairs([argument for argument in arguments if argument != "--json"]):
-        if key not in CHANGEABLE:
-            raise ConfigError(
-                f"--resume: a study goes on as it began; {key} cannot change, only {', '.join(CHANGEABLE)}"
-            )
-    from flstudy.study import StudyFolder
+    from flstudy.study.resuming import check_changes, find_modules
 
-    modules = StudyFolder(folder).state().get("modules")  # the user's own lie beside the config that was typed
-    if modules is not None and modules not in sys.path:
-        sys.path.append(modules)
+    check_changes((key for key, _ in pairs([one for one in arguments if one != "--json"])), "--resume")
+    find_modules(folder)
     return folder
 
 
@@ -279,6 +269,32 @@ def show(command: str, arguments: list[str]) -> int:
         console.print(cells.rich())
     if entry["error"]:
         console.print(entry["error"], style="red", markup=False, highlight=False)
+    return 0
+
+
+def compare_runs(command: str, arguments: list[str]) -> int:
+    """``flstudy compare``."""
+    parser = Parser(command, "Runs and trials beside each other: their best, last and mean values over seeds.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, a study, or STUDY/TRIAL")
+    parser.add_argument("--metrics", nargs="+", default=[], metavar="METRIC", help="default: accuracies and losses")
+    parser.add_argument("--json", action="store_true", help="print every seed's values as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a PNG file for the curves")
+    given = parser.parse_args(arguments)
+    from flstudy.reporting.report import terminal
+    from flstudy.reporting.run_comparison import measures, read_run, run_cells, runs_figure, runs_json
+
+    found = measures([read_run(one) for one in given.runs], given.metrics)
+    if given.plot is not None:
+        if given.plot.suffix != ".png" or not given.plot.absolute().parent.is_dir():
+            raise ConfigError(f"--plot must be a .png file in a folder that exists, got {str(given.plot)!r}")
+        from flstudy.reporting.style import to_png
+
+        to_png(runs_figure(found), given.plot)
+    if given.json:
+        print(json.dumps(runs_json(found), indent=2))
+        return 0
+    for metric, own in found.items():
+        terminal().print(run_cells(metric, own).rich())
     return 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         Run,
         Sampler,
         Scheduler,
-        Study,
+        StudySection,
     )
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Sampler",
     "Scheduler",
     "StopRun",
-    "Study",
+    "StudySection",
     "load",
     "nearest",
 ]

@@ -19,7 +19,7 @@ from flstudy.config.errors import ConfigError, told
 from flstudy.config.objects import chosen, section
 from flstudy.config.registry import SECTIONS, check_files
 from flstudy.config.rules import Parts, check_parts, check_work
-from flstudy.config.sections import Run, Settings, Study
+from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import completed, content_of, flat, merged, pairs, put, text_of
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
@@ -68,7 +68,7 @@ class Config:
         self._used = False
         with self._refusing():
             self.settings: Settings = section("", {name: self._values[name] for name in Settings.__dataclass_fields__})
-            self.study: Study = section("study", self._values["study"])
+            self.study: StudySection = section("study", self._values["study"])
             self.run_section: Run = section("run", self._values["run"])
             self.recovery: Recovery = section("recovery", self._values["recovery"])
 

@@ -84,7 +84,7 @@ SECTIONS = {  # by key; of '' the keys stand at the top
     "regret": SectionClass("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
     "privacy": SectionClass("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
     "run": SectionClass("flstudy.config.sections", "Run", "Where a single run leaves its results."),
-    "study": SectionClass("flstudy.config.sections", "Study", "The search for hyper-parameters."),
+    "study": SectionClass("flstudy.config.sections", "StudySection", "The search for hyper-parameters."),
 }
 
 TOP = ("task", "population", "algorithm", "", "controller", "schedule", *list(SECTIONS)[2:])

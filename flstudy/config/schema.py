@@ -261,7 +261,7 @@ def generated() -> dict[str, Any]:
         for name, cls in classes.items():
             defs[name] = described(cls, key, defs)
         defs[key] = _choice(key, {name: defs[name] for name in classes})
-    study = defs["Study"]["properties"]
+    study = defs["StudySection"]["properties"]
     keys = dict(reversed(list(_keys(properties, defs))))  # of a key of several classes the first one's sentence
     searched = {key: {"$ref": "#/$defs/distribution", **keys[key]} for key in sorted(keys)}
     study["search"] |= {"properties": searched, "additionalProperties": {"$ref": "#/$defs/distribution"}}

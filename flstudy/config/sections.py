@@ -172,7 +172,7 @@ class Failures(Configurable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Configurable):
+class StudySection(Configurable):
     """A hyper-parameter study."""
 
     name: str | None = None

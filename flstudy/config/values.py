@@ -15,7 +15,7 @@ import yaml
 
 from flstudy.config.credentials import clean_values
 from flstudy.config.errors import ConfigError, nearest, shown, spelled
-from flstudy.config.registry import ROOTS, by_module, check_files, import_class
+from flstudy.config.registry import ROOTS, SECTIONS, by_module, check_files, import_class
 from flstudy.config.schema import class_names, config_schema, described, types_of
 from flstudy.hyper import within
 from flstudy.metrics.registry import METRICS
@@ -155,8 +155,30 @@ def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
             value = parsed(text)
         except ConfigError:
             value = text
-        key = key.replace(".init_args", "").removesuffix(".class_path")
-        found.append((key, Given(value, text) if isinstance(value, int | float) else value))
+        found.append((short_key(key), Given(value, text) if isinstance(value, int | float) else value))
+    return found
+
+
+def short_key(key: str) -> str:
+    """``algorithm.init_args.lr`` as ``algorithm.lr``, and ``algorithm.class_path`` as ``algorithm``."""
+    return key.replace(".init_args", "").removesuffix(".class_path")
+
+
+MAPPINGS = (SEARCH, "study.presets", "study.constraints")
+"""Keys whose values are mappings of the user's own names."""
+
+
+def dotted(given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Keys as the command line has them, of nested or dotted ones: ``{"study": {"trials": 8}}`` and
+    ``{"study.trials": 8}`` say the same. A class with its arguments stays one value."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        key = short_key(f"{at}.{name}" if at else str(name))
+        section = key in ROOTS or key in SECTIONS or (key.startswith("study.") and key.count(".") == 1)
+        if isinstance(value, Mapping) and section and "class_path" not in value and key not in MAPPINGS:
+            found |= dotted(value, key)
+        else:
+            found[key] = value
     return found
 
 

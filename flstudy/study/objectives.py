@@ -8,14 +8,14 @@ from flstudy.config import ConfigError, Objective
 from flstudy.metrics.registry import METRICS
 
 if TYPE_CHECKING:
-    from flstudy.config import Config, Study
+    from flstudy.config import Config, StudySection
 
 WORST = 1e9
 """Stands for the objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE
 only ranks, so its size does not matter."""
 
 
-def objectives_of(study: "Study") -> list[Objective]:
+def objectives_of(study: "StudySection") -> list[Objective]:
     """All objectives, the one by which trials are ranked first."""
     return [study.objective, *study.objectives]
 
@@ -35,7 +35,7 @@ def worst_value(objective: Objective) -> float:
 
 
 def objective_values(
-    study: "Study", objective: float, metrics: Mapping[str, float], *, broken: bool
+    study: "StudySection", objective: float, metrics: Mapping[str, float], *, broken: bool
 ) -> tuple[float, ...]:
     """Of all objectives; the worst where a trial has none, such as a recovery that never came.
 
@@ -52,7 +52,7 @@ def objective_values(
     return tuple(found)
 
 
-def violations(study: "Study", metrics: Mapping[str, float]) -> list[float]:
+def violations(study: "StudySection", metrics: Mapping[str, float]) -> list[float]:
     """By how much each bound is exceeded, in the metric's unit; <= 0 within it. What was never measured is outside."""
     found = []
     for metric, bounds in study.constraints.items():

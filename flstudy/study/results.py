@@ -209,7 +209,7 @@ def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in sorted({path.parent for name in _OF_A_STUDY for path in Path(home).glob(f"*/{name}")}, key=_written):
         try:
-            found.append(_entry(load_study(path)))
+            found.append(study_entry(load_study(path)))
         except Exception as error:  # whatever a folder holds: the other studies are listed
             state = "damaged" if isinstance(error, DamageError) else "unreadable"
             found.append({"study": path.name, "state": state, "damage": [reason_of(error, 200)]})
@@ -225,7 +225,8 @@ def _written(path: Path) -> float:
     return (file if file.exists() else path).stat().st_mtime
 
 
-def _entry(results: StudyResults) -> dict[str, Any]:
+def study_entry(results: StudyResults) -> dict[str, Any]:
+    """How a study stands, as `list_studies` tells it."""
     wanted = results.section.get("trials")  # none where the budget alone decides
     state, best = results.folder.state(), next(iter(results.best), None)
     return {

@@ -336,6 +336,20 @@ class Space:
         return points
 
 
+def keys_known(config: "Config") -> HasKey:
+    """Whether a config with some classes chosen has a key. Composing one costs milliseconds, and there are only as many
+    as combinations of class names: each is composed once."""
+    made: dict[str, Config] = {}
+
+    def has_key(chosen: Mapping[str, Any], key: str) -> bool:
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        if text not in made:
+            made[text] = config.with_overrides(chosen) if chosen else config
+        return made[text].has_key(key)
+
+    return has_key
+
+
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """The known key that a misspelt one may mean: of the same parent if possible, and never the parent itself."""
     parent, _, name = key.rpartition(".")

@@ -38,13 +38,7 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
         raise ConfigError(f"{path.name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--to: there is no folder {str(path.parent)!r}: make it first")
-    kept = results.folder.model(trial.number)
-    if not kept.is_file():
-        names = sorted((one.stem for one in kept.parent.glob("*.pt")), key=lambda name: (len(name), name))
-        raise ConfigError(
-            f"study {results.name} kept no model of trial {trial.number}, only of each algorithm's best: "
-            f"{', '.join(names) or 'none'}; export one of these"
-        )
+    kept = kept_model(results, trial)
     try:
         saved = read_file(kept)
     except ValueError as error:
@@ -64,6 +58,18 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
     finally:
         hidden.unlink(missing_ok=True)
     return reader.format(str(path))
+
+
+def kept_model(results: StudyResults, trial: Trial) -> Path:
+    """The file in which a study kept a trial's trained model; ConfigError where it kept none."""
+    kept = results.folder.model(trial.number)
+    if not kept.is_file():
+        names = sorted((one.stem for one in kept.parent.glob("*.pt")), key=lambda name: (len(name), name))
+        raise ConfigError(
+            f"study {results.name} kept no model of trial {trial.number}, only of each algorithm's best: "
+            f"{', '.join(names) or 'none'}; take one of these"
+        )
+    return kept
 
 
 def write_safetensors(state: "dict[str, Tensor]", path: Path, metadata: dict[str, Any]) -> None:

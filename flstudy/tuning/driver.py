@@ -19,7 +19,7 @@ from rich.console import Console
 from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.config.values import pairs
-from flstudy.reporting import write_report
+from flstudy.reporting import Report, write_report
 from flstudy.reporting.ranking import TUNING_SPENDS
 from flstudy.reporting.report import terminal
 from flstudy.study import BestTrial, Space, Status, StudyFolder, Trial
@@ -39,7 +39,7 @@ from flstudy.tuning.samplers import ArmPlan, optuna_sampler, sampler_of
 from flstudy.tuning.schedulers import ray_scheduler, read_history
 from flstudy.tuning.sharing import share
 from flstudy.tuning.shortage import MEMORY, check_disks, refusing, remedy, shortage
-from flstudy.tuning.worker import Assignment, trainable
+from flstudy.tuning.worker import Assignment, worker_class
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -61,6 +61,10 @@ class StudyResult:
     """Why it stopped by itself: too many trials failed, or its disk did."""
     delivered: bool = True
     """Whether MLflow has all of it; `flstudy sync` delivers the rest."""
+    report: Report | None = None
+    """Of `carry_out`; None where the disk did not take it."""
+    kept: bool = False
+    """Whether MLflow has the report."""
 
     @property
     def name(self) -> str:
@@ -87,7 +91,6 @@ class StudyResult:
         }
 
 
-@heeding({signal.SIGTERM: as_ctrl_c})
 def run_study(
     config: "Config",
     console: Console | None = None,
@@ -109,17 +112,42 @@ def run_study(
         The exit status: 1 where no trial finished, so that there is nothing to compare, or where too many failed.
     """
     console = console or terminal()
+    result = carry_out(config, console, resume, import_from=import_from, quiet=as_json)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2, default=str))
+    elif result.report is not None:
+        if result.delivered and not result.kept:
+            console.print(
+                f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
+            )
+        result.report.print(console)
+        if result.interrupted:
+            going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]"
+            console.print(going_on, highlight=False, soft_wrap=True)  # to be copied in one piece
+    return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1
+
+
+@heeding({signal.SIGTERM: as_ctrl_c})
+def carry_out(
+    config: "Config",
+    console: Console,
+    resume: Path | None = None,
+    *,
+    import_from: Path | None = None,
+    quiet: bool = False,
+) -> StudyResult:
+    """Tune ``config`` as `tune` does, then write the study's report, also into MLflow."""
     with contextlib.ExitStack() as claims:
-        result = _tune(config, console, resume, import_from, as_json, claims)
-        return _conclude(result, config, console, as_json)
+        result = _tune(config, console, resume, import_from, quiet, claims)
+        _conclude(result, config, console)
+    return result
 
 
-def _conclude(result: StudyResult, config: "Config", console: Console, as_json: bool) -> int:
-    written, kept = None, False
+def _conclude(result: StudyResult, config: "Config", console: Console) -> None:
     try:
         result.folder.write_events(config.events())
-        written = write_report(result.folder.path)
-        kept = result.delivered and result.run.log_files(result.folder)
+        result.report = write_report(result.folder.path)
+        result.kept = result.delivered and result.run.log_files(result.folder)
     except (OSError, ValueError) as error:
         denied = shortage(error, result.folder.path)
         if denied is None:
@@ -127,18 +155,6 @@ def _conclude(result: StudyResult, config: "Config", console: Console, as_json: 
         if result.hopeless is None:
             result.hopeless = f"{denied}: {remedy(denied)}, then flstudy report {result.folder.called}"
             console.print(f"there is no report: {result.hopeless}", highlight=False, markup=False)
-    if as_json:
-        print(json.dumps(result.to_json(), indent=2, default=str))
-    elif written is not None:
-        if result.delivered and not kept:
-            console.print(
-                f"MLflow has no report: deliver it with [bold]flstudy sync {result.name}[/bold]", highlight=False
-            )
-        written.print(console)
-        if result.interrupted:
-            going_on = f"Go on with it: [bold]flstudy tune --resume {result.folder.called}[/bold]"
-            console.print(going_on, highlight=False, soft_wrap=True)  # to be copied in one piece
-    return 0 if result.hopeless is None and any(t.status is Status.FINISHED for t in result.trials) else 1
 
 
 @heeding({signal.SIGTERM: as_ctrl_c})
@@ -193,7 +209,8 @@ def _tune(
     check_resources(config.study.resources)
     uri = config.store
     if folder is not None:
-        uri = agreed_store(folder.name, folder.state().get("store") or uri, dict(pairs(config.options)).get("store"))
+        given = {**dict(pairs(config.options)), **config.overrides}.get("store")
+        uri = agreed_store(folder.name, folder.state().get("store") or uri, given)
     uri, _ = check_store(uri)
     examples = config.rehearse()
     check_disks(config, None if folder is None else folder.path, sqlite_file(uri))
@@ -383,7 +400,7 @@ def _fit(
     events = RayEvents(table, search, beacon, listen)
     shutil.rmtree(folder.ray, ignore_errors=True)  # of an earlier start that was killed
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(trainable(assignment), {"cpu": study.resources.cpu, "gpu": study.resources.gpu}),
+        ray_tune.with_resources(worker_class(assignment), {"cpu": study.resources.cpu, "gpu": study.resources.gpu}),
         tune_config=ray_tune.TuneConfig(
             search_alg=search,
             scheduler=ray_scheduler(assignment.config, read_history(folder, past, study.objective.metric)),

@@ -1,4 +1,4 @@
-"""How a study gets on, on the terminal: a live view, or plain lines where the output is no terminal."""
+"""How a study gets on: a live view in a terminal or a notebook, or plain lines where the output is neither."""
 
 import math
 import time
@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from flstudy.reporting.notebook import NotebookDisplay, in_notebook
 from flstudy.study import Status, Trial, best_trials
 from flstudy.study.trial import BROKEN, by_algorithm
 
@@ -58,20 +59,25 @@ class StudyProgress:
         self._started = self._line_at = time.monotonic()
         self._spent_s, self._done_before = spent_s, 0.0
         self._starts: dict[int, tuple[float, int]] = {}  # by trial: when it was first seen, and its rounds then
+        self._notebook = NotebookDisplay() if in_notebook() and not quiet else None
         self._live = Live(
             console=console, refresh_per_second=2, get_renderable=self._render, transient=True, redirect_stderr=False
         )
 
     def __enter__(self) -> Self:
         self._done_before = self.fraction
-        if self.console.is_terminal and not self.quiet:
+        if self._notebook is not None:
+            self._notebook.show(self._render(), now=True)
+        elif self.console.is_terminal and not self.quiet:
             self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.console.is_terminal and not self.quiet:
+        if self._notebook is not None:
+            self._notebook.show(self._render(), now=True)
+        elif self.console.is_terminal and not self.quiet:
             self._live.stop()
 
     def resume(self, trial: Trial) -> None:
@@ -82,8 +88,10 @@ class StudyProgress:
         """A trial started, reported or ended."""
         self.trials[trial.number] = trial
         self._starts.setdefault(trial.number, (time.monotonic(), trial.rounds))
-        if self.console.is_terminal:
-            if trial.is_broken:  # stays on the screen, above the live view
+        if self._notebook is not None:
+            self._notebook.show(self._render())
+        if self.console.is_terminal or self._notebook is not None:
+            if trial.is_broken:  # stays on the screen, beside the live view
                 self.say(self._line(trial))
         elif trial.status is not Status.RUNNING:
             self.say(self._line(trial))

@@ -13,7 +13,6 @@ side, whose ends no two studies meet in the same order, to those that this order
 """
 
 import itertools
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,13 @@ from ray.tune.search import Searcher
 
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
+from flstudy.study.space import keys_known
 from flstudy.tuning.optuna_classes import DriverJournal, Repeated
 from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, reported
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS, Sequel, optuna_sampler, sampler_of
 
 if TYPE_CHECKING:
-    from flstudy.config import Config
+    from flstudy.config import Config, StudySection
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Search(Searcher):
 
     def __post_init__(self) -> None:
         super().__init__(metric="objective", mode=self.config.study.objective.mode)
-        self._made: dict[str, Config] = {}  # configs by the class names chosen
+        self._has_key = keys_known(self.config)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.arms = self._make_arms()
         self._numbers = itertools.count(max((trial.number for trial in self.past), default=-1) + 1)
@@ -329,29 +329,7 @@ class Search(Searcher):
             self.space.suggest(trial, self._has_key, arm.fixed)
             self._again.append(OpenProposal(proposal_of(past), arm, trial))
             return
-        states = {Status.PRUNED: TrialState.PRUNED, Status.FAILED: TrialState.FAIL}
-        state = states.get(past.status, TrialState.COMPLETE)
-        single = len(objectives_of(self.config.study)) == 1
-        values = past.values or (past.objective,)
-        limits = violations(self.config.study, past.metrics)
-        arm.study.add_trial(
-            optuna.trial.create_trial(
-                state=state,
-                params=point,
-                distributions={key: self.space.domains[key].distribution() for key in point},
-                values=values if state is TrialState.COMPLETE else None,
-                intermediate_values={past.rounds: values[0]} if state is TrialState.PRUNED and single else None,
-                user_attrs={"trial": past.number, CONSTRAINTS: limits, STATUS: str(past.status)},
-                system_attrs={"constraints": limits} if limits else None,
-            )
-        )
-
-    def _has_key(self, chosen: Mapping[str, Any], key: str) -> bool:
-        # Composing a config costs milliseconds, and there are only as many as combinations of class names.
-        text = json.dumps(chosen, sort_keys=True, default=str)
-        if text not in self._made:
-            self._made[text] = self.config.with_overrides(chosen) if chosen else self.config
-        return self._made[text].has_key(key)
+        arm.study.add_trial(frozen_trial(past, point, self.space, self.config.study))
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray keeps a copy for its own restore
@@ -363,6 +341,41 @@ class Search(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """As for `save`."""
         raise NotImplementedError("a study is resumed by flstudy tune --resume")
+
+
+def frozen_trial(
+    ended: Trial,
+    point: Mapping[str, Any],
+    space: Space,
+    study: "StudySection",
+    curve: Mapping[int, float] | None = None,
+) -> optuna.trial.FrozenTrial:
+    """A trial that is over as Optuna keeps it.
+
+    Args:
+        ended: the trial.
+        point: its values, as Optuna keeps them.
+        space: what was searched.
+        study: the section.
+        curve: the objective by round, where there is one objective; by default where a scheduler stopped it.
+    """
+    states = {Status.PRUNED: TrialState.PRUNED, Status.FAILED: TrialState.FAIL}
+    state = states.get(ended.status, TrialState.COMPLETE)
+    values = ended.values or (ended.objective,)
+    limits = violations(study, ended.metrics)
+    if len(objectives_of(study)) > 1:
+        curve = {}
+    elif curve is None:
+        curve = {ended.rounds: values[0]} if state is TrialState.PRUNED else {}
+    return optuna.trial.create_trial(
+        state=state,
+        params=dict(point),
+        distributions={key: space.domains[key].distribution() for key in point},
+        values=values if state is TrialState.COMPLETE else None,
+        intermediate_values=dict(curve) or None,
+        user_attrs={"trial": ended.number, CONSTRAINTS: limits, STATUS: str(ended.status)},
+        system_attrs={"constraints": limits} if limits else None,
+    )
 
 
 def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:

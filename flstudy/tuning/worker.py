@@ -66,7 +66,7 @@ def thread_settings(threads: int) -> dict[str, str]:
     return dict.fromkeys(names, str(threads))
 
 
-def trainable(assignment: Assignment) -> type:
+def worker_class(assignment: Assignment) -> type:
     """What Ray Tune runs with a `Proposal`."""
     from ray.tune.trainable.function_trainable import wrap_function
 
@@ -129,7 +129,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
         trial.run_id, trial.synced = tracker.run_id, tracker.delivered
         wanted = scheduler is not None and scheduler.passes_state and running
         try:
-            with _checkpoint(save if wanted else None) as checkpoint:
+            with state_given(save if wanted else None) as checkpoint:
                 tune.report(result_of(trial), checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the scheduler stopped the trial
             stop = exit
@@ -162,7 +162,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
 
 
 @contextlib.contextmanager
-def _checkpoint(save: Save | None) -> Iterator[Any]:
+def state_given(save: Save | None) -> Iterator[Any]:
     """The trial's state as Ray passes it on, if there is one to give."""
     from ray.tune import Checkpoint
 

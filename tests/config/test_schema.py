@@ -174,7 +174,7 @@ def test_a_node_says_what_an_editor_shows():
     assert (flash["x-class"], flash["x-citations"]) == ("flstudy.algorithms.flash.Flash", ["panchal2023"])
     assert config_schema()["$defs"]["SuddenDrift"]["required"] == ["round"]
     assert {"algorithm.tau", "population.drift.change.size"} <= set(
-        config_schema()["$defs"]["Study"]["properties"]["search"]["properties"]
+        config_schema()["$defs"]["StudySection"]["properties"]["search"]["properties"]
     )
     undescribed = [
         f"{name}.{key}"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flstudy.config import Study
+from flstudy.config import StudySection
 from flstudy.federation import Record
 from flstudy.study import StudyFolder
 from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
@@ -32,7 +32,7 @@ class Small:
     """As much of a config as a study's run asks for."""
 
     rounds, seeds = 20, [0, 44]
-    study = Study(trials=2, search={"algorithm.lr": {}})
+    study = StudySection(trials=2, search={"algorithm.lr": {}})
 
     def tags(self):
         return {"algorithm": "Flash", "dataset": "Digits", "drift": "none", "task": "Mlp"}

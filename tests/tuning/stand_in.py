@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flstudy.config import ConfigError, Objective, Resources, StopRun, Study
+from flstudy.config import ConfigError, Objective, Resources, StopRun, StudySection
 from flstudy.federation import Record
 from flstudy.metrics.drift import DEFAULT, Recovery
 from flstudy.study import Status, Trial
@@ -24,10 +24,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-def study(**changed: Any) -> Study:
+def study(**changed: Any) -> StudySection:
     """A study of the stand-in's algorithms."""
     settings: dict[str, Any] = {"objective": Objective(), "search": {}, "sampler": Tpe(), "scheduler": None}
-    return Study(**(settings | {"resources": Resources()} | changed))
+    return StudySection(**(settings | {"resources": Resources()} | changed))
 
 
 def proposal(number: int, algorithm: str = "FedAvg", **more: Any) -> Proposal:
@@ -46,7 +46,7 @@ def report(status: str, objective: float, rounds: int, **metrics: float) -> dict
 class StandIn:
     """As much of a Config as studies use."""
 
-    study: Study = field(default_factory=study)
+    study: StudySection = field(default_factory=study)
     values: dict[str, Any] = field(default_factory=lambda: {"algorithm": "FedAvg", "population.participants": 10})
     rounds: int = 6
     seeds: list[int] = field(default_factory=lambda: [0, 44, 56])

@@ -1,0 +1,208 @@
+"""Runs and trials beside each other, from their files: what `flstudy compare` prints.
+
+A run is named by its folder, a study by its folder or name (its best trial stands for it), a trial as STUDY/NUMBER.
+Values are means over seeds with their sample standard deviation; differences are taken seed by seed, on the seeds that
+both runs have, since equal seeds are equal worlds.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flstudy.config import ConfigError, nearest
+from flstudy.metrics.registry import METRICS
+from flstudy.reporting.sections.comparison import Pair, compare, format_p, holm
+from flstudy.reporting.style import as_lines_end, draw_mean, finish, legend_beside, new_panels, scale_of
+from flstudy.reporting.tables import NOTHING, Cells, format_difference, format_value, metric_label
+from flstudy.study import StudyFolder, load_study
+from flstudy.study.records import curve, metric_names, read_records, seeds_of
+from flstudy.study.trial import without_nan
+
+SHOWN = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "train/loss")
+"""Metrics that are shown where nobody names any: the first three that all runs have."""
+RECORDS = "records.parquet"  # of a run's folder
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run or a trial with what it recorded."""
+
+    name: str
+    records: pa.Table
+
+    @property
+    def metrics(self) -> list[str]:
+        """What it recorded, by name."""
+        return metric_names(self.records)
+
+    @property
+    def seeds(self) -> list[int]:
+        """One per replica."""
+        return seeds_of(self.records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMeasure:
+    """One metric of one run; each array is [S]."""
+
+    run: str
+    seeds: list[int]
+    rounds: NDArray[np.int64]  # [T]
+    values: NDArray[np.float64]  # [S, T]
+    higher: bool  # whether more is better
+
+    @property
+    def best_at(self) -> int:
+        """Place of the round with the best mean over seeds; NaN is never the best."""
+        means = self.values.mean(0)
+        bad = -np.inf if self.higher else np.inf
+        known = np.where(np.isnan(means), bad, means)
+        return int(known.argmax() if self.higher else known.argmin())
+
+    @property
+    def best(self) -> NDArray[np.float64]:
+        return self.values[:, self.best_at]
+
+    @property
+    def last(self) -> NDArray[np.float64]:
+        return self.values[:, -1]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Over the evaluated rounds."""
+        return self.values.mean(1)
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``: every seed's values, and the rounds."""
+        told = {name: getattr(self, name).tolist() for name in ("best", "last", "mean")}
+        rounds = {"best_round": int(self.rounds[self.best_at]), "last_round": int(self.rounds[-1])}
+        return {"run": self.run, "seeds": self.seeds, **told, **rounds}
+
+
+def read_run(given: str | os.PathLike[str]) -> ComparedRun:
+    """A run, a study's best trial, or STUDY/NUMBER.
+
+    Raises:
+        ValueError: in one sentence, where there is none, or its records cannot be read.
+    """
+    path, text = Path(given), str(given).rstrip("/")
+    if (path / RECORDS).is_dir():
+        return ComparedRun(path.name, read_records(path / RECORDS))
+    study, trial = StudyFolder.named(path), "best"
+    if not study.config.is_file() and not path.is_dir():
+        head, _, tail = text.rpartition("/")
+        if head and (tail.isdecimal() or tail == "best"):
+            study, trial = StudyFolder.named(head), tail
+    if not study.config.is_file():
+        raise ConfigError(
+            f"there is neither a run nor a study {text!r}: give a folder of runs/, a study's name, or STUDY/TRIAL"
+        )
+    results = load_study(study)
+    found = results.find(trial)
+    if trial == "best":
+        found = results.best[0].speaker
+    return ComparedRun(f"{results.name}/{found.number} {found.algorithm}", results.records(found))
+
+
+def measures(runs: Sequence[ComparedRun], metrics: Sequence[str] = ()) -> dict[str, list[RunMeasure]]:
+    """Each metric of every run.
+
+    Raises:
+        ConfigError: for runs of one name, or a metric that one of them lacks.
+    """
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"runs that are compared must have different names, got {name!r} twice: leave one out")
+    common = [name for name in runs[0].metrics if all(name in run.metrics for run in runs)]
+    for metric in metrics:
+        if metric not in common:
+            lacking = ", ".join(run.name for run in runs if metric not in run.metrics)
+            raise ConfigError(f"{lacking} did not record {metric!r}{nearest(metric, common)}")
+    wanted = list(metrics) or [name for name in SHOWN if name in common][:3] or common[:3]
+    if not wanted:
+        raise ConfigError(f"{', '.join(names)} have no metric in common: compare runs of one kind")
+    return {metric: [_measure(run, metric) for run in runs] for metric in wanted}
+
+
+def _measure(run: ComparedRun, metric: str) -> RunMeasure:
+    rounds, values = curve(run.records, metric)
+    higher = (METRICS[metric].better if metric in METRICS else "max") != "min"
+    return RunMeasure(run=run.name, seeds=run.seeds, rounds=rounds, values=values, higher=higher)
+
+
+def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
+    """Of each run's last value and the first run's, seed by seed (later - first), with p adjusted for their number;
+    None for the first one itself."""
+    first = dict(zip(found[0].seeds, found[0].last.tolist(), strict=True))
+    pairs: list[Pair | None] = [None]
+    for one in found[1:]:
+        own = dict(zip(one.seeds, one.last.tolist(), strict=True))
+        (pair,) = compare({one.run: own, found[0].run: first}, higher=one.higher)
+        if pair.first != one.run:  # the pair names the better one first
+            pair = pair._replace(
+                first=one.run, second=pair.first, difference=-pair.difference, low=-pair.high, high=-pair.low
+            )
+        pairs.append(pair)
+    levels = holm(np.array([pair.p for pair in pairs if pair is not None]))
+    return [None, *(pair._replace(adjusted=float(p)) for pair, p in zip(pairs[1:], levels, strict=True) if pair)]
+
+
+def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
+    """A metric's table: a row per run."""
+
+    def spread(values: NDArray[np.float64]) -> str:
+        known = values[np.isfinite(values)]
+        if not known.size:
+            return NOTHING
+        own = format_value(float(known.mean()), metric)
+        return own if known.size < 2 else f"{own} ± {format_value(float(known.std(ddof=1)), metric)}"
+
+    def apart(pair: Pair | None) -> tuple[str, str]:
+        if pair is None or not np.isfinite(pair.difference):
+            return NOTHING, NOTHING
+        interval = ""
+        if np.isfinite(pair.low):
+            interval = f" [{format_difference(pair.low, metric)}, {format_difference(pair.high, metric)}]"
+        return format_difference(pair.difference, metric) + interval, format_p(pair.adjusted)
+
+    apart_by = [apart(pair) for pair in differences(found)]
+    columns = {
+        "Run": [one.run for one in found],
+        "Seeds": [str(len(one.seeds)) for one in found],
+        "Best": [spread(one.best) for one in found],
+        "Round": [str(one.rounds[one.best_at]) for one in found],
+        "Last": [spread(one.last) for one in found],
+        "Mean": [spread(one.mean) for one in found],
+        "Last - first run's": [text for text, _ in apart_by],
+        "p (Holm)": [p for _, p in apart_by],
+    }
+    return Cells.from_columns(metric_label(metric), columns)
+
+
+def runs_json(found: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
+    """All of it for ``--json``; NaN, which JSON lacks, is None."""
+    told: dict[str, Any] = {}
+    for metric, own in found.items():
+        pairs = [pair._asdict() for pair in differences(own) if pair is not None]
+        told[metric] = {"runs": [one.to_json() for one in own], "differences": pairs}
+    return dict(without_nan(told))
+
+
+def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
+    """A panel per metric: means over seeds by round, with bands of one standard deviation."""
+    figure, panels = new_panels(len(found), 1, 3.6)
+    for axes, (metric, own) in zip(panels, found.items(), strict=True):
+        factor, label = scale_of(metric)
+        for place, one in enumerate(own):
+            draw_mean(axes, one.rounds, factor * one.values, place, one.run, band=True)
+        legend_beside(axes, **as_lines_end(axes))
+        finish(axes, xlabel="Round", ylabel=label)
+    return figure

@@ -1,0 +1,208 @@
+"""Studies as objects: what a script or a notebook does with one."""
+
+import contextlib
+import io
+import sys
+import textwrap
+import types
+
+import optuna
+import pandas as pd
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+import flstudy
+from flstudy import Population, Study
+from flstudy.algorithms import FedAvg
+from flstudy.config import ConfigError
+from flstudy.config.values import dotted
+from flstudy.population import Digits, Dirichlet
+from flstudy.reporting.notebook import NotebookDisplay, in_notebook
+from flstudy.study import Trial
+from flstudy.tasks import Logistic, Task
+from flstudy.tuning import RandomSearch
+from flstudy.tuning.progress import StudyProgress
+from tests.tuning.stand_in import StandIn
+
+CONFIG = {
+    "task": "Logistic",
+    "population": {"dataset": "Digits", "clients": 4, "participants": 2},
+    "algorithm": {"class_path": "FedYogi", "init_args": {"lr": 0.1}},
+    "rounds": 4,
+    "seeds": [0, 44],
+    "evaluate_every": 2,
+    "compile": False,
+    "study": {
+        "trials": 2,
+        "search": {
+            "algorithm": {"choice": ["FedAvg", "FedYogi"]},
+            "algorithm.lr": {"loguniform": [1e-2, 1.0]},
+            "algorithm.tau": {"choice": [0.001, 0.01]},
+        },
+    },
+}
+SEARCH = {"algorithm.lr": {"loguniform": [1e-2, 1.0]}}
+
+SCRIPT = """
+import flstudy, torch
+
+study = flstudy.Study.from_yaml("study.yaml", study={"trials": 2})
+study.run(quiet=True)
+best = study.best.trial
+print(best.algorithm, best.overrides)
+print(study.curves()[best.number].mean(axis=1))
+print(study.report())
+model = study.load_model()
+print(model(torch.zeros(1, 1, 8, 8)).shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(ray_cluster, tmp_path_factory):
+    """The script, run in a folder with its config."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "study.yaml").write_text(yaml.safe_dump({**CONFIG, "store": f"sqlite:///{folder}/mlflow.db"}))
+    names, said = {}, io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(said):
+        exec(compile(SCRIPT, "script.py", "exec"), names)
+        names["study"] = Study.open("study")
+        names["study"]._folder.path = names["study"].folder.absolute()
+    return names["study"], names["model"], said.getvalue()
+
+
+@pytest.mark.end_to_end
+def test_a_script_of_twelve_lines_runs_a_study_shows_its_curve_and_loads_its_model(ran):
+    study, model, said = ran
+    assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 12
+    assert study.best.trial.algorithm in said
+    assert "torch.Size([1, 10])" in said
+    assert "report.html" in said
+    assert isinstance(model, Logistic)
+    assert not model.training
+
+
+@pytest.mark.end_to_end
+def test_trials_and_curves_are_tables(ran):
+    study, _, _ = ran
+    trials, curves = study.trials, study.curves("test/accuracy")
+    assert trials.index.tolist() == [0, 1]
+    assert trials["algorithm"].tolist() == ["FedAvg", "FedYogi"]
+    assert trials["status"].tolist() == ["finished"] * 2
+    assert trials["objective"].tolist() == trials["valid/accuracy"].tolist()
+    assert pd.isna(trials.loc[0, "algorithm.tau"])  # which FedAvg has not
+    assert curves.index.tolist() == [2, 4]
+    assert curves.columns.tolist() == [(0, 0), (0, 44), (1, 0), (1, 44)]
+    last = curves.loc[4].groupby("trial").mean()
+    assert last.to_dict() == pytest.approx(trials["test/accuracy"].to_dict())
+    assert study.best.trial.number == trials["objective"].idxmax()
+    with pytest.raises(ValueError, match=r"no curve of 'valid/acuracy'.*did you mean 'valid/accuracy'"):
+        study.curves("valid/acuracy")
+
+
+@pytest.mark.end_to_end
+def test_optuna_gets_the_trials_with_their_distributions(ran):
+    study, _, _ = ran
+    found = study.to_optuna()
+    assert isinstance(found, optuna.Study)
+    assert found.best_trial.user_attrs["trial"] == study.best.trial.number
+    assert found.best_value == study.best.value
+    first = found.trials[0]
+    assert first.params == {"algorithm": "FedAvg", "algorithm.lr": 0.05}  # its own value
+    assert first.distributions["algorithm.lr"] == optuna.distributions.FloatDistribution(1e-2, 1.0, log=True)
+    assert sorted(first.intermediate_values) == [2, 4]
+    found.ask()  # it goes on as any study of Optuna's
+
+
+@pytest.mark.end_to_end
+def test_a_study_goes_on_and_is_opened_by_its_folder(ran):
+    study, _, _ = ran
+    opened = Study.open(study.folder)
+    with pytest.raises(ConfigError, match="rounds cannot change"):
+        opened.resume(rounds=9)
+    with pytest.raises(ConfigError, match="has been run"):
+        opened.run()
+    assert "finished, 2 finished" in repr(opened)
+    assert "FedYogi" in opened._repr_html_()
+    opened.resume(quiet=True, study={"trials": 3})
+    assert len(opened.trials) == 3
+    assert "3 finished" in repr(study)
+
+
+def test_a_study_is_made_of_objects():
+    population = Population(Digits(), clients=4, participants=2, partition=Dirichlet(alpha=0.5))
+    study = Study(
+        Logistic([1, 8, 8], 10, l2=0.1), population, FedAvg(lr=0.2), SEARCH, name="mine", rounds=3,
+        study={"trials": 5, "sampler": RandomSearch(seed=3)}, **{"study.concurrent": 1},
+    )  # fmt: skip
+    flat, section = study.config.flat(), study.config.study
+    assert (flat["task"], flat["task.l2"], flat["algorithm.lr"], flat["rounds"]) == ("Logistic", 0.1, 0.2, 3)
+    assert flat["population.partition.alpha"] == 0.5
+    assert (section.trials, section.concurrent, section.sampler) == (5, 1, RandomSearch(seed=3))
+    assert section.search == SEARCH
+    assert study.name == "mine"
+    assert repr(study) == "<Study mine: not run yet>"
+    assert "not run yet" in study._repr_html_()
+    with pytest.raises(ConfigError, match=r"has not been run: call run\(\)"):
+        study.trials  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"population": (torch.zeros(30, 2), torch.zeros(30).long())}, "population must not hold its examples"),
+        ({"task": type("Net", (Task,), {"__module__": "__main__"})()}, "task must be of a class that workers can"),
+        ({"settings": {"study": {"trails": 3}}}, "did you mean 'study.trials'"),
+        ({"search": {"algorithm.lr": {"uniform": [-1.0, 1.0]}}}, "study.search.algorithm.lr must hold only values"),
+        ({"search": {}}, "has nothing to search"),
+        ({"algorithm": object()}, "algorithm must be something that a config can name"),
+    ],
+)
+def test_what_no_worker_could_make_is_refused_in_a_sentence(changed, said):
+    parts = {"task": "Logistic", "population": {"dataset": "Digits"}, "algorithm": "FedAvg", "search": SEARCH}
+    settings = changed.pop("settings", {})
+    with pytest.raises(ConfigError, match=said):
+        Study(**parts | changed, **settings).run()
+
+
+def test_nested_and_dotted_keys_say_the_same():
+    assert dotted({"study": {"trials": 8, "budget": {"rounds": 5}}, "rounds": 3}) == dotted(
+        {"study.trials": 8, "study.budget.rounds": 5, "rounds": 3}
+    )
+    one = {"class_path": "FedYogi", "init_args": {"lr": 0.1}}
+    assert dotted({"algorithm": one, "study": {"search": {"algorithm.lr": {}}}}) == {
+        "algorithm": one,
+        "study.search": {"algorithm.lr": {}},
+    }
+    assert dotted({"algorithm.init_args.lr": 0.1, "task.class_path": "Mlp"}) == {"algorithm.lr": 0.1, "task": "Mlp"}
+
+
+def test_a_notebook_draws_in_one_place(monkeypatch):
+    drawn = []
+
+    class Handle:
+        def update(self, page):
+            drawn.append(page)
+
+    display = types.SimpleNamespace(HTML=str, display=lambda page, display_id: (drawn.append(page), Handle())[1])
+    shell = types.SimpleNamespace(kernel=object())
+    assert not in_notebook()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    assert in_notebook()
+    place = NotebookDisplay()
+    place.show("first <b>")
+    place.show("too soon")
+    place.show("last", now=True)
+    assert [("first &lt;b&gt;" in page, "last" in page) for page in drawn] == [(True, False), (False, True)]
+    said = io.StringIO()
+    with StudyProgress(Console(file=said), name="small", config=StandIn()) as progress:
+        progress.update(Trial(number=0, algorithm="FedYogi"))
+    assert "FedYogi" in drawn[-1]
+    assert said.getvalue() == ""  # the table stands for the lines
+
+
+def test_the_front_door_names_studies():
+    assert {"Study", "objective", "tune"} <= set(flstudy.__all__)
+    assert textwrap.dedent(flstudy.Study.__doc__).startswith("A hyper-parameter study")
