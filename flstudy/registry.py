@@ -15,9 +15,11 @@ def named(base: type) -> dict[str, type[Any]]:
 
 
 def descendants(base: type) -> Iterator[type[Any]]:
-    """All classes that inherit from one."""
+    """All classes that inherit from one, but for those that a run has derived from another for its own use."""
     children: list[type[Any]] = base.__subclasses__()
     for child in children:
+        if vars(child).get("derived"):
+            continue
         yield child
         yield from descendants(child)
 

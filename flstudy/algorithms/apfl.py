@@ -45,6 +45,8 @@ class Apfl(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("deng2020",)
 
+    keeps_model: ClassVar[bool] = True
+
     alpha: float = hyper(0.25, "[0, 1]")
     """α, share of the personal model; FLASH uses .25, and .5 for Shakespeare and Synthetic."""
     adaptive: bool = False
@@ -77,4 +79,7 @@ class Apfl(FedAvg):
         return Upload(local.y - msg.x), Client(local.v, local.alpha, mixed)
 
     def personal(self, local: Any, client: Any) -> Tensor:
+        return client.mixed  # type: ignore[no-any-return]
+
+    def kept(self, server: Any, client: Any) -> Tensor:
         return client.mixed  # type: ignore[no-any-return]

@@ -38,6 +38,8 @@ class Ditto(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("li2021ditto",)
 
+    keeps_model: ClassVar[bool] = True
+
     lam: float = hyper(0.1, "[0, 1e12]")
     """λ, how strongly a personal model is held near the global one; the paper chooses among {.1, 1, 2}."""
     personal_lr: float | None = hyper(None, "(0, 1e12]")
@@ -68,4 +70,7 @@ class Ditto(FedAvg):
         return Upload(local.y - msg.x), Client(local.v)
 
     def personal(self, local: Any, client: Any) -> Tensor:
+        return client.v  # type: ignore[no-any-return]
+
+    def kept(self, server: Any, client: Any) -> Tensor:
         return client.v  # type: ignore[no-any-return]

@@ -182,6 +182,7 @@ class Config:
                 initial=settings.initial,
                 executor=settings.executor,
                 compile=settings.compile,
+                buffers=settings.buffers,
                 max_lanes=settings.max_lanes,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule")},

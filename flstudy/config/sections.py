@@ -28,6 +28,9 @@ class Settings(Configurable):
     """How local fits are carried out; all agree. auto takes the fastest by a short measurement."""
     compile: bool | Literal["auto"] = "auto"
     """Compile the vectorized steps; auto does if the rounds ahead pay for it."""
+    buffers: Literal["average", "local", "freeze"] = "average"
+    """What becomes of BatchNorm's statistics and the like: averaged, kept by devices with BatchNorm's weights
+    (FedBN), or never changed."""
     max_lanes: int | None = hyper(None, "[1, 1e6]")
     """Most lanes at once; null is all of them."""
     accelerator: str = "cpu"

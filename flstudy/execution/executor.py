@@ -84,14 +84,28 @@ def one_by_one(
 
 def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
     """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
-    differentiating through slices of the flat vector would cost one full-size addition for each tensor."""
-    layout = task_function.layout
+    differentiating through slices of the flat vector would cost one full-size addition for each tensor. Behind the
+    gradient of a model with buffers stand the buffers after the pass."""
+    layout, buffers = task_function.layout, task_function.buffers
 
     def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if len(y) > layout.n:
+            x, b = torch.split(y, [layout.n, len(y) - layout.n])
+            return with_buffers(x, b, batch)
         tensors, loss = grad_and_value(lambda named: algorithm.loss(task_function, named, batch, msg, client))(
             layout.split(y)
         )
         return layout.flat(tensors), loss
+
+    def with_buffers(x: Tensor, b: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        task = task_function.holding(b)
+
+        def objective(named: dict[str, Tensor]) -> tuple[Tensor, Any]:
+            live = {name: part.clone() for name, part in buffers.split(b).items()}  # which the pass writes to
+            return algorithm.loss(task, {**named, **live}, batch, msg, client), live
+
+        tensors, (loss, live) = grad_and_value(objective, has_aux=True)(layout.split(x))
+        return torch.cat([layout.flat(tensors), buffers.flat(live, b).detach()]), loss
 
     return grad
 

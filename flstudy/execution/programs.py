@@ -66,7 +66,7 @@ class Programs:
 
     def __init__(self, context: TrainingContext, compile: Compile = False) -> None:
         self.task_function, self.store = context
-        self.undecided, self.compiled = compile == "auto", False
+        self.undecided, self.compiled = compile == "auto" and not self.task_function.couples, False
         self.part_lanes: int | None = None  # lanes of a part that one thread takes, once loops are compiled
         self._threads = torch.get_num_threads()  # that torch may use
         self._last: tuple[Any, Algorithm] | None = None
@@ -75,7 +75,7 @@ class Programs:
 
     def decide(self, compile: bool) -> None:
         """Compile from now on, or never."""
-        self.undecided, self.compiled = False, compile and has_compiler()
+        self.undecided, self.compiled = False, compile and has_compiler() and not coupled(self.task_function)
         if self.compiled:
             # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
             self._task: Any = fingerprint(self.task_function) or object()
@@ -150,7 +150,8 @@ class Programs:
             lines = functional.pad(rows[:width, done:until], (0, 0, 0, max(until - rows.shape[1], 0)), value=-1)
             lines = lines.contiguous()  # other strides would be another program
             left = numbers(todo[:width], concept.device) - done if self.compiled else None
-            local, losses = self._unrolled(algorithm, state[0], lines, concept[:width], left, msg, client)
+            step = self._of_one_size if self.task_function.couples else self._unrolled
+            local, losses = step(algorithm, state[0], lines, concept[:width], left, msg, client)
             state = local, state[1] + losses
             executed += width * (until - done)
             done = until
@@ -271,6 +272,24 @@ class Programs:
             if not isinstance(error, TorchDynamoException):
                 raise
             raise NotCompiled(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+
+    def _of_one_size(
+        self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
+    ) -> tuple[Any, Tensor]:
+        """Some eager steps of batches without padding: those of lanes whose batches have the same size are mapped."""
+        sizes, losses = (lines >= 0).sum(2), local.steps.new_zeros(len(lines))
+        first = 0
+        while first < lines.shape[1]:
+            same = (sizes[:, first:] == sizes[:, first : first + 1]).all(0).tolist()
+            until = first + (same.index(False) if False in same else len(same))
+            for size in torch.unique(sizes[:, first]).tolist():
+                here = (sizes[:, first] == size).nonzero().squeeze(1)
+                start, *rest = take((local, concept, msg, client), here)
+                done = self._unrolled(algorithm, start, lines[here, first:until, :size], rest[0], left, *rest[1:])
+                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, done[0])
+                losses = losses.index_add(0, here, done[1])
+            first = until
+        return local, losses
 
     def _traced(self, algorithm: Algorithm, like: Tensor) -> Algorithm:
         """The method with tensors for numbers, made once for all calls of a run."""
@@ -454,6 +473,15 @@ def fingerprint(task_function: TaskFunction) -> bytes | None:
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
         return None
     return hashlib.sha256(written.getvalue()).digest()
+
+
+def coupled(task_function: TaskFunction) -> bool:
+    """Whether a task's steps cannot be compiled, since padding would change them; warns if so."""
+    if task_function.couples:
+        name = type(task_function.module).__name__
+        told = f"local steps run eagerly: {name} has BatchNorm, or buffers that training changes; use buffers: freeze"
+        warnings.warn(f"{told} or GroupNorm for compiled ones", stacklevel=3)
+    return task_function.couples
 
 
 def has_compiler() -> bool:

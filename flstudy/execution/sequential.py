@@ -32,7 +32,7 @@ class Sequential(Executor):
         valid = self.batch(batches.valid, batches.concept)
         previous = torch.tensor(torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            previous = validation_loss(algorithm, self.task_function, local.y, valid)
+            previous = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
         losses = []
         for step in range(int(batches.steps)):
             batch = self.batch(batches.rows[step], batches.concept)
@@ -40,7 +40,7 @@ class Sequential(Executor):
             losses.append(loss)
             epoch = batches.epoch[step]
             if epoch > 0 and algorithm.gamma is not None:
-                current = validation_loss(algorithm, self.task_function, local.y, valid)
+                current = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
                 if not algorithm.goes_on(epoch, previous, current):
                     break
                 previous = current

@@ -123,13 +123,15 @@ class Survey:
             )
         rows, lives = rows.flatten(0, 1), concept.flatten()
         x = models.repeat_interleave(jobs, 0)
-        total, inputs = torch.zeros_like(x), self.store.x
+        total, inputs = x.new_zeros(len(x), task_function.layout.n), self.store.x
         tokens = 1 if inputs.is_floating_point() else inputs[0].numel()
         size = max(1, CHUNK // (jobs * tokens))
 
         def one(model: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
             batch = Batch(inputs, labels, mask)
-            parts = grad(lambda named: task_function(named, batch))(task_function.layout.split(model))
+            tensors = task_function.tensors(model)
+            trained = {name: tensors.pop(name) for name in task_function.layout.names}
+            parts = grad(lambda named: task_function({**named, **tensors}, batch))(trained)
             return task_function.layout.flat(parts) * mask.sum()
 
         with task_function.evaluating():

@@ -46,9 +46,8 @@ class PerJobTrainer(Sequential):
         optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
-            live = optimizer.parameters
             task.training_step = lambda batch, batch_idx: algorithm.loss(  # type: ignore
-                self.task_function, live, Batch(*batch), msg, client
+                optimizer.task_function, optimizer.live, Batch(*batch), msg, client
             )
         elif "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
             losses_of: Callable[[Any], Tensor] = task.example_losses  # type: ignore[assignment]
@@ -100,6 +99,11 @@ class LocalSteps(torch.optim.Optimizer):
         self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
         super().__init__(self.parameters.values(), {})
         self.layout, self.algorithm, self.local = task_function.layout, algorithm, local
+        self.buffers = {name: task.get_buffer(name) for name in task_function.buffers.layout.names}
+        self.live = {**self.parameters, **self.buffers}
+        self.frozen = {name: (task.get_buffer(name), whole) for name, whole in task_function.buffers.frozen().items()}
+        self.task_function = task_function  # at the device's buffers
+        self._task_function = task_function
         self.msg, self.client = msg, client
         self.losses: list[Tensor] = []
         self.batch: Batch | None = None  # of the step; the closure has it by itself
@@ -107,15 +111,21 @@ class LocalSteps(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One local step."""
         assert closure is not None
+        buffers = self._task_function.buffers
 
         def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
-                for name, value in self.layout.split(y).items():
-                    self.parameters[name].copy_(value)
+                for name, value in self._task_function.tensors(y).items():
+                    self.live[name].copy_(value)
+                for buffer, whole in self.frozen.values():
+                    buffer.copy_(whole)
+            b = y[self.layout.n :]
+            if len(b):
+                self.task_function = self._task_function.holding(b)
             with torch.enable_grad():
                 loss = torch.as_tensor(closure()).detach()
             gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.parameters.items()}
-            return self.layout.flat(gradients).clone(), loss
+            return torch.cat([self.layout.flat(gradients), buffers.flat(self.buffers, y)]), loss
 
         with torch.no_grad():
             assert self.batch is not None
@@ -148,7 +158,8 @@ class EarlyStop(L.Callback):
 
     def _loss(self) -> Tensor:
         with torch.no_grad():
-            return validation_loss(self.algorithm, self.task_function, self.optimizer.local.y, self.valid)
+            model = self.algorithm.in_training(self.optimizer.local)
+            return validation_loss(self.algorithm, self.task_function, model, self.valid)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Test the validation loss."""

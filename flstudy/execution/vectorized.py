@@ -141,7 +141,7 @@ class Vectorized(Executor):
         previous = torch.full_like(losses, torch.inf)
         lanes = list(range(count))
         if valid is not None and algorithm.first_epoch == "eval_received":
-            previous = valid(local.y, lanes)
+            previous = valid(algorithm.in_training(local), lanes)
         while lanes:
             until = [min([end for end in ends[lane] if end > done[lane]] + [lengths[lane]]) for lane in lanes]
             todo = {lane: end - done[lane] for lane, end in zip(lanes, until, strict=True)}
@@ -167,7 +167,7 @@ class Vectorized(Executor):
                 done[lane] += todo[lane]
             lanes = sorted(lane for lane in lanes if done[lane] < lengths[lane])
             if valid is not None and lanes:
-                current = valid(take(local.y, lanes), lanes)
+                current = valid(algorithm.in_training(take(local, lanes)), lanes)
                 epochs = numbers([int(work.epoch[lane, done[lane] - 1]) for lane in lanes], device)
                 goes_on = algorithm.goes_on(epochs, take(previous, lanes), current).tolist()
                 previous = previous.index_copy(0, numbers(lanes, device), current)

@@ -100,13 +100,14 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
 
     Args:
         task: gives what is not trained, and the precision.
-        tensors: the trained parameters by name.
+        tensors: the trained parameters and buffers by name.
     """
     state = {name: value.detach().cpu() for name, value in task.state_dict().items() if isinstance(value, Tensor)}
-    names = {id(parameter): name for name, parameter in task.named_parameters()}
-    for name, parameter in task.named_parameters(remove_duplicate=False):  # tied ones have several names
-        if names[id(parameter)] in tensors and name in state:
-            state[name] = tensors[names[id(parameter)]].detach().to("cpu", parameter.dtype, copy=True)
+    names = {id(part): name for name, part in (*task.named_parameters(), *task.named_buffers())}
+    every = *task.named_parameters(remove_duplicate=False), *task.named_buffers(remove_duplicate=False)
+    for name, part in every:  # tied ones have several names
+        if names[id(part)] in tensors and name in state:
+            state[name] = tensors[names[id(part)]].detach().to("cpu", part.dtype, copy=True)
     entries: dict[str, Any] = {"state_dict": state}
     if given := hyper_parameters(task):
         entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = given

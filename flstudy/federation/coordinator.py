@@ -16,6 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm
+from flstudy.algorithms.parts.buffers import BufferMode, with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
 from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, make_executor, training_context
 from flstudy.execution.devices import forked_random, synchronize
@@ -78,6 +79,9 @@ class Coordinator(L.LightningModule):
             CNNs on CPU), ``sequential`` (one after another), ``trainer`` (a real Trainer for each job; faithful), or
             ``auto`` (the fastest of the first three by a short measurement in the first round).
         compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
+        buffers: what becomes of BatchNorm's statistics and other numbers that a task's own steps change: the server
+            averages them (``average``), devices keep them, and BatchNorm's weights with them, as in FedBN (``local``),
+            or the task's own are used and never change (``freeze``).
         max_lanes: most lanes that train at once, for models that fill the memory; null trains all of them.
         controllers: what changes the server's state around rounds, whatever the algorithm.
         schedule: how the devices' learning rate falls within a session; null keeps it.
@@ -97,6 +101,7 @@ class Coordinator(L.LightningModule):
         initial: Literal["given", "seeded"] = "given",
         executor: ExecutorName = "vectorized",
         compile: Compile = "auto",
+        buffers: BufferMode = "average",
         max_lanes: int | None = None,
         controllers: Sequence[Controller] = (),
         schedule: Schedule | None = None,
@@ -112,13 +117,14 @@ class Coordinator(L.LightningModule):
             raise ValueError(f"max_lanes must be ≥ 1, got {max_lanes}")
         # Not a submodule: its own hooks and log calls must not meet the outer trainer.
         self.__dict__["task"] = task
-        self.algorithm, self.seeds, self.initial = algorithm, tuple(seeds), initial
+        self.task_function = TaskFunction(task, buffers)
+        self.algorithm = algorithm = with_buffers(algorithm, buffers, self.task_function.buffers.carried())
+        self.seeds, self.initial, self.buffer_mode = tuple(seeds), initial, buffers
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
         self.controllers, self.schedule = tuple(controllers), schedule
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
-        self.task_function = TaskFunction(task)
         self.task_function.serves(algorithm)
         self.server: Any = None  # leaves [S, ...]
         self.record: Record | None = None
@@ -362,7 +368,7 @@ class Coordinator(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Everything that a bit-exact resume needs, and to have the model back, as plain tensors and containers."""
         checkpoint.pop("state_dict", None)
-        checkpoint |= files.task_entries(self.task, self.task_function.layout.split(stacked(self.server.x)[0, 0]))
+        checkpoint |= files.task_entries(self.task, self.task_function.tensors(self._global(0)))
         if self._loaded is not None:
             checkpoint["flstudy"] = self._loaded
             return
@@ -389,7 +395,12 @@ class Coordinator(L.LightningModule):
     def _made(self) -> dict[str, Any]:
         """How to make this coordinator again; None for a part that cannot be told."""
         parts: dict[str, Any] = {"algorithm": self.algorithm, "initial": self.initial, "executor": self.executor_name}
-        parts |= {"compile": self.compile_step, "max_lanes": self.max_lanes, "controllers": list(self.controllers)}
+        parts |= {
+            "buffers": self.buffer_mode,
+            "compile": self.compile_step,
+            "max_lanes": self.max_lanes,
+            "controllers": list(self.controllers),
+        }
         parts |= {
             "schedule": self.schedule,
             "wireless": self.round_metrics.wireless,
@@ -418,11 +429,12 @@ class Coordinator(L.LightningModule):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Of a checkpoint's ``state_dict`` what is not trained: frozen layers and buffers. What is trained goes with
         the server's state, for all replicas."""
-        here, trained = self.task.state_dict(), set(self.task_function.layout.names)
+        here, function = self.task.state_dict(), self.task_function
+        trained = {*function.layout.names, *function.buffers.layout.names}
         kept = {name: value for name, value in state_dict.items() if name in here and name not in trained}
         if any(not torch.equal(here[name].cpu(), value.cpu()) for name, value in kept.items()):
             self.task.load_state_dict(kept, strict=False)
-            self.task_function = TaskFunction(self.task)
+            self.task_function = TaskFunction(self.task, self.buffer_mode)
         return _IncompatibleKeys([], [])
 
     def _revive(self, saved: dict[str, Any]) -> None:
@@ -498,15 +510,14 @@ class Coordinator(L.LightningModule):
         if not 0 <= client < (known := self.bank.slot.shape[1]):
             raise ValueError(f"client must be a device from 0 to {known - 1}, got {client}")
         x, algorithm = stacked(self.server.x), self.algorithm
-        if algorithm.personalized or type(algorithm).personal is not Algorithm.personal:
+        if algorithm.personalized or algorithm.keeps_model:
             self._refuse_lost_rows()
             clients = torch.full((len(self.seeds), 1), client)
             server, row = take((self.server, self.bank.read(algorithm, clients, x[:, 0])), replica)
             row = take(row, 0)
-            own: Tensor = algorithm.deployed(server, row) if algorithm.personalized else algorithm.personal(None, row)  # type: ignore[arg-type]
-            return own
+            return algorithm.kept(server, row)
         if x.shape[1] == 1:
-            return x[replica, 0]
+            return self._global(replica)
         if self.evaluation is None:
             raise ValueError(
                 f"the devices of {type(algorithm).__name__} choose a model by their data: call trainer.validate("
@@ -516,7 +527,7 @@ class Coordinator(L.LightningModule):
             round = self.record.round
             world = self.population.cohort(round).to(x.device).round
             self._chosen = self.server, self.evaluation.choice(self.server, world, round)
-        return x[replica, self._chosen[1][replica, client]]
+        return self._global(replica, self._chosen[1][replica, client])
 
     def _refuse_lost_rows(self) -> None:
         if not self.bank.rows:
@@ -531,14 +542,18 @@ class Coordinator(L.LightningModule):
 
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several, the first."""
-        return self._filled(task, stacked(self.server.x)[replica, 0])
+        return self._filled(task, self._global(replica))
+
+    def _global(self, replica: int, model: Any = 0) -> Tensor:
+        """[n]: one of the replica's global models."""
+        return stacked(self.algorithm.global_models(self.server))[replica, model]
 
     def _filled(self, task: L.LightningModule, model: Tensor) -> L.LightningModule:
-        tensors = self.task_function.layout.split(model)
+        tensors = self.task_function.tensors(model)
         with torch.no_grad():
-            for name, parameter in task.named_parameters():
+            for name, own in (*task.named_parameters(), *task.named_buffers()):
                 if name in tensors:
-                    parameter.copy_(tensors[name])
+                    own.copy_(tensors[name])
         return task
 
 

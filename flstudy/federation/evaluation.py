@@ -42,9 +42,10 @@ class Evaluation:
         use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
             rows = self.population.device_data.examples_of("train", jobs.client, round).to(self.device)
-            return self.survey.gradients(server.x, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
+            models = self.algorithm.global_models(server)
+            return self.survey.gradients(models, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
         examples = self._moved(self.population.device_data.evaluation_index("train", round, jobs.client))
-        return self._ask(server, self.survey.sheets(server.x, examples, concept))
+        return self._ask(server, self.survey.sheets(self.algorithm.global_models(server), examples, concept))
 
     def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
         """All metrics of an evaluation after a round, a value per replica.
@@ -107,7 +108,7 @@ class Evaluation:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
             return {split: self._own(server, bank, split, concepts, round) for split in splits}
-        models = stacked(server.x)
+        models = self._models(server)
         sheets = {split: self._laid_out(models, split, concepts, round) for split in splits}
         if models.shape[1] == 1:
             return {split: self.survey.on(models[:, 0], sheets[split]) for split in splits}
@@ -118,7 +119,7 @@ class Evaluation:
     def choice(self, server: Any, world: Round, round: int) -> Tensor:
         """[S, N]: which of a method's several models each device uses in a round, whose ``world`` is given."""
         concepts, asks = self._lived(round), self.algorithm.asks is not None
-        survey = self._ask(server, self._laid_out(stacked(server.x), "train", concepts, round))[0] if asks else None
+        survey = self._ask(server, self._laid_out(self._models(server), "train", concepts, round))[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
@@ -164,7 +165,7 @@ class Evaluation:
         return self.survey.devices(models, rows, lives.gather(1, job))
 
     def _ask(self, server: Any, sheets: Sheets) -> tuple[Tensor, Tensor]:
-        models, in_use = stacked(server.x), torch.vmap(self.algorithm.in_use)(server)
+        models, in_use = self._models(server), torch.vmap(self.algorithm.in_use)(server)
         measured = models.new_full((*sheets.concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
             scores = self.survey.on(models[:, m], sheets)
@@ -177,6 +178,10 @@ class Evaluation:
             measured[..., m] = value if self.algorithm.asks == "loss" else 1 - value
         most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use
         return torch.where(in_use[:, None], measured.nan_to_num(nan=most, posinf=most), torch.inf), in_use
+
+    def _models(self, server: Any) -> Tensor:
+        """[S, M, n]: the global models."""
+        return stacked(self.algorithm.global_models(server))
 
     def _moved(self, examples: EvaluationIndex) -> EvaluationIndex:
         return EvaluationIndex(*(table.to(self.device) for table in examples))

@@ -92,6 +92,11 @@ class Privacy(Configurable):
                 f"privacy: the devices of {name} answer a survey ({algorithm.asks}) before every round, which no noise "
                 "covers; use a method without, or privacy without noise"
             )
+        if algorithm.averages_buffers:
+            raise ValueError(
+                "privacy: buffers: average uploads running statistics, which noise makes useless (a variance below 0): "
+                "set buffers: local or freeze, or use GroupNorm"
+            )
         if algorithm.oracle or algorithm.reads_each:
             what = "concepts" if algorithm.oracle else "uploads"
             raise ValueError(

@@ -12,6 +12,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flstudy.algorithms import Algorithm, Batch, Layout
+from flstudy.algorithms.parts.buffers import BufferMode
+from flstudy.tasks.buffers import TaskBuffers
 from flstudy.tasks.task import Penalty
 
 
@@ -23,12 +25,13 @@ class TaskFunction:
             are (x, y). A ``regulariser`` (`Penalty`) is added to the mean of ``example_losses``. It is copied; the
             copy's ``log`` is silent, since no trainer stands behind it. Methods that compare representations also ask
             for ``features(x) -> [B, d]``.
+        buffers: what becomes of its buffers.
 
     Raises:
-        ValueError: if the task has neither, has no trainable parameter, or keeps BatchNorm statistics.
+        ValueError: if the task has neither, or has no trainable parameter.
     """
 
-    def __init__(self, task: L.LightningModule) -> None:
+    def __init__(self, task: L.LightningModule, buffers: BufferMode = "average") -> None:
         name = type(task).__name__
         self.per_example = hasattr(task, "example_losses")
         if not self.per_example and not overrides(task, "training_step"):
@@ -36,12 +39,6 @@ class TaskFunction:
                 f"task: {name} defines neither example_losses nor training_step, so it has no loss; add "
                 f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
             )
-        for path, module in task.named_modules():
-            if isinstance(module, _BatchNorm) and module.track_running_stats:
-                raise ValueError(
-                    f"task: {name}.{path} is a {type(module).__name__} with running statistics, which neither "
-                    f"vectorise nor average over devices; use GroupNorm, or track_running_stats=False"
-                )
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = copy.deepcopy(task)
         task._trainer = trainer
@@ -56,6 +53,10 @@ class TaskFunction:
         own = getattr(task, "regulariser", None) if self.per_example else None  # a training_step has its own by itself
         self.regulariser = own if isinstance(own, Penalty) else Penalty()
         self.scores_accuracy = hasattr(task, "example_correct") or overrides(task, "forward")
+        self.buffers = TaskBuffers(self.module, buffers)
+        norms = any(isinstance(part, _BatchNorm) and part.training for part in self.module.modules())
+        self.couples = norms or self.buffers.change
+        """Whether the examples of a batch change each other's losses, so that padding must not be among them."""
         self._call = Call(self.module)
         # A module of its own, since switching modes to and fro would keep a step from being compiled.
         compared = hasattr(task, "features") or overrides(task, "forward")
@@ -83,6 +84,12 @@ class TaskFunction:
                 f"returns them, [B, classes]"
             )
 
+    def holding(self, b: Tensor) -> "TaskFunction":
+        """This task, whose models [n] without buffers have these, [b]."""
+        held = copy.copy(self)
+        held.buffers = self.buffers.holding(b)
+        return held
+
     def example_losses(self, y: Any, batch: Batch) -> Tensor:
         """[B] losses at parameters y, flat [n] or as named tensors."""
         return self._at(y, "example_losses", (batch.x, batch.y))
@@ -95,7 +102,8 @@ class TaskFunction:
         """[] a loss and the task's penalty on parameters y, flat [n] or as named tensors."""
         if not self.regulariser:
             return loss
-        return loss + self.regulariser(y.values() if isinstance(y, Mapping) else [y])
+        n = self.layout.n
+        return loss + self.regulariser([y[name] for name in self.layout.names] if isinstance(y, Mapping) else [y[:n]])
 
     def fit(self, y: Any, batch: Batch) -> Tensor:
         """[] mean loss over the batch's real examples, without a penalty; a task that knows no losses of single
@@ -127,15 +135,23 @@ class TaskFunction:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """The module in evaluation mode: dropout is off."""
-        training = self.module.training
+        training = [part for part in self.module.modules() if part.training]
         self.module.eval()
         try:
             yield
         finally:
-            self.module.train(training)
+            for part in training:  # and no other: a frozen BatchNorm stays as it is
+                part.training = True
+
+    def tensors(self, y: Tensor) -> dict[str, Tensor]:
+        """The named tensors of a model: of its parameters [n], and of buffers that lie behind them [n + b]."""
+        if len(y) == self.layout.n:
+            return self.layout.split(y)
+        x, b = torch.split(y, [self.layout.n, len(y) - self.layout.n])
+        return self.layout.split(x) | self.buffers.split(b)
 
     def _at(self, y: Any, method: str, *arguments: Any, call: nn.Module | None = None) -> Any:
-        tensors = y if isinstance(y, Mapping) else self.layout.split(y)
+        tensors = self.buffers.given(y if isinstance(y, Mapping) else self.tensors(y))
         named = {f"task.{name}": tensor for name, tensor in tensors.items()}
         return functional_call(call or self._call, named, (method, *arguments))
 

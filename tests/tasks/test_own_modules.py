@@ -129,7 +129,6 @@ class Frozen(Logistic):
     ("task", "sentence"),
     [
         (NoLoss, "NoLoss defines neither example_losses nor training_step, so it has no loss; add"),
-        (Normalised, "Normalised.norm is a BatchNorm1d with running statistics, .* use GroupNorm"),
         (Frozen, "Frozen has no trainable parameter"),
         (lambda: Logistic((3,), 0), r"classes must lie in \[1, 1e6\], got 0"),
         (lambda: Mlp((3,), 2, hidden=0), r"hidden must lie in \[1, 1e5\], got 0"),

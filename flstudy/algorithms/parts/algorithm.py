@@ -31,7 +31,10 @@ class Models:
 
     oracle: ClassVar[bool] = False  # True: is told the true concepts
     personalized: ClassVar[bool] = False  # True: devices use models of their own, ``deployed``
+    keeps_model: ClassVar[bool] = False  # True: devices keep models beside those that they deploy, ``kept``
     needs: ClassVar[tuple[str, ...]] = ()  # what it asks of a task beside losses: ``features``, ``forward``
+    averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
+    derived: ClassVar[bool] = False  # True: the class was made of a method's while a run was set up
 
     @property
     def reads_each(self) -> bool:
@@ -79,9 +82,17 @@ class Models:
         """Raise ValueError if the method makes no sense in a world of so many concepts."""
         return
 
+    def global_models(self, server: State) -> Tensor:
+        """The server's models as devices use them, [n] or [M, n]: x, and behind it any buffers."""
+        return server.x  # type: ignore[no-any-return]
+
     def deployed(self, server: State, client: State) -> Tensor:
         """The model [n] that a device uses, where the method is ``personalized``."""
         return server.x  # type: ignore[no-any-return]
+
+    def kept(self, server: State, client: State) -> Tensor:
+        """The model [n] that a device has of its own between rounds, by default the one that it deploys."""
+        return self.deployed(server, client)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +214,10 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     def local_end(self, local: Local, msg: Any, client: State) -> tuple[Any, State]:
         """What the device returns, and the row it keeps."""
         return Upload(local.y - msg.x), client
+
+    def in_training(self, local: Local) -> Tensor:
+        """The model [n] as it is while the device trains, to be measured: y, and behind it any buffers."""
+        return local.y
 
     def personal(self, local: Local, client: State) -> Tensor:
         """The local model [n] of a participant after its work, for personalised accuracy (FLASH eq. 2)."""
