@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flstudy.config import ConfigError, StopRun
-from flstudy.metrics.registry import deviation_over_replicas, mean_over_replicas
+from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
@@ -186,6 +186,8 @@ def _progress(console: Console, config: "Config") -> Iterator[Any]:
             first = record.round - 1 if first is None else first
             if "valid/accuracy" in record.metrics:
                 shown = f"  valid accuracy {mean_over_replicas(record.metrics['valid/accuracy']):.1%}"
+            elif "valid/loss" in record.metrics:
+                shown = f"  valid loss {mean_over_replicas(record.metrics['valid/loss']):.4g}"
             bar.update(task, completed=record.round, description=f"{config.tags()['algorithm']}{shown}")
             if not console.is_terminal and time.monotonic() - said > 20:
                 said = time.monotonic()
@@ -200,7 +202,9 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column(f"± std of {len(config.seeds)} seeds" if len(config.seeds) > 1 else "", justify="right")
-    for name in SHOWN:
+    own = [name for name in metrics if name not in METRICS]  # of the task's own steps
+    less = [] if "valid/accuracy" in metrics else ["valid/loss", "test/loss"]
+    for name in (*SHOWN, *less, *own):
         if name in metrics:
             values = metrics[name]
             deviation = f"{deviation_over_replicas(values):.4g}" if len(values) > 1 else ""

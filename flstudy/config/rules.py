@@ -7,6 +7,7 @@ from flstudy.config.errors import ConfigError
 from flstudy.controllers import Controller, Schedule
 from flstudy.federation import Coordinator
 from flstudy.federation.controller_runner import check_horizons
+from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.registry import refuse_unmeasured
@@ -56,9 +57,11 @@ def check_parts(config: "Config", parts: Parts) -> None:
         measured = parts.coordinator.measures(population, rounds)
         for place, objective in enumerate([config.study.objective, *config.study.objectives]):
             where = f"study.objectives[{place - 1}].metric" if place else "study.objective.metric"
-            refuse_unmeasured(objective.metric, measured, where)
+            if not cannot_know(parts.coordinator.task_function, objective.metric):
+                refuse_unmeasured(objective.metric, measured, where)
         for name in config.study.constraints:
-            refuse_unmeasured(name, measured, "study.constraints")
+            if not cannot_know(parts.coordinator.task_function, name):
+                refuse_unmeasured(name, measured, "study.constraints")
 
 
 def check_privacy(config: "Config", parts: Parts) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from flstudy.execution.executor import TrainingContext
 from flstudy.execution.programs import fingerprint
 from flstudy.population import ExampleStore
+from flstudy.population.datasets.base import Dataset
 from flstudy.tasks import TaskFunction
 
 EMBEDDED = 64  # examples at once
@@ -16,19 +17,24 @@ _last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs 
 
 
 def training_context(
-    task_function: TaskFunction, store: ExampleStore, device: torch.device, dtype: torch.dtype
+    task_function: TaskFunction,
+    store: ExampleStore,
+    device: torch.device,
+    dtype: torch.dtype,
+    dataset: Dataset | None = None,
 ) -> TrainingContext:
-    """Everything on one device, in one precision.
+    """Everything on one device, in one precision; the task has met its examples.
 
     Args:
         task_function: of the task; its frozen parts are moved.
         store: all examples. Where the task ``embeds``, its inputs become ``embed`` of them: trials that one process
             runs on the same inputs with the same frozen weights share them.
         device: where the run works.
-        dtype: of models and of inputs that are no integers.
+        dtype: of models, and of inputs and labels that are no integers.
+        dataset: where the examples are from; None: of classes, in pairs.
 
     Raises:
-        ValueError: if inputs that a drift changes were to be embedded.
+        ValueError: if inputs that a drift changes were to be embedded, or for a training_step that fails on examples.
     """
     task_function.to(device, dtype)
     if getattr(task_function.module, "embeds", False):
@@ -38,8 +44,13 @@ def training_context(
                 f"but the population's drift changes inputs; use LabelSwap, or train: full"
             )
         store = store._replace(x=embedded(task_function, store.x, device, dtype))
-    x = store.x.to(dtype) if store.x.is_floating_point() else store.x
-    return TrainingContext(task_function, ExampleStore(*(part.to(device) for part in (x, *store[1:]))))
+    x, y = (part.to(dtype) if part.is_floating_point() else part for part in store[:2])
+    moved = ExampleStore(*(part.to(device) for part in (x, y, *store[2:])))
+    if dataset is None:
+        task_function.meet(moved.x, moved.y, 0 if y.is_floating_point() else int(y.max()) + 1)
+    else:
+        task_function.meet(moved.x, moved.y, dataset.classes, dataset.form)
+    return TrainingContext(task_function, moved)
 
 
 @torch.no_grad()

@@ -467,7 +467,8 @@ class Plain(pickle.Pickler):
 
 def fingerprint(task_function: TaskFunction) -> bytes | None:
     """Equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
-    written = io.BytesIO()
+    written = io.BytesIO(repr((task_function.per_example, task_function.form)).encode())
+    written.seek(0, io.SEEK_END)
     try:
         Plain(written).dump(task_function.module)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
@@ -479,8 +480,10 @@ def coupled(task_function: TaskFunction) -> bool:
     """Whether a task's steps cannot be compiled, since padding would change them; warns if so."""
     if task_function.couples:
         name = type(task_function.module).__name__
-        told = f"local steps run eagerly: {name} has BatchNorm, or buffers that training changes; use buffers: freeze"
-        warnings.warn(f"{told} or GroupNorm for compiled ones", stacklevel=3)
+        told = f"{name} has BatchNorm, or buffers that training changes; use buffers: freeze or GroupNorm"
+        if not task_function.per_example and task_function.findings.why:
+            told = f"of {name} {task_function.findings.why}; use example_losses(batch) -> [B]"
+        warnings.warn(f"local steps run eagerly: {told} for compiled ones", stacklevel=3)
     return task_function.couples
 
 

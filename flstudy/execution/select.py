@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from flstudy.execution.programs import Compile, Programs
 from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.trees import take
-from flstudy.execution.vectorized import Vectorized
+from flstudy.execution.vectorized import Vectorized, ragged
 from flstudy.population import Batches
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
     Raises:
         ValueError: for an unknown name.
     """
+    name = able(name, context)
+    if name in ("vectorized", "auto") and not context.task_function.per_example:
+        return Unpadded(context, Vectorized(context, Programs(context, compile), max_lanes))
     if name == "vectorized":
         return Vectorized(context, Programs(context, compile), max_lanes)
     if name == "auto":
@@ -42,6 +46,49 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
     if name not in others:
         raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, auto, got {name!r}")
     return others[name](context)
+
+
+def able(name: str, context: TrainingContext) -> str:
+    """The executor of that name, or the one that can train this task, with a line that says why."""
+    found = context.task_function.findings
+    if found.runs == "mapped" or name in ("trainer", *(["sequential"] if found.runs == "one by one" else [])):
+        return name
+    if found.runs == "one by one" and name == "threads":
+        return name
+    other = "sequential" if found.runs == "one by one" else "trainer"
+    task = type(context.task_function.module).__name__
+    warnings.warn(f"executor: {other} in place of {name}, since {task} cannot run there: {found.why}", stacklevel=2)
+    return other
+
+
+class Unpadded(Executor):
+    """For a task whose losses of single examples are not known: what is mapped are lanes whose batches have the same
+    size. Where devices stop early by validation examples that are ragged, rounds run one job after another."""
+
+    def __init__(self, context: TrainingContext, vectorized: Vectorized) -> None:
+        self.task_function, self.vectorized, self.sequential = context.task_function, vectorized, Sequential(context)
+        self._said = False
+
+    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
+        if not ragged(algorithm, batches):
+            return self.vectorized.fit(algorithm, servers, clients, jobs, batches)
+        if not self._said:
+            self._said = True
+            warnings.warn(
+                f"executor: devices that stop early by ragged validation examples train one after another, since of "
+                f"{type(self.task_function.module).__name__} {self.task_function.findings.why}",
+                stacklevel=2,
+            )
+        return self.sequential.fit(algorithm, servers, clients, jobs, batches)
+
+    def weigh(self, seconds: float, rounds_left: float) -> bool:
+        return self.vectorized.weigh(seconds, rounds_left)
+
+    def choices(self) -> dict[str, Any]:
+        return self.vectorized.choices()
+
+    def choose(self, choices: dict[str, Any]) -> None:
+        self.vectorized.choose(choices)
 
 
 class Auto(Executor):

@@ -1,6 +1,5 @@
 """A real ``lightning.Trainer.fit`` per job: the faithful executor, with the task's own hooks and training_step."""
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,8 +39,7 @@ class PerJobTrainer(Sequential):
         """One device's round."""
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
-        task = copy.deepcopy(self.task_function.module)
-        del task.log, task.log_dict  # a trainer stands behind this copy
+        task = self.task_function.for_trainer()
         device = local.y.device
         optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]

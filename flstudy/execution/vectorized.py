@@ -47,8 +47,8 @@ class Vectorized(Executor):
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if not self.task_function.per_example and ragged(algorithm, batches):
             raise ValueError(
-                "executor: the task defines only training_step, so ragged batches cannot be masked when vectorised; "
-                "add example_losses(batch) -> [B] to the task, or set executor: sequential"
+                "executor: losses of the task's single examples are not known, so ragged validation examples cannot "
+                "be masked when vectorised; add example_losses(batch) -> [B] to it, or set executor: sequential"
             )
         replicas, count = jobs.client.shape
         sent = self._tape("broadcast", algorithm, partial(sent_to_all, algorithm), servers, jobs)
@@ -215,9 +215,8 @@ class Validation:
 
 
 def ragged(algorithm: Algorithm, batches: Batches) -> bool:
-    """Whether some batch is not full, or some device's validation examples are fewer than others'."""
-    short = (batches.rows[..., :1] < 0).ne(batches.rows < 0).any()
-    return bool(short | (algorithm.gamma is not None) & (batches.valid < 0).any())
+    """Whether devices stop early by validation examples of which some devices have fewer than others."""
+    return algorithm.gamma is not None and bool((batches.valid < 0).any())
 
 
 def epoch_ends(work: Batches) -> list[list[int]]:

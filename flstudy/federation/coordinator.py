@@ -25,6 +25,7 @@ from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import drawn_model, initial_models
+from flstudy.federation.module_metrics import foresee, promised
 from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
@@ -36,7 +37,7 @@ from flstudy.population import Cohort, Event, Population, Split
 from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.task_function import overrides
+from flstudy.tasks.module_steps import overrides
 
 NOTHING = "there is nothing to evaluate before the first round: call trainer.fit, which evaluates, or give ckpt_path="
 
@@ -138,8 +139,9 @@ class Coordinator(L.LightningModule):
     def measures(self, population: Population, rounds: int) -> list[str]:
         """Names of all metrics that a run of so many rounds in this world will have measured at its end; the world need
         not be settled."""
+        foresee(self.task_function, population.dataset)
         met = {
-            "losses": self.task_function.per_example,
+            "losses": self.task_function.has_loss,
             "correctness": self.task_function.scores_accuracy,
             "drift": bool(population.drifts(rounds)),
             "sessions": bool(population.sessions(rounds)),
@@ -150,6 +152,7 @@ class Coordinator(L.LightningModule):
             "detector": any(isinstance(controller, Detector) for controller in self.controllers),
         }
         own = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]
+        own += promised(self.task_function)
         return measured_by([need for need, holds in met.items() if holds], own)
 
     # ---- setting up ------------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ class Coordinator(L.LightningModule):
         self.population = population = self._settled()
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
-        context = training_context(self.task_function, population.store, self.device, dtype)
+        context = training_context(self.task_function, population.store, self.device, dtype, population.dataset)
         self.executor = make_executor(self.executor_name, context, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
@@ -307,7 +310,8 @@ class Coordinator(L.LightningModule):
         if (there := self.bank.slot.shape[1]) != population.clients and self.bank.rows:
             raise ValueError(f"the models are those of {there} devices, but the population has {population.clients}")
         self.server = pytree.tree_map(lambda leaf: leaf.to(self.device), self.server)
-        context = training_context(self.task_function, population.store, self.device, self.server.x.dtype)
+        given = self.device, self.server.x.dtype, population.dataset
+        context = training_context(self.task_function, population.store, *given)
         self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
 
     def _measure(self, split: Split) -> None:
@@ -338,7 +342,9 @@ class Coordinator(L.LightningModule):
         a third of a whole round; a round's values are final when they are measured and need none of its reductions."""
         means: dict[str, Any] = as_tensors(replica_means(metrics))
         self.trainer.callback_metrics.update(means)
-        shown = {name: float(value) for name, value in means.items() if name in ("train/loss", "valid/accuracy")}
+        told = {"train/loss", "valid/accuracy" if "valid/accuracy" in means else "valid/loss"}
+        told |= self.task_function.shown
+        shown = {name: float(value) for name, value in means.items() if name in told}
         self.trainer.progress_bar_metrics.update(shown)
 
     def on_train_start(self) -> None:

@@ -13,6 +13,7 @@ from flstudy.execution import ClientBank, Fit, Scores, Survey
 from flstudy.execution.devices import numbers, to_device
 from flstudy.execution.survey import Sheets
 from flstudy.execution.tape import Tape
+from flstudy.federation.module_metrics import module_metrics
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -60,13 +61,15 @@ class Evaluation:
         columns = self._columns(server, bank, cohort.round, round, MEASURED)
         personal = self._personal(cohort, fit.personal, self._lived(round), round)
         columns.append(Column("test/personal_accuracy", personal.accuracy))
-        return over_devices(columns, self.tape)
+        own = module_metrics(self, server, bank, cohort.round, round, MEASURED)
+        return over_devices(columns, self.tape) | own
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
         """Metrics of the models that devices use, over those that are there in a round, whose ``world`` is given."""
-        return over_devices(self._columns(server, bank, world, round, splits), self.tape)
+        own = module_metrics(self, server, bank, world, round, splits)
+        return over_devices(self._columns(server, bank, world, round, splits), self.tape) | own
 
     def _columns(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split]
@@ -108,7 +111,7 @@ class Evaluation:
         """Of the models that all devices use [S, N], by split."""
         if self.algorithm.personalized:
             return {split: self._own(server, bank, split, concepts, round) for split in splits}
-        models = self._models(server)
+        models = self.models(server)
         sheets = {split: self._laid_out(models, split, concepts, round) for split in splits}
         if models.shape[1] == 1:
             return {split: self.survey.on(models[:, 0], sheets[split]) for split in splits}
@@ -119,7 +122,7 @@ class Evaluation:
     def choice(self, server: Any, world: Round, round: int) -> Tensor:
         """[S, N]: which of a method's several models each device uses in a round, whose ``world`` is given."""
         concepts, asks = self._lived(round), self.algorithm.asks is not None
-        survey = self._ask(server, self._laid_out(self._models(server), "train", concepts, round))[0] if asks else None
+        survey = self._ask(server, self._laid_out(self.models(server), "train", concepts, round))[0] if asks else None
         everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
@@ -165,7 +168,7 @@ class Evaluation:
         return self.survey.devices(models, rows, lives.gather(1, job))
 
     def _ask(self, server: Any, sheets: Sheets) -> tuple[Tensor, Tensor]:
-        models, in_use = self._models(server), torch.vmap(self.algorithm.in_use)(server)
+        models, in_use = self.models(server), torch.vmap(self.algorithm.in_use)(server)
         measured = models.new_full((*sheets.concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
             scores = self.survey.on(models[:, m], sheets)
@@ -179,7 +182,7 @@ class Evaluation:
         most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use
         return torch.where(in_use[:, None], measured.nan_to_num(nan=most, posinf=most), torch.inf), in_use
 
-    def _models(self, server: Any) -> Tensor:
+    def models(self, server: Any) -> Tensor:
         """[S, M, n]: the global models."""
         return stacked(self.algorithm.global_models(server))
 

@@ -14,17 +14,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.algorithms.parts.buffers import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
-from flstudy.tasks.task import Penalty
+from flstudy.tasks.findings import EXAMPLES, look, names_logged, plain_findings
+from flstudy.tasks.module_steps import STAGES, OwnSteps, as_pair, loss_of, mute, overrides, run_step, silent, unmute
+from flstudy.tasks.task import Penalty, Task
 
 
 class TaskFunction:
     """Losses and accuracies of a task at given parameters.
 
     Args:
-        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; batches
-            are (x, y). A ``regulariser`` (`Penalty`) is added to the mean of ``example_losses``. It is copied; the
-            copy's ``log`` is silent, since no trainer stands behind it. Methods that compare representations also ask
-            for ``features(x) -> [B, d]``.
+        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; what its
+            own steps are given is of the ``form`` that the data have, a pair (x, y) unless `meet` was told otherwise.
+            A ``regulariser`` (`Penalty`) is added to the mean of ``example_losses``. It is copied; the copy's ``log``
+            is silent, since no trainer stands behind it, and so are its torchmetrics. Methods that compare
+            representations also ask for ``features(x) -> [B, d]``.
         buffers: what becomes of its buffers.
 
     Raises:
@@ -33,16 +36,20 @@ class TaskFunction:
 
     def __init__(self, task: L.LightningModule, buffers: BufferMode = "average") -> None:
         name = type(task).__name__
-        self.per_example = hasattr(task, "example_losses")
-        if not self.per_example and not overrides(task, "training_step"):
+        self.tells_losses = hasattr(task, "example_losses")
+        if not self.tells_losses and not overrides(task, "training_step"):
             raise ValueError(
                 f"task: {name} defines neither example_losses nor training_step, so it has no loss; add "
                 f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
             )
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = copy.deepcopy(task)
+        own = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
+        self.steps = OwnSteps(copy.deepcopy(task).eval()) if own else None
+        self.model = task if isinstance(task, Task) else copy.deepcopy(task)  # as it is, its log and metrics alive
         task._trainer = trainer
         self.module.log = self.module.log_dict = silent  # type: ignore
+        mute(self.module)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         with torch.no_grad():  # always given as arguments; zeroed, the copies of equal tasks are equal
             for parameter in self.module.parameters():
@@ -50,24 +57,80 @@ class TaskFunction:
                     parameter.zero_()
         if self.layout.n == 0:
             raise ValueError(f"task: {name} has no trainable parameter")
-        own = getattr(task, "regulariser", None) if self.per_example else None  # a training_step has its own by itself
-        self.regulariser = own if isinstance(own, Penalty) else Penalty()
-        self.scores_accuracy = hasattr(task, "example_correct") or overrides(task, "forward")
+        penalty = getattr(task, "regulariser", None) if self.tells_losses else None  # a training_step has its own
+        self.regulariser = penalty if isinstance(penalty, Penalty) else Penalty()
         self.buffers = TaskBuffers(self.module, buffers)
         norms = any(isinstance(part, _BatchNorm) and part.training for part in self.module.modules())
-        self.couples = norms or self.buffers.change
-        """Whether the examples of a batch change each other's losses, so that padding must not be among them."""
+        self._normalises = norms or self.buffers.change
+        self.form: Callable[[Tensor, Tensor], Any] = as_pair
+        self.findings = plain_findings(task)
         self._call = Call(self.module)
         # A module of its own, since switching modes to and fro would keep a step from being compiled.
         compared = hasattr(task, "features") or overrides(task, "forward")
         self._fixed = Call(copy.deepcopy(self.module).eval()) if compared else None
 
+    @property
+    def couples(self) -> bool:
+        """Whether the examples of a batch change each other's losses, so that padding must not be among them."""
+        return self._normalises or not self.per_example
+
+    @property
+    def per_example(self) -> bool:
+        """Whether the loss of a batch is the mean of losses of single examples, which are known."""
+        return self.findings.per_example
+
+    @property
+    def scores_accuracy(self) -> bool:
+        """Whether what the task says of an example can be right or wrong."""
+        return self.findings.classifies
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether there is a loss to tell of a device's data: not where a module optimises by itself."""
+        return self.tells_losses or bool(self.module.automatic_optimization)
+
+    @property
+    def shown(self) -> set[str]:
+        """Names that the task's own steps log for the progress bar."""
+        return set() if self.steps is None else self.steps.log.bar
+
+    def meet(self, x: Tensor, y: Tensor, classes: int, form: Callable[[Tensor, Tensor], Any] | None = None) -> None:
+        """Find out by some examples how the task can be trained, and what it tells.
+
+        Args:
+            x: [D, ...] inputs.
+            y: [D, ...] labels.
+            classes: how many labels there are; 0 where they are no classes.
+            form: makes the batch that the task's own steps are given of x and y; None: a pair.
+
+        Raises:
+            ValueError: if its training_step fails on them, or returns no loss.
+        """
+        self.form = form or as_pair
+        if not isinstance(self.model, Task):
+            rows = torch.linspace(0, len(x) - 1, min(EXAMPLES, len(x)), device=x.device).round().long()
+            self.findings = look(self, x[rows], y[rows], classes)
+        elif self.steps is not None:
+            self.findings = self.findings._replace(logs=names_logged(self, x[:EXAMPLES], y[:EXAMPLES]))
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""
-        self.module.to(device=device, dtype=dtype)
-        if self._fixed is not None:
-            self._fixed.task.to(device=device, dtype=dtype)
+        copies: list[nn.Module] = [self.module, *([] if isinstance(self.model, Task) else [self.model])]
+        copies += [] if self.steps is None else [self.steps.module]
+        copies += [] if self._fixed is None else [self._fixed.task]
+        for copied in copies:
+            copied.to(device=device, dtype=dtype)
         return self
+
+    def for_trainer(self) -> L.LightningModule:
+        """A copy of the task for a Trainer of its own, which gives it pairs (x, y); with its own log and metrics."""
+        task = copy.deepcopy(self.module)
+        del task.log, task.log_dict
+        unmute(task, self.model)
+        if self.form is not as_pair and not self.tells_losses:
+            step, form = task.training_step, self.form
+            task.training_step = lambda batch, batch_idx: step(form(*batch), batch_idx)  # type: ignore
+        return task
 
     def serves(self, algorithm: Algorithm) -> None:
         """Raise ValueError if the task lacks what the method asks of it."""
@@ -91,8 +154,18 @@ class TaskFunction:
         return held
 
     def example_losses(self, y: Any, batch: Batch) -> Tensor:
-        """[B] losses at parameters y, flat [n] or as named tensors."""
-        return self._at(y, "example_losses", (batch.x, batch.y))
+        """[B] losses at parameters y, flat [n] or as named tensors; of a task that tells none, those of its
+        training_step on batches of one."""
+        if self.tells_losses:
+            told: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
+            return told
+        tensors = y if isinstance(y, Mapping) else self.tensors(y)
+
+        def one(x: Tensor, label: Tensor) -> Tensor:
+            return self._step(tensors, x.unsqueeze(0), label.unsqueeze(0))
+
+        losses: Tensor = torch.vmap(one, randomness="different")(batch.x, batch.y)
+        return losses
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
         """[] mean loss over the batch's real examples, and the task's penalty."""
@@ -108,10 +181,22 @@ class TaskFunction:
     def fit(self, y: Any, batch: Batch) -> Tensor:
         """[] mean loss over the batch's real examples, without a penalty; a task that knows no losses of single
         examples is taken at the word of its ``training_step``."""
-        if not self.per_example:
-            loss = self._at(y, "training_step", (batch.x, batch.y), 0)
-            return loss["loss"] if isinstance(loss, Mapping) else loss
-        return batch.mean(self.example_losses(y, batch))
+        if self.tells_losses or (self.per_example and batch.mask is not None):
+            return batch.mean(self.example_losses(y, batch))
+        return self._step(y, batch.x, batch.y)
+
+    def _step(self, y: Any, x: Tensor, labels: Tensor) -> Tensor:
+        """[]: the loss that training_step returns."""
+        return loss_of(self._at(y, run_step, "training", self.form(x, labels)), self.module)
+
+    def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """What the task's own validation_step or test_step logs of a device's data x [D, ...], by name, at parameters
+        y."""
+        assert self.steps is not None
+        call = Call(self.steps.module)
+        with torch.no_grad():
+            found: dict[str, Tensor] = self._at(y, self.steps.run, split, x, labels, self.form, call=call)
+        return found
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
         """[B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors;
@@ -150,31 +235,23 @@ class TaskFunction:
         x, b = torch.split(y, [self.layout.n, len(y) - self.layout.n])
         return self.layout.split(x) | self.buffers.split(b)
 
-    def _at(self, y: Any, method: str, *arguments: Any, call: nn.Module | None = None) -> Any:
+    def _at(self, y: Any, method: str | Callable[..., Any], *arguments: Any, call: nn.Module | None = None) -> Any:
+        """A method of the task, or a function of it, at parameters y: here, and nowhere else, they come in."""
         tensors = self.buffers.given(y if isinstance(y, Mapping) else self.tensors(y))
         named = {f"task.{name}": tensor for name, tensor in tensors.items()}
         return functional_call(call or self._call, named, (method, *arguments))
 
 
-def silent(*_: Any, **__: Any) -> None:
-    """A log call without a trainer."""
-
-
 class Call(nn.Module):
-    """Calls any method of a task, so that ``functional_call`` can reach it."""
+    """Calls any method of a task, or function of it, so that ``functional_call`` can reach it."""
 
     def __init__(self, task: nn.Module) -> None:
         super().__init__()
         self.task = task
 
-    def forward(self, method: str, *arguments: Any) -> Any:
-        """The method's result."""
-        return getattr(self.task, method)(*arguments)
-
-
-def overrides(task: L.LightningModule, method: str) -> bool:
-    """Whether a module defines a method that LightningModule only declares."""
-    return getattr(type(task), method, None) is not getattr(L.LightningModule, method, None)
+    def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
+        """The method's result, or the function's."""
+        return method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
 
 
 def inside_out(module: nn.Module) -> Iterator[nn.Module]:

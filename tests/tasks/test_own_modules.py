@@ -10,7 +10,7 @@ from flstudy import Coordinator
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.tasks import Cnn, Logistic, Mlp
 
-from ..worlds import CLASSES, FEATURES, Ragged, difference, examples, run, world
+from ..worlds import CLASSES, FEATURES, Ragged, difference, run, trainer, world
 
 EVEN = Ragged([20] * 6)  # 20 examples, 12 of them for training: three batches of four each
 
@@ -76,23 +76,69 @@ def test_training_step_alone_is_enough_when_vectorised_without_ragged_batches():
         assert difference(even.server, same.server) <= 1e-12
 
 
-def test_training_step_alone_is_refused_when_vectorised_with_ragged_batches():
-    with pytest.raises(
-        ValueError, match=r"only training_step, so ragged batches cannot be masked when vectorised; add"
-    ):
-        run(FedAvg(lr=0.1), 1, task=OnlyTrainingStep())
+def test_a_training_step_that_is_a_mean_over_examples_is_mapped_though_batches_are_ragged():
+    """Padding is masked by its losses on batches of one; early stopping takes a mean over ragged validation data."""
+    for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)):
+        mine = run(algorithm, task=OnlyTrainingStep(), evaluate=True)
+        same = run(algorithm, task=Same(), evaluate=True)
+        assert difference(mine.server, same.server) <= 1e-12
+        for name in ("valid/loss", "test/loss", "valid/accuracy"):
+            assert mine.record.metrics[name] == pytest.approx(same.record.metrics[name], abs=1e-12)
 
 
-def test_ragged_validation_examples_are_refused_too():
-    """Early stopping takes a mean over each device's validation examples: padding would be part of it."""
-    population = world(dataset=examples(count=6 * 20 + 6), partition=Ragged([20, 26, 20, 20, 20, 20]), batch_size=4)
-    population.settle((0,))
-    counts = {split: [len(d[split]) for d in population.members[0]] for split in ("train", "valid")}
-    assert counts["train"] == [12, 16, 12, 12, 12, 12]  # even batches of four
-    assert counts["valid"] == [4, 5, 4, 4, 4, 4]  # but ragged here
-    stops = FedAvg(lr=0.1, gamma=0.05)
-    with pytest.raises(ValueError, match="ragged"):
-        run(stops, 1, task=OnlyTrainingStep(), population=population)
+class Centred(OnlyTrainingStep):
+    """Its loss of a batch is not the mean of its examples' losses."""
+
+    def forward(self, x):
+        return self.net(x - x.mean(0, keepdim=True))
+
+
+class Asks(OnlyTrainingStep):
+    """Python decides by a number of the batch."""
+
+    def training_step(self, batch, batch_idx):
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        return loss if loss.item() > 0 else 2 * loss
+
+
+class Numbered(OnlyTrainingStep):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("task", "same_as", "line"),
+    [
+        (Asks, "sequential", "executor: sequential in place of vectorized, since Asks cannot run there: .* mapped: "),
+        (Numbered, "trainer", "executor: trainer in place of vectorized, since Numbered .*depends on batch_idx"),
+    ],
+)
+def test_what_cannot_be_masked_or_mapped_goes_to_the_executor_that_can_with_one_line(task, same_as, line):
+    def trained(executor):
+        module = Coordinator(task(), FedAvg(lr=0.1), executor=executor)
+        trainer(2, limit_val_batches=0).fit(module, datamodule=world())
+        return module
+
+    with pytest.warns(UserWarning, match=line) as told:
+        chosen = trained("vectorized")
+    assert sum("executor: " in str(one.message) for one in told) == 1
+    assert difference(chosen.server, trained(same_as).server) == 0
+
+
+def test_what_cannot_be_masked_is_mapped_without_padding():
+    mapped = run(FedAvg(lr=0.1), task=Centred(), evaluate=True)
+    one_by_one = run(FedAvg(lr=0.1), task=Centred(), executor="sequential")
+    assert difference(mapped.server, one_by_one.server) <= 1e-12
+    assert mapped.record.metrics["valid/loss"][0] > 0  # of whole devices, since examples have none
+
+
+def test_what_cannot_be_masked_stops_early_one_job_after_another():
+    module = Coordinator(Centred(), FedAvg(lr=0.1, gamma=0.05))
+    with pytest.warns(UserWarning, match="train one after another, since of Centred its loss is not the mean") as told:
+        trainer(2, limit_val_batches=0).fit(module, datamodule=world())
+    assert sum("executor: " in str(one.message) for one in told) == 1
+    same = run(FedAvg(lr=0.1, gamma=0.05), 2, task=Centred(), executor="sequential")
+    assert difference(module.server, same.server) == 0
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
@@ -159,11 +205,33 @@ def test_the_user_s_module_is_left_usable():
     assert "my_loss" in alone.callback_metrics
 
 
-def test_without_losses_per_example_no_evaluation_loss_is_made_up():
-    mean_only = run(FedAvg(lr=0.1), task=OnlyTrainingStep(), executor="sequential", evaluate=True).record.metrics
-    assert "valid/loss" not in mean_only
-    assert "test/loss" not in mean_only
-    assert "train/loss" in mean_only
+class Forgetful(OnlyTrainingStep):
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+
+
+class Several(OnlyTrainingStep):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
+
+
+class Wrong(OnlyTrainingStep):
+    def training_step(self, batch, batch_idx):
+        return self(batch["image"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (Forgetful, r"Forgetful.training_step must return the loss of a batch, one number, got None: return it, or"),
+        (Several, r"Several.training_step must return the loss of a batch, one number, got a tensor \[6\]"),
+        (Wrong, r"Wrong.training_step fails on a batch of the population: tuple indices must be integers"),
+    ],
+)
+def test_a_training_step_without_a_loss_is_refused_before_the_first_round(task, sentence):
+    with pytest.raises(ValueError, match=sentence) as refused:
+        run(FedAvg(), 1, task=task())
+    assert len(str(refused.value)) <= 200
 
 
 def test_a_failure_says_where_it_happened():

@@ -1,9 +1,10 @@
 """Data sets: examples in memory, and who owns them where the data set says so."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -43,6 +44,11 @@ class Dataset(Configurable, ABC):
     def tokens(self) -> int:
         """Numbers of which texts are made, padding 0 included; 0 where inputs are no texts."""
         return 0
+
+    @property
+    def form(self) -> Callable[[Tensor, Tensor], Any] | None:
+        """What makes of inputs and labels the batch that a task's own steps are given; None: they are given a pair."""
+        return None
 
     @abstractmethod
     def load(self, seed: int, clients: int) -> Examples:

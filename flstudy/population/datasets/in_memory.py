@@ -1,7 +1,9 @@
 """A user's own examples, in the forms that libraries give them: tensors, map-style data sets, tables, Hugging Face
 data sets, LightningDataModules, and one (train, valid, test) for each client."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,6 +30,24 @@ class Columns(NamedTuple):
     inputs: Sequence[str] | None = None  # None: all others
 
 
+@dataclass(frozen=True)
+class RowForm:
+    """Makes of inputs and labels the mappings that a DataLoader gives of rows that are mappings."""
+
+    label: str
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of an example's value, and numpy's kind of it
+
+    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """A batch x [B, ...], y [B]."""
+        batch, start, flat = {self.label: y}, 0, x.flatten(1)
+        for name, shape, kind in self.inputs:
+            size = math.prod(shape)
+            value = flat[:, start : start + size].reshape(len(x), *shape)
+            batch[name] = value if kind == "f" else value.to(torch.bool if kind == "b" else torch.int64)
+            start += size
+        return batch
+
+
 class Part(NamedTuple):
     """Some of the examples, before names are numbered."""
 
@@ -35,6 +55,7 @@ class Part(NamedTuple):
     y: Any  # [D, ...] a tensor, or an array of names
     client: NDArray[Any] | None = None  # [D] numbers or names
     split: NDArray[np.int64] | None = None  # [D] places in `SPLITS`
+    form: RowForm | None = None  # of rows that are mappings
 
 
 class InMemory(Dataset):
@@ -63,7 +84,8 @@ class InMemory(Dataset):
         split: str = "split",
         inputs: Sequence[str] | None = None,
     ) -> None:
-        self.examples = numbered(part_of(data, Columns(label, client, split, inputs)))
+        part = part_of(data, Columns(label, client, split, inputs))
+        self.examples, self._form = numbered(part), part.form
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +95,10 @@ class InMemory(Dataset):
     def classes(self) -> int:
         y = self.examples.y
         return 0 if torch.is_floating_point(y) else int(y.max()) + 1
+
+    @property
+    def form(self) -> Callable[[Tensor, Tensor], Any] | None:
+        return self._form
 
     def load(self, seed: int, clients: int) -> Examples:
         return self.examples
@@ -189,7 +215,10 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
 def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
     rows = next(iter(DataLoader(data, batch_size=len(data), collate_fn=list))) if len(data) else []
     if rows and isinstance(rows[0], Mapping):
-        return _columns({name: column_values(name, [row[name] for row in rows]) for name in rows[0]}, columns)
+        found = {name: column_values(name, [row[name] for row in rows]) for name in rows[0]}
+        part, label, inputs = _columns(found, columns), *_names(found, columns)
+        kinds = tuple((name, found[name].shape[1:], found[name].dtype.kind) for name in inputs)
+        return part._replace(form=RowForm(label, kinds))
     try:
         batch = collate(rows) if rows else data
     except (RuntimeError, TypeError) as error:  # torch's words for rows of several shapes or kinds
@@ -248,11 +277,16 @@ def _pixels(image: Any) -> NDArray[np.float32]:
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _columns(found: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
-    names = list(found)
+def _names(found: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
+    """The columns of labels and of inputs."""
     label = columns.label or next((name for name in LABELS if name in found), LABELS[0])
     special = [name for name in (label, columns.client, columns.split) if name in found]
-    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in names if name not in special]
+    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in found if name not in special]
+    return label, inputs
+
+
+def _columns(found: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
+    names, (label, inputs) = list(found), _names(found, columns)
     for what, name in (("label", label), *(("inputs", name) for name in inputs)):
         if name not in found:
             raise ValueError(f"dataset: {what} must name a column, got {name!r}: there are {', '.join(names)}")
@@ -307,4 +341,5 @@ def all_parts(parts: Iterable[tuple[Part, int | None, int]]) -> Part:
         (torch.cat if all(tensors) else np.concatenate)([part.y for part, *_ in given]),
         None if owned == {True} else np.concatenate([client for _, client, _ in given if client is not None]),
         np.concatenate([split for *_, split in given]).astype(np.int64),
+        given[0][0].form if len({part.form for part, *_ in given}) == 1 else None,
     )

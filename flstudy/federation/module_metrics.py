@@ -1,0 +1,183 @@
+"""What a LightningModule's own ``validation_step`` and ``test_step`` log, as metrics of a federation.
+
+A step is called on every available device's own data, with the model that the device uses; the hooks around epochs and
+batches are called, too, and torchmetrics begin anew on each device. A metric keeps the name under which it was logged,
+unless both steps log it: then it is ``valid/NAME`` and ``test/NAME``. Its value is the mean over devices, weighted by
+their examples of the split; ``NAME_spread`` is the standard deviation over devices. A step that takes a
+``dataloader_idx`` is given 0, which is the device's own data: there are no other loaders.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flstudy.algorithms import Batch, Round
+from flstudy.execution import ClientBank
+from flstudy.metrics.registry import METRICS
+from flstudy.population.datasets.base import Dataset
+from flstudy.tasks import TaskFunction
+
+if TYPE_CHECKING:
+    from flstudy.federation.evaluation import Evaluation
+
+MADE_UP = 6  # examples, where a data set is not loaded
+
+
+class Logged(NamedTuple):
+    """One number that one device told."""
+
+    name: str
+    replica: int
+    value: Tensor  # []
+    examples: int
+
+
+def module_metrics(
+    evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[str]
+) -> dict[str, list[float]]:
+    """A value per replica of what a task's own steps log of some splits; and ``valid/loss`` and ``test/loss`` of a task
+    whose losses of single examples are not known, where devices count alike, as everywhere."""
+    task_function = evaluation.survey.task_function
+    steps = task_function.steps
+    own = [split for split in splits if steps is not None and steps.has(split)]
+    whole = not task_function.per_example and task_function.has_loss
+    if not own and not whole:
+        return {}
+    told, losses = list[Logged](), list[Logged]()
+    with torch.no_grad(), task_function.evaluating():
+        for replica, device, model, concept in devices(evaluation, server, bank, world, round):
+            for split in splits:
+                x, y = examples(evaluation, replica, device, split, round, concept)
+                if whole:
+                    loss = task_function.fit(model, Batch(x, y))
+                    losses.append(Logged(f"{split}/loss", replica, loss.double(), 1))
+                if split in own:
+                    found = task_function.logged(model, split, x, y)
+                    told += [Logged(f"{split}:{name}", replica, value, len(y)) for name, value in found.items()]
+    replicas = len(server.x)
+    found_of = {split: [one.name for one in told if one.name.startswith(f"{split}:")] for split in own}
+    names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in found_of.items()})
+    metrics = {name: values[0] for name, values in over_told(losses, replicas).items()}
+    for key, (means, spreads) in over_told(told, replicas).items():
+        split, _, name = key.partition(":")
+        shown = names[split, name]
+        metrics |= {shown: means, f"{shown}_spread": spreads}
+    return metrics
+
+
+def devices(
+    evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """The available devices of a round: replica, device, model [n] and concept []."""
+    algorithm, population = evaluation.algorithm, evaluation.population
+    concepts = population.concepts(round).to(evaluation.device)
+    x = evaluation.models(server)
+    chosen = None
+    if x.shape[1] > 1 and not algorithm.personalized:
+        chosen = evaluation.choice(server, world, round)
+    there = population.available(round)
+    deployed = torch.vmap(torch.vmap(algorithm.deployed, in_dims=(None, 0)))
+    for device in range(population.clients):
+        if not there[:, device].any():
+            continue
+        if algorithm.personalized:
+            clients = torch.full((len(x), 1), device)
+            plain = server.x if server.x.dim() == 2 else server.x[:, 0]
+            models = deployed(server, bank.read(algorithm, clients, plain))[:, 0]
+        elif chosen is None:
+            models = x[:, 0]
+        else:
+            models = torch.stack([of[m] for of, m in zip(x, chosen[:, device].tolist(), strict=True)])
+        for replica in range(len(x)):
+            if there[replica, device]:
+                yield replica, device, models[replica], concepts[replica, device]
+
+
+def examples(
+    evaluation: "Evaluation", replica: int, device: int, split: Any, round: int, concept: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A device's data of a split in a round."""
+    rows = torch.from_numpy(evaluation.population.device_data.held(replica, device, split, round))
+    return evaluation.survey.store.gather(rows.to(evaluation.device), concept)
+
+
+def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
+    """The metric of each split's names: the name itself, or split/name where several splits have it."""
+    every = [(split, name) for split, names in logs.items() for name in dict.fromkeys(names)]
+    several = {name for split, name in every if any(name in names for other, names in logs.items() if other != split)}
+    return {(split, name): f"{split}/{name}" if name in several else name for split, name in every}
+
+
+def over_told(told: Sequence[Logged], replicas: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Of each name the mean over devices by their weights and the standard deviation, a value per replica; NaN where
+    none told it. All numbers leave the device at once."""
+    numbers = torch.stack([one.value.double() for one in told]).tolist() if told else []
+    by_name: dict[str, list[list[tuple[float, int]]]] = {}
+    for one, number in zip(told, numbers, strict=True):
+        lines = by_name.setdefault(one.name, [[] for _ in range(replicas)])
+        lines[one.replica].append((number, one.examples))
+    return {
+        name: ([weighted_mean(line) for line in lines], [plain_deviation(line) for line in lines])
+        for name, lines in by_name.items()
+    }
+
+
+def weighted_mean(line: Sequence[tuple[float, int]]) -> float:
+    """Of values with weights."""
+    total = sum(weight for _, weight in line)
+    return sum(value * weight for value, weight in line) / total if total else math.nan
+
+
+def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
+    """Of values, whatever their weights: FLASH (Panchal et al. 2023), eq. (3)."""
+    if not line:
+        return math.nan
+    mean = sum(value for value, _ in line) / len(line)
+    return float((sum((value - mean) ** 2 for value, _ in line) / len(line)) ** 0.5)
+
+
+# ---- before a run ------------------------------------------------------------------------------------------------
+
+
+def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
+    """Let a task meet examples of a data set before it is loaded: its own where they are in memory, or else numbers of
+    the same kind, whose refusal says nothing.
+
+    Raises:
+        ValueError: for a training_step that returns no loss, or fails on the data set's own examples.
+    """
+    dtype = next(task_function.model.parameters()).dtype
+    own = getattr(dataset, "examples", None)
+    x, y = own[:2] if own is not None else made_up(dataset)
+    x, y = (part.to(dtype) if part.is_floating_point() else part for part in (x, y))
+    try:
+        task_function.meet(x, y, dataset.classes, dataset.form)
+    except ValueError as error:
+        if own is not None or "must return the loss" in str(error):
+            raise
+
+
+def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of the kind that a data set has."""
+    shape, generator = (MADE_UP, *dataset.shape), torch.Generator().manual_seed(0)
+    if dataset.tokens:
+        x = torch.randint(1, max(2, dataset.tokens), shape, generator=generator)
+    else:
+        x = torch.rand(shape, generator=generator)
+    if dataset.classes:
+        return x, torch.arange(MADE_UP) % dataset.classes
+    return x, torch.rand(MADE_UP, generator=generator)
+
+
+def promised(task_function: TaskFunction) -> list[str]:
+    """Names of the metrics that a task's own steps are known to log."""
+    shown = shown_names(task_function.findings.logs or {}).values()
+    return [metric for name in shown for metric in (name, f"{name}_spread")]
+
+
+def cannot_know(task_function: TaskFunction, metric: str) -> bool:
+    """Whether only a run tells if a task's own steps log a metric."""
+    return metric not in METRICS and task_function.steps is not None and task_function.findings.logs is None

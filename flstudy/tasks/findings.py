@@ -1,0 +1,245 @@
+"""What calling a LightningModule on a few examples tells of it: how it can be trained, and what it will log.
+
+Nothing else says whether a ``training_step`` is a mean over examples, whether it can be mapped, whether labels matter
+to it, or under which names it logs. The calls are made on a copy, near the module's own parameters.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from flstudy.algorithms import Batch
+from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent
+
+if TYPE_CHECKING:
+    from flstudy.tasks.task_function import TaskFunction
+
+EXAMPLES = 6  # that a module is called on
+NOISE = 0.05  # deviation of what is added to its parameters: at zeros nothing would depend on anything
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
+
+Runs = Literal["mapped", "one by one", "under a trainer"]
+
+
+class TaskFindings(NamedTuple):
+    """What is known of a task."""
+
+    per_example: bool  # its loss is the mean of those of single examples, so that padding can be masked
+    runs: Runs = "mapped"
+    why: str = ""  # it is not mapped, or its losses are not those of single examples
+    classifies: bool = False  # what it says can be right or wrong
+    logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
+
+
+def plain_findings(task: L.LightningModule) -> TaskFindings:
+    """What a module's methods say of it, before it is called."""
+    tells_losses = hasattr(task, "example_losses")
+    runs: Runs = "mapped" if tells_losses or task.automatic_optimization else "under a trainer"
+    classifies = hasattr(task, "example_correct") or overrides(task, "forward")
+    why = "" if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
+    return TaskFindings(tells_losses, runs, why, classifies)
+
+
+def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> TaskFindings:
+    """What a few examples x [B, ...] with labels y tell of a task, which are of so many classes (0: of none).
+
+    Raises:
+        ValueError: where its training_step fails, or returns no loss.
+    """
+    found = plain_findings(task_function.model)
+    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
+        torch.default_generator.manual_seed(0)
+        task = near(task_function.model)
+        if not task_function.tells_losses and found.runs == "mapped":
+            found = of_training_step(task_function, task, x, y)
+        classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
+        return found._replace(classifies=classifies, logs=names_logged(task_function, x, y))
+
+
+def near(model: L.LightningModule) -> L.LightningModule:
+    """A copy whose parameters are a little away from the model's."""
+    task = copy.deepcopy(model)
+    task.log = task.log_dict = silent  # type: ignore
+    with torch.no_grad():
+        for parameter in task.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(NOISE * torch.randn_like(parameter))
+    return task
+
+
+def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> TaskFindings:
+    """How a task that defines nothing but a training_step can be trained."""
+    form = task_function.form
+    without_dropout(task)
+    try:
+        whole = plain_loss(task, form(x, y))
+    except Exception as error:
+        said = str(error)
+        if isinstance(error, RuntimeError) and "is not attached to a" in said:
+            return TaskFindings(False, "under a trainer", "its training_step asks for its Trainer")
+        if isinstance(error, ValueError) and said.startswith("task: "):
+            raise
+        name = type(task).__name__
+        raise ValueError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
+    if not equal_losses(whole, plain_loss(task, form(x, y), seed=1)):  # random even now
+        task.eval()
+        whole = plain_loss(task, form(x, y))
+    if not equal_losses(whole, plain_loss(task, form(x, y), 1)):
+        return TaskFindings(False, "under a trainer", "its training_step depends on batch_idx")
+    try:
+        computed = functional_loss(task_function, task, x, y)
+    except Exception as error:  # torch.func has many, and a module's own code others
+        return TaskFindings(
+            False, "under a trainer", f"torch.func cannot differentiate its training_step: {brief(error)}"
+        )
+    if not equal_losses(whole, computed):
+        return TaskFindings(False, "under a trainer", "its loss is what a torchmetric says")
+    why = "its loss is not the mean of those of single examples"
+    if is_mean(task, form, x, y):
+        if (trouble := mapping_trouble(task_function, task, x, y, masked=True)) is None:
+            return TaskFindings(True)
+        why = f"its training_step cannot be mapped over examples: {trouble}"
+    if (trouble := mapping_trouble(task_function, task, x, y, masked=False)) is None:
+        return TaskFindings(False, "mapped", why)
+    return TaskFindings(False, "one by one", f"its training_step cannot be mapped: {trouble}")
+
+
+def without_dropout(task: L.LightningModule) -> None:
+    """Training mode, but for dropout."""
+    task.train()
+    for part in task.modules():
+        if isinstance(part, _DropoutNd):
+            part.eval()
+
+
+def plain_loss(task: L.LightningModule, batch: Any, index: int = 0, seed: int = 0) -> Tensor:
+    """[]: the loss as Lightning computes it."""
+    torch.default_generator.manual_seed(seed)
+    with torch.no_grad():
+        return loss_of(run_step(task, "training", batch, index), task)
+
+
+def is_mean(task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor) -> bool:
+    """Whether the loss of a batch is the mean of the losses of its examples, in double precision where the module bears
+    that."""
+    if any(isinstance(part, _BatchNorm) for part in task.modules()):
+        return False  # by its statistics a batch is more than its examples
+    try:
+        twin = copy.deepcopy(task).double()
+        both = [part.double() if part.is_floating_point() else part for part in (x, y)]
+        whole = plain_loss(twin, form(*both))
+    except Exception:  # a module that names its precision, or a device without doubles
+        twin, both = task, [x, y]
+        whole = plain_loss(twin, form(*both))
+    try:
+        each = [plain_loss(twin, form(*(part[k : k + 1] for part in both))) for k in range(len(x))]
+    except Exception:  # a layer that needs several examples
+        return False
+    return equal_losses(whole, torch.stack(each).mean())
+
+
+@contextmanager
+def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
+    """A module's parts are in training or evaluation mode as another's are."""
+    modes = {name: part.training for name, part in like.named_modules()}
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        for name, part in module.named_modules():
+            part.training = modes.get(name, part.training)
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def functional_loss(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> Tensor:
+    """[]: the loss as executors compute it, which also differentiate it."""
+    named, b = trained_parameters(task), task_function.buffers.first().to(x.device)
+    with in_modes_of(task_function.module, task):
+        grad(lambda named: task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y)))(named)
+        torch.default_generator.manual_seed(0)
+        with torch.no_grad():
+            return task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y))
+
+
+def own_buffers(task_function: "TaskFunction", b: Tensor) -> dict[str, Tensor]:
+    """The named buffers of b [b], to be written to."""
+    return {name: part.clone() for name, part in task_function.buffers.split(b).items()}
+
+
+def trained_parameters(task: L.LightningModule) -> dict[str, Tensor]:
+    """A module's trained parameters by name."""
+    return {name: p.detach() for name, p in task.named_parameters() if p.requires_grad}
+
+
+def mapping_trouble(
+    task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, masked: bool
+) -> str | None:
+    """Why the gradient cannot be mapped over devices; None: it can."""
+    one, b = task_function.layout.flat(trained_parameters(task)), task_function.buffers.first().to(x.device)
+    mask = torch.ones(len(x), dtype=torch.bool, device=x.device) if masked else None
+    before = task_function.findings
+    task_function.findings = before._replace(per_example=masked)
+
+    def slope(flat: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Any:
+        live, batch = own_buffers(task_function, b), Batch(x, y, mask)
+        return grad(lambda named: task_function.fit({**named, **live}, batch))(task_function.layout.split(flat))
+
+    try:
+        torch.vmap(slope, randomness="different")(*(torch.stack([part, part]) for part in (one, b, x, y)))
+    except Exception as error:  # torch.func has many, and a module's own code others
+        return brief(error)
+    finally:
+        task_function.findings = before
+    return None
+
+
+def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int) -> bool:
+    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them."""
+    if classes < 2 or y.is_floating_point() or y.dim() != 1 or not overrides(task, "forward"):
+        return False
+    task.eval()
+    try:
+        with torch.no_grad(), task_function.evaluating():
+            logits = task(x)
+            if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape or logits.shape[-1] < classes:
+                return False
+            named = trained_parameters(task)
+            one, two = (task_function.fit(named, Batch(x, labels)) for labels in (y, (y + 1) % classes))
+            return not torch.equal(one, two)
+    except Exception:  # a forward of another kind
+        return False
+
+
+def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:
+    """Names under which a module's validation_step and test_step log, by split; None where they fail."""
+    found = {}
+    for split in ("valid", "test"):
+        if task_function.steps is not None and task_function.steps.has(split):
+            named = trained_parameters(task_function.model)
+            try:
+                found[split] = tuple(task_function.logged(named, split, x, y))
+            except Exception:  # as an evaluation will say, if there is one
+                return None
+    return found
+
+
+def equal_losses(one: Tensor, other: Tensor) -> bool:
+    """Whether two losses are equal to rounding."""
+    if not torch.isfinite(one):
+        return not torch.isfinite(other)
+    return bool((one - other).abs() <= ROUNDING.get(one.dtype, 1e-2) * (1 + one.abs()))
+
+
+def brief(error: BaseException) -> str:
+    """The first line of an error, as a part of a sentence."""
+    said = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+    return said if len(said) <= 80 else f"{said[:77]}..."

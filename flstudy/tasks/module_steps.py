@@ -1,0 +1,203 @@
+"""A LightningModule's own steps without a Trainer: what it logs is recorded, its torchmetrics are kept or muted."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+Stage = Literal["training", "validation", "test"]
+MOST = 4096  # examples of a device that a step is given at once
+STAGES: dict[str, Stage] = {"valid": "validation", "test": "test"}  # of a device's data
+
+
+def overrides(task: L.LightningModule, method: str) -> bool:
+    """Whether a module defines a method that LightningModule only declares."""
+    return getattr(type(task), method, None) is not getattr(L.LightningModule, method, None)
+
+
+def silent(*_: Any, **__: Any) -> None:
+    """A log call without a trainer."""
+
+
+def is_metric(module: nn.Module) -> bool:
+    """Whether a module is a torchmetric, or a collection of them."""
+    return any(kind.__module__.startswith("torchmetrics.") for kind in type(module).__mro__)
+
+
+class Muted(nn.Module):
+    """Stands for a torchmetric where it would keep tensors of a mapped step: it remembers nothing and says 0."""
+
+    def __init__(self, metric: nn.Module) -> None:
+        super().__init__()
+        self.several = isinstance(metric, nn.ModuleDict)  # a collection says something by name
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Its value."""
+        return {} if self.several else torch.zeros(())
+
+    compute = forward
+    update = reset = silent
+
+
+def mute(module: nn.Module) -> None:
+    """Put `Muted` in the place of all torchmetrics within a module."""
+    for name, child in module.named_children():
+        if is_metric(child):
+            setattr(module, name, Muted(child))
+        else:
+            mute(child)
+
+
+def unmute(module: nn.Module, like: nn.Module) -> None:
+    """Put copies of another module's torchmetrics back."""
+    for name, child in module.named_children():
+        if isinstance(child, Muted):
+            setattr(module, name, copy.deepcopy(getattr(like, name)))
+        else:
+            unmute(child, like.get_submodule(name))
+
+
+def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: int) -> list[Any]:
+    """What Lightning gives a step: the batch, its number where the step takes one, and 0 for the loader, a device's own
+    data, where it takes that."""
+    names = list(inspect.signature(getattr(task, f"{stage}_step")).parameters)
+    numbers = {"batch_idx": index, "dataloader_idx": 0}
+    return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
+
+
+def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: int = 0) -> Any:
+    """What a step says of a batch, after the module's own hooks have changed it."""
+    for hook in ("on_before_batch_transfer", "on_after_batch_transfer"):
+        if overrides(task, hook):
+            batch = getattr(task, hook)(batch, 0)
+    return getattr(task, f"{stage}_step")(*step_arguments(task, stage, batch, index))
+
+
+def loss_of(result: Any, task: L.LightningModule) -> Tensor:
+    """[]: the loss in what a training_step returned.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        said = "None" if loss is None else f"{type(loss).__name__}"
+        if isinstance(loss, Tensor):
+            said = f"a tensor {list(loss.shape)}"
+        raise ValueError(
+            f"task: {type(task).__name__}.training_step must return the loss of a batch, one number, got {said}: "
+            "return it, or {'loss': it}"
+        )
+    return loss.reshape(())
+
+
+class LoggedValue(NamedTuple):
+    """One value that a step has logged."""
+
+    value: Any  # a number, a tensor of one, or a torchmetric
+    examples: int  # of the batch
+    reduce: Any  # how Lightning makes one of several batches
+
+
+class Log:
+    """Stands for ``log`` and ``log_dict``, and remembers what they are given."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, list[LoggedValue]] = {}
+        self.bar: set[str] = set()  # names for the progress bar
+        self.examples = 1
+
+    def __call__(self, name: str, value: Any, *positional: Any, **options: Any) -> None:
+        """``LightningModule.log``."""
+        if positional[:1] == (True,) or options.get("prog_bar"):
+            self.bar.add(name)
+        examples = options.get("batch_size") or self.examples
+        value = value.detach() if isinstance(value, Tensor) else value
+        self.entries.setdefault(name, []).append(LoggedValue(value, examples, options.get("reduce_fx", "mean")))
+
+    def all(self, values: Mapping[str, Any], *positional: Any, **options: Any) -> None:
+        """``LightningModule.log_dict``."""
+        for name, value in values.items():
+            self(name, value, *positional, **options)
+
+    def taken(self) -> dict[str, Tensor]:
+        """What has been logged, one number each; forgotten here."""
+        entries, self.entries = self.entries, {}
+        return {name: reduced(name, several) for name, several in entries.items()}
+
+
+def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
+    """[]: what Lightning makes at an epoch's end of what was logged batch by batch.
+
+    Raises:
+        ValueError: for what is not one number.
+    """
+    last = entries[-1]
+    if isinstance(last.value, nn.Module):
+        entries = [last._replace(value=last.value.compute())]  # type: ignore[operator]
+    values = [torch.as_tensor(entry.value).detach().double() for entry in entries]
+    if any(value.numel() != 1 for value in values):
+        raise ValueError(f"task: self.log({name!r}, ...) must be given one number, got a tensor of several")
+    stacked = torch.stack([value.reshape(()) for value in values])
+    if callable(last.reduce):
+        return torch.as_tensor(last.reduce(stacked)).reshape(())
+    if last.reduce in ("sum", "min", "max"):
+        return getattr(stacked, f"a{last.reduce}" if last.reduce != "sum" else "sum")()  # type: ignore[no-any-return]
+    weights = torch.tensor([entry.examples for entry in entries], dtype=torch.float64, device=stacked.device)
+    return (stacked * weights).sum() / weights.sum()
+
+
+class OwnSteps:
+    """Runs a module's ``validation_step`` or ``test_step`` on one device's data, its hooks around epochs and batches
+    included; torchmetrics begin anew.
+
+    Args:
+        module: in evaluation mode, which no other may call.
+    """
+
+    def __init__(self, module: L.LightningModule) -> None:
+        self.module, self.log = module, Log()
+        module.log, module.log_dict = self.log, self.log.all  # type: ignore
+        self._metrics = [part for part in module.modules() if is_metric(part)]
+
+    def has(self, split: str) -> bool:
+        """Whether the module has a step for a device's data of this split."""
+        return split in STAGES and overrides(self.module, f"{STAGES[split]}_step")
+
+    def run(
+        self, task: L.LightningModule, split: str, x: Tensor, y: Tensor, form: Callable[[Tensor, Tensor], Any]
+    ) -> dict[str, Tensor]:
+        """What the module, which is ``task``, logs of a device's data x [D, ...], y [D, ...], by name."""
+        stage, call = STAGES[split], self._hook
+        for metric in self._metrics:
+            metric.reset()  # type: ignore[operator]
+        self.log.entries.clear()
+        call(f"on_{stage}_start")
+        call(f"on_{stage}_epoch_start")
+        for index, (batch, examples) in enumerate(parts_of(x, y, MOST, form)):
+            self.log.examples = examples
+            call(f"on_{stage}_batch_start", batch, index)
+            output = run_step(self.module, stage, batch, index)
+            call(f"on_{stage}_batch_end", output, batch, index)
+        call(f"on_{stage}_epoch_end")
+        call(f"on_{stage}_end")
+        return self.log.taken()
+
+    def _hook(self, name: str, *arguments: Any) -> None:
+        if overrides(self.module, name):
+            getattr(self.module, name)(*arguments)
+
+
+def parts_of(x: Tensor, y: Tensor, size: int, form: Callable[[Tensor, Tensor], Any]) -> Iterator[tuple[Any, int]]:
+    """Batches of at most so many examples, in the form that steps are given, and how many each holds."""
+    for some, labels in zip(x.split(size), y.split(size), strict=True):
+        yield form(some, labels), len(some)
+
+
+def as_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch as flstudy's own tasks are given it, and most modules."""
+    return x, y
