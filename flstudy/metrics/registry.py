@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 FRACTION = "fraction"
+MANY = 8  # names in a sentence
 Better = Literal["max", "min"] | None
 
 NEEDS: Mapping[str, str] = {
@@ -260,7 +261,14 @@ def refuse_unmeasured(name: str, measured: Collection[str], where: str = "metric
 
 def _hint(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known)) or 'none'}"
+    return f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(_told(known))) or 'none'}"
+
+
+def _told(known: Collection[str]) -> Collection[str]:
+    """Of many names those of evaluations and of a user's own, which tell how good models are, without deviations."""
+    about = [name for name in known if name not in METRICS or METRICS[name].measured == "evaluation"]
+    about = [name for name in about if not name.endswith(("_spread", "_s"))]
+    return about if about and len(known) > MANY else known
 
 
 # ---- values over replicas ----------------------------------------------------------------------------------------
