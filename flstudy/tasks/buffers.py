@@ -104,12 +104,14 @@ def changing(module: nn.Module, norms: set[str]) -> Iterator[tuple[str, Tensor]]
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for name, buffer in module.named_buffers():
         owner, _, last = name.rpartition(".")
-        if owner in norms or (name in kept and buffer.dtype != torch.bool and any(last in written(k) for k in kinds)):
+        if owner in norms or (
+            name in kept and buffer.dtype != torch.bool and any(last in attributes_written(k) for k in kinds)
+        ):
             yield name, buffer
 
 
 @cache
-def written(kind: type) -> frozenset[str]:
+def attributes_written(kind: type) -> frozenset[str]:
     """Names of attributes to which a class writes after it was made, by its source; none where there is none."""
     if kind is nn.Module or kind.__module__.split(".")[0] in ("builtins", "lightning", "typing", "abc"):
         return frozenset()
