@@ -114,7 +114,7 @@ WORKLOADS = {
             task=partial(seeded, Cnn, (1, 28, 28), 62),  # the EMNIST model of Reddi et al. 2021 without its dropout
             population=partial(random_examples, (1, 28, 28), 62, 350, batch_size=20, steps=10),
             algorithm=_FEDAVG,
-            executors=("plain", "threads", "vectorized"),
+            executors=("plain", "threads", "vectorized", "compiled"),
             threads="all",
             plain_threads="both",
         ),

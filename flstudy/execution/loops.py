@@ -36,7 +36,7 @@ class NotCompiled(Exception):
 
 
 class LoopProgram:
-    """A compiled loop. Called with the same kinds of trees as it was made from, of any number of lanes A ≥ 2 and of any
+    """A compiled loop. Called with the same kinds of trees as it was made from, of any number of lanes A and of any
     number of steps T ≥ 2, it returns the carried leaves after the steps from ``begin`` on.
 
     Args:
@@ -46,21 +46,28 @@ class LoopProgram:
         rows: [A, T, B] lines of all steps.
         constants: leaves [A, ...] that a lane keeps.
         shared: leaves of all lanes.
+        alone: the program is of one lane and nothing is mapped: what no mapping makes faster, or can do at all, as with
+            convolutions.
 
     Raises:
         NotCompiled: with the reason.
     """
 
-    def __init__(self, step: Step, carried: Any, rows: Tensor, constants: Any, shared: Any) -> None:
+    def __init__(
+        self, step: Step, carried: Any, rows: Tensor, constants: Any, shared: Any, *, alone: bool = False
+    ) -> None:
         try:
             lane = lane_graph(step, carried, rows, constants, shared)
             self.captured = [getattr(lane, name) for name in captured(lane)]
-            mapped = generalised(*(mapped_graph(lane, width, carried, rows, constants, shared) for width in WIDTHS))
+            if alone:
+                mapped = alone_graph(lane, carried, rows, constants, shared)
+            else:
+                mapped = generalised(*(mapped_graph(lane, width, carried, rows, constants, shared) for width in WIDTHS))
             names = [str(node.target) for node in mapped.graph.nodes]
             # Random numbers have an order; operators from elsewhere are called by way of Python's binding.
             self.side_by_side = not any("rand" in name or "bernoulli" in name for name in names) and not foreign(names)
             given = carried, rows, constants, shared, self.captured
-            self._library = loaded(mapped, given)
+            self._library = loaded(mapped, given, alone)
         except Exception as error:
             first, *_ = str(error).strip().splitlines() or [""]
             raise NotCompiled(f"{type(error).__name__}: {first}") from error
@@ -148,13 +155,43 @@ def mapped_graph(
     lane: torch.fx.GraphModule, width: int, carried: Any, rows: Tensor, constants: Any, shared: Any
 ) -> torch.fx.GraphModule:
     """The step of so many lanes at once: (…, captured tensors) as inputs, the first three kinds with a lane axis."""
+
+    def mapped(function: Callable[..., Any], own: int, others: int) -> Callable[..., Any]:
+        return torch.vmap(function, tuple([0] * own + [None] * others), randomness="different")
+
+    return graph_of_lanes(mapped, lane, width, carried, rows, constants, shared)
+
+
+def alone_graph(
+    lane: torch.fx.GraphModule, carried: Any, rows: Tensor, constants: Any, shared: Any
+) -> torch.fx.GraphModule:
+    """The step of one lane with the inputs and outputs of several, whose lane axis has size 1."""
+
+    def first(function: Callable[..., Any], own: int, others: int) -> Callable[..., Any]:
+        def run(*given: Tensor) -> Any:
+            return [leaf.unsqueeze(0) for leaf in function(*(leaf.squeeze(0) for leaf in given[:own]), *given[own:])]
+
+        return run
+
+    return graph_of_lanes(first, lane, 1, carried, rows, constants, shared)
+
+
+def graph_of_lanes(
+    wrapped: Callable[[Callable[..., Any], int, int], Callable[..., Any]],
+    lane: torch.fx.GraphModule,
+    width: int,
+    carried: Any,
+    rows: Tensor,
+    constants: Any,
+    shared: Any,
+) -> torch.fx.GraphModule:
+    """The step of so many lanes: as a function of one lane's tensors and of shared ones, ``wrapped``."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     own = [*leaves(carried), rows[:, 0], torch.ones(len(rows), dtype=torch.bool), *leaves(constants)]
     names = captured(lane)
     others = [*leaves(shared), *(getattr(lane, name) for name in names)]
-    axes = tuple([0] * len(own) + [None] * len(others))
     inner = len(own) + len(others) - len(names)
 
     def function(*given: Tensor) -> Any:
@@ -164,7 +201,7 @@ def mapped_graph(
     with FakeTensorMode() as mode:
         inputs = [torch.empty((width, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in own]
         inputs += map(mode.from_tensor, others)
-        return make_fx(torch.vmap(function, axes, randomness="different"))(*inputs)
+        return make_fx(wrapped(function, len(own), len(others)))(*inputs)
 
 
 def functional_attributes(graph: torch.fx.GraphModule, values: dict[str, Tensor]) -> Callable[..., Any]:
@@ -234,19 +271,19 @@ def loop(mapped: Callable[..., Any], count: int, while_loop: Any, begin: Tensor,
     return while_loop(goes_on, body, start, tuple(kept))[1:]
 
 
-def loaded(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, list[Tensor]]) -> Any:
+def loaded(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, list[Tensor]], alone: bool) -> Any:
     """The library of a program, from disk or new."""
     carried, rows, constants, shared, others = given
     kinds = [(tuple(leaf.shape[1:]), str(leaf.dtype)) for leaf in (*leaves(carried), rows[:, 0], *leaves(constants))]
     kinds += [(tuple(leaf.shape), str(leaf.dtype)) for leaf in (*leaves(shared), *others)]
     cpu = torch.backends.cpu.get_cpu_capability()
-    told = mapped.code, kinds, torch.__version__, cpu, Path(__file__).read_bytes()
+    told = mapped.code, alone, kinds, torch.__version__, cpu, Path(__file__).read_bytes()
     key = hashlib.sha256(repr(told).encode()).hexdigest()[:32]
     folder = cache_folder()
     for path in folder.glob(f"{key}.*.so"):
         if digest(path) == path.name.split(".")[1]:
             return library(path)
-    made = Path(compiled(mapped, given))
+    made = Path(compiled(mapped, given, alone))
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{key}.{digest(made)}.so"
     for suffix in (".json", ".so"):  # the library last: it is what is looked for
@@ -285,7 +322,7 @@ def cache_folder() -> Path:
     return Path(cache_dir()) / "flstudy"
 
 
-def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, list[Tensor]]) -> str:
+def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, list[Tensor]], alone: bool) -> str:
     """The path of a new library."""
     import torch._inductor
     import torch._inductor.lowering  # some of the decompositions need it, and do not say so
@@ -296,7 +333,7 @@ def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, l
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     carried, rows, constants, shared, others = given
-    width, steps = WIDTHS
+    width, steps = (1 if alone else WIDTHS[0]), WIDTHS[1]
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
 
     def fake(leaf: Tensor, free: tuple[int, ...]) -> Tensor:
@@ -320,8 +357,9 @@ def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, l
     # One thread each: lanes are what cores share.
     options = {"cpp.threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims()}
     made = torch._inductor.aot_compile(graph, (begin, *inputs), options=options)
-    if any(not isinstance(size, torch.SymInt) or size.node.expr.is_number for size in rows.shape[:2]):
-        raise ValueError("the compiler takes the number of lanes for a constant")
+    free = rows.shape[1:2] if alone else rows.shape[:2]
+    if any(not isinstance(size, torch.SymInt) or size.node.expr.is_number for size in free):
+        raise ValueError("the compiler takes the number of lanes or of steps for a constant")
     return made  # type: ignore[return-value]
 
 

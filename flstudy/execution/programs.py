@@ -35,7 +35,8 @@ from flstudy.tasks import TaskFunction
 
 BLOCK = 64  # validation examples of one step of a compiled loop
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
-ENTRY = 12  # steps of one lane that take as long as one more call of a compiled loop
+ENTRY = 12  # steps of one lane that take as long as one more call of a compiled loop, of a model
+SMALL = 2**12  # of so many parameters; of a larger one there are fewer
 
 COST_S = 15.0  # of compiling one program, measured on two cores: 9 to 25
 TOUCHED = 4  # times a model's size that a step of a lane reads and writes: its gradient and what lies between
@@ -98,6 +99,19 @@ class Programs:
             yield
         finally:
             torch.set_num_threads(self._threads)
+
+    def fitting(self, carried: Any) -> int:
+        """How many lanes' states fit into a core's cache."""
+        return cache_bytes() // (TOUCHED * self.task_function.layout.n * leaves(carried)[0].element_size())
+
+    def alone(self, carried: Any) -> bool:
+        """Whether a program is of one lane: there is nothing to gain by several where not even two fit into a cache."""
+        return self.fitting(carried) < 2
+
+    @property
+    def entry(self) -> int:
+        """Steps of one lane that take as long as one more call of a compiled loop."""
+        return max(min(ENTRY, ENTRY * SMALL // self.task_function.layout.n), 1)
 
     @property
     def one_width(self) -> bool:
@@ -192,40 +206,34 @@ class Programs:
         self, step: Any, algorithm: Algorithm, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
     ) -> tuple[Any, int]:
         """The carried leaves [A, ...] after all steps of a compiled loop, and the lane steps executed."""
-        lanes = len(todo)
         rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
-        if lanes == 1:  # the program is one of several lanes
-            rows, carried, constants = pytree.tree_map(lambda x: torch.cat([x, x]), (rows, carried, constants))
-            todo = [*todo, 0]
         program, shared = self._program(step, algorithm, carried, rows, constants)
         parts = self._parts(carried, todo)
 
         def part(place: slice) -> tuple[Any, int]:
             state, lines, kept = take((carried, rows, constants), place)
-            return all_steps(program, state, lines, todo[place], kept, shared)
+            return all_steps(program, state, lines, todo[place], kept, shared, self.entry)
 
         if len(parts) == 1:
-            carried, executed = part(parts[0])
-        else:
-            mapped = threads(self._threads).map if program.side_by_side else map
-            done = list(mapped(part, parts))
-            carried, executed = join([found for found, _ in done]), sum(steps for _, steps in done)
-        return (carried if lanes > 1 else take(carried, slice(0, 1))), executed
+            return part(parts[0])
+        mapped = threads(self._threads).map if program.side_by_side else map
+        done = list(mapped(part, parts))
+        return join([found for found, _ in done]), sum(steps for _, steps in done)
 
     def _parts(self, carried: Any, todo: Sequence[int]) -> list[slice]:
         """The lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few enough
         lanes in each that their states stay in its cache."""
         count, total = len(todo), sum(todo)
+        if self.alone(carried):
+            return [slice(lane, lane + 1) for lane in range(count)]
         if self.part_lanes is None:
-            fitting = cache_bytes() // (TOUCHED * self.task_function.layout.n * leaves(carried)[0].element_size())
-            self.part_lanes = max(min(fitting, -(-count // self._threads)), 2)
-        parts = min(-(-count // self.part_lanes), count // 2, max(total // (8 * ENTRY), 1))
+            self.part_lanes = max(min(self.fitting(carried), -(-count // self._threads)), 1)
+        parts = min(-(-count // self.part_lanes), max(total // (8 * self.entry), 1))
         places, begin, reached = list[slice](), 0, 0
         for lane, steps in enumerate(todo):
             reached += steps
-            here, left = lane + 1 - begin, count - lane - 1
             full = reached * parts >= total * (len(places) + 1)
-            if len(places) < parts - 1 and here >= 2 and left >= 2 and full:
+            if len(places) < parts - 1 and lane + 1 < count and full:
                 places.append(slice(begin, lane + 1))
                 begin = lane + 1
         return [*places, slice(begin, count)]
@@ -239,7 +247,8 @@ class Programs:
         kinds = tuple((x.shape[1:], x.dtype) for x in (*leaves((carried, constants)), rows[:, 0]))
         kinds += tuple((x.shape, x.dtype) for x in leaves(shared))
         modes = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
-        key = (self._task, type(algorithm), structure(algorithm), kinds, modes, step.__name__)
+        alone = self.alone(carried)
+        key = (self._task, type(algorithm), structure(algorithm), kinds, modes, step.__name__, alone)
         if key not in _compiled:
             with _compiling:
                 if key not in _compiled:
@@ -249,7 +258,7 @@ class Programs:
                         method = replace(algorithm, **numbers)
                         return step(task_function, method, store, carried, line, real, *constants)
 
-                    _compiled[key] = LoopProgram(one, carried, rows, constants, shared)
+                    _compiled[key] = LoopProgram(one, carried, rows, constants, shared, alone=alone)
         return _compiled[key], shared
 
     def _unrolled(self, algorithm: Algorithm, local: Any, lines: Tensor, *arguments: Any) -> tuple[Any, Tensor]:
@@ -316,15 +325,14 @@ def cache_bytes() -> int:
 
 
 def all_steps(
-    program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any
+    program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any, entry: int
 ) -> tuple[Any, int]:
-    """The carried leaves after all steps of two or more lanes, and the lane steps executed."""
+    """The carried leaves after all steps, and the lane steps executed."""
     left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, 0, len(todo)
-    for active, end in cuts(todo):
-        narrower = max(active, 2)
-        if narrower < width:
-            finished.append(take(carried, slice(narrower, width)))
-            carried, width = take(carried, slice(0, narrower)), narrower
+    for active, end in cuts(todo, entry):
+        if active < width:
+            finished.append(take(carried, slice(active, width)))
+            carried, width = take(carried, slice(0, active)), active
         lines, kept = take((rows, constants), slice(0, width))
         carried = program(carried, torch.tensor(begin), lines, left[:width].clamp(max=end), kept, shared)
         executed += width * (end - begin)
@@ -332,15 +340,15 @@ def all_steps(
     return (join([carried, *reversed(finished)]) if finished else carried), executed
 
 
-def cuts(todo: Sequence[int]) -> list[tuple[int, int]]:
+def cuts(todo: Sequence[int], entry: int = ENTRY) -> list[tuple[int, int]]:
     """Where lanes of falling numbers of steps leave a loop: (lanes, last step) of each of its calls. A call ends where
-    the lanes that are done would waste more steps than another call costs."""
+    the lanes that are done would waste more steps than another call costs, its ``entry``."""
     found, width, waste = list[tuple[int, int]](), len(todo), 0
     ends = sorted({steps for steps in todo if steps > 0})
     for end, following in zip(ends, [*ends[1:], None], strict=True):
         active = sum(steps > end for steps in todo)
         waste += (width - active) * ((following or end) - end)
-        if following is None or waste > ENTRY:
+        if following is None or waste > entry:
             found.append((width, end))
             width, waste = active, 0
     return found

@@ -22,7 +22,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor
     if not kernels.compiling(x):
         return F.conv2d(x, weight, bias, padding=padding)
     if weight.shape[1] <= FEW:
-        x = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding))
+        x = bordered(x.permute(0, 2, 3, 1), padding)
         height, width = x.shape[1] - 2, x.shape[2] - 2
         windows = torch.cat([x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)], -1)
         y = windows @ weight.permute(2, 3, 1, 0).flatten(0, 2)
@@ -30,6 +30,14 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor
         images = x.permute(0, 2, 3, 1).contiguous()
         y = kernels.Conv3x3Kernel.apply(images[None], weight[None], padding)[0]
     return (y + bias).permute(0, 3, 1, 2)
+
+
+def bordered(x: Tensor, padding: int) -> Tensor:
+    """Images x [B, H, W, C] with a border of zeros. ``F.pad`` would make a constant of the number of lanes."""
+    for axis in (1, 2) if padding else ():
+        border = x.new_zeros([padding if place == axis else size for place, size in enumerate(x.shape)])
+        x = torch.cat([border, x, border], axis)
+    return x
 
 
 class Conv3x3(nn.Conv2d):

@@ -14,7 +14,7 @@ def while_loop(goes_on, body, state, kept):
     return state
 
 
-def interpreted(mapped, given):
+def interpreted(mapped, given, alone):
     """The program that would be compiled, operation by operation."""
     count = len(leaves(given[0]))
     return lambda inputs: loops.loop(mapped, count, while_loop, inputs[0], inputs[1:])

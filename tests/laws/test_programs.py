@@ -99,11 +99,43 @@ def test_parts_on_threads_are_one_part_to_rounding(algorithm, monkeypatch):
     assert difference(*(one.server for one in runs)) <= 1e-12
 
 
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)], ids=["steps", "early stopping"])
+def test_lanes_that_fit_into_no_cache_are_alone_in_their_programs(algorithm, monkeypatch):
+    eager = run(algorithm, 3)
+    monkeypatch.setattr(programs, "cache_bytes", lambda: 0)
+    alone = run(algorithm, 3, compile=True)
+    assert difference(eager.server, alone.server) <= 1e-12
+    assert difference(eager.bank.rows, alone.bank.rows) <= 1e-12
+    assert programs.compilations() == (1 if algorithm.gamma is None else 2)
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_only_lanes_that_are_at_work_are_in_a_program(monkeypatch):
+    """Down to a single one, of a program that was made for several."""
+    seen = set()
+    monkeypatch.setattr(programs, "ENTRY", 1)
+    monkeypatch.setattr(loops.LoopProgram, "__call__", counting_lanes(loops.LoopProgram.__call__, seen))
+    compiled = run(FedAvg(lr=0.1), 2, compile=True, population=drifting())
+    assert 1 in seen
+    assert difference(compiled.server, run(FedAvg(lr=0.1), 2, population=drifting()).server) <= 1e-12
+
+
 def test_lanes_leave_where_waiting_would_cost_more_than_a_call():
     assert programs.cuts([5, 5, 5]) == [(3, 5)]
     assert programs.cuts([100, 2]) == [(2, 2), (1, 100)]
     assert programs.cuts([100, 99, 98]) == [(3, 100)]
     assert programs.cuts([9, 0]) == [(2, 9)]
+
+
+def counting_lanes(call, seen):
+    """The call of a program, which notes how many lanes it is given."""
+
+    def counted(self, carried, begin, rows, *others):
+        seen.add(len(rows))
+        return call(self, carried, begin, rows, *others)
+
+    return counted
 
 
 def task_like(task: Mlp) -> Mlp:
