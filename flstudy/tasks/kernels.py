@@ -218,8 +218,24 @@ def build() -> None:
     from torch._inductor.codecache import CppCodeCache  # seconds of imports, which tracing has done by now
 
     with _building:
-        library = CppCodeCache.load(SOURCE.read_text())
+        library = trusting(lambda: CppCodeCache.load(SOURCE.read_text()))
         ctypes.CDLL(library._name, mode=ctypes.RTLD_GLOBAL)  # for programs that call a kernel by its `shims`
+
+
+def trusting(compile: Callable[[], Any]) -> Any:
+    """What a call of torch's compiler returns, which takes for granted that the C++ compiler knows the processor's
+    instructions. Otherwise torch compiles and runs an example of each kind, which takes longer than a program; that is
+    left for where the compiler turns out to be older than the processor."""
+    from torch._inductor import config
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    from torch._inductor.exc import CppCompileError
+
+    try:
+        with config.patch({"cpp.vec_isa_ok": True}):
+            return compile()
+    except CppCompileError:
+        valid_vec_isa_list.cache_clear()
+        return compile()
 
 
 def shims() -> dict[Any, list[str]]:

@@ -129,3 +129,19 @@ def test_shims_are_found_by_programs_that_are_libraries():
     everything = ctypes.CDLL(None)
     for (declared,) in kernels.shims().values():
         assert hasattr(everything, declared.partition("(")[0].split()[1])
+
+
+def test_a_compiler_older_than_the_processor_is_asked_what_it_knows():
+    from torch._inductor import config
+    from torch._inductor.exc import CppCompileError
+
+    trusted = []
+
+    def compile():
+        trusted.append(config.cpp.vec_isa_ok)
+        if trusted[-1]:
+            raise CppCompileError(["g++"], "unrecognized option")
+        return "made"
+
+    assert kernels.trusting(compile) == "made"
+    assert trusted == [True, None]
