@@ -1,14 +1,16 @@
 """FedNova: Wang et al. 2020, eq. (9) x <- x - tau_eff sum_i p_i eta d_i, d_i = G_i a_i / ||a_i||_1.
 
 For SGD with momentum rho the accumulated gradient weighs step k of tau_i by a_k = (1 - rho^(tau_i - k)) / (1 - rho),
-k = 0 .. tau_i - 1. The authors' code finds ||a_i||_1 by the recursion u <- rho u + 1, A <- A + u, used here.
+k = 0 .. tau_i - 1. With the proximal solver y <- y - eta (grad + mu (y - x)) it weighs (1 - eta mu)^(tau_i - 1 - k),
+and the code's tau_eff is sum_i p_i tau_i. With both, gradient k moves y in every later step l by the momentum's share
+rho^(l - k), of which the pulls leave (1 - eta mu)^(tau_i - 1 - l).
 """
 
 import numpy as np
 
 from . import local
 
-OWN = {"server_lr": 1.0, "weighting": "examples"}
+OWN = {"server_lr": 1.0, "weighting": "examples", "mu": 0.0}
 
 
 def init(x, hyper=None):
@@ -16,23 +18,19 @@ def init(x, hyper=None):
     return {"x": np.array(x, dtype=np.float64), "t": 0, "stats": []}
 
 
-def norm(steps, rho):
-    """||a||_1 by the recursion of the authors' code."""
-    u, total = 0.0, 0.0
-    for _ in range(steps):
-        u = rho * u + 1.0
-        total += u
-    return total
+def norm(steps, rho, pull=0.0):
+    """||a||_1: the sum over gradients k and later steps l; pull is eta mu."""
+    return sum((1 - pull) ** (steps - 1 - step) * rho ** (step - k) for k in range(steps) for step in range(k, steps))
 
 
 def round(state, cohort, hyper):
     """One round."""
     h = local.settings(hyper, **OWN)
     x = state["x"]
-    fits = [local.train(x, device, h) for device in cohort]
+    fits = [local.train(x, device, h, pull=lambda y: h["mu"] * (y - x)) for device in cohort]
     sizes = np.array([device["size"] for device in cohort], dtype=np.float64)
     p = sizes / sizes.sum() if h["weighting"] == "examples" else np.full(len(cohort), 1 / len(cohort))
-    a = np.array([norm(fit.steps, h["momentum"]) for fit in fits])
+    a = np.array([norm(fit.steps, h["momentum"], h["lr"] * h["mu"]) for fit in fits])
     d = [(fit.y - x) / a_i for fit, a_i in zip(fits, a, strict=True)]  # - eta G_i a_i / ||a_i||_1
-    tau_eff = float(np.sum(p * a))
+    tau_eff = float(np.sum(p * (a if h["mu"] == 0 else np.array([fit.steps for fit in fits]))))
     return {"x": x + h["server_lr"] * tau_eff * np.einsum("i,in->n", p, d), "t": state["t"] + 1, "stats": fits}
