@@ -1,14 +1,15 @@
 """The command line: arguments only. Torch is imported after the config has passed the schema."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flstudy.config.credentials import censored, hide_from_process_list
 from flstudy.config.errors import LONGEST, ConfigError, is_users_to_mend, nearest, on_a_line, own_frame, passed
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command in ELSEWHERE:
             code: int = import_module(ELSEWHERE[command]).main(rest)
             return code
+        if command == "tune" and argv is None:
+            return train(command, rest, ahead=True)
         own = {"run": train, "tune": train, "list": list_names, "schema": show_schema, "compare": compare_runs}
         return (own.get(command) or globals()[command])(command, rest)
     except KeyboardInterrupt:
@@ -110,8 +113,8 @@ def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
     return 1, f"unexpected {kind} in {where}: {said}: run again with --traceback and report it as a bug of flstudy"
 
 
-def train(command: str, arguments: list[str]) -> int:
-    """``flstudy run`` and ``flstudy tune``."""
+def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
+    """``flstudy run`` and ``flstudy tune``, whose workers may be prepared ahead of the rest."""
     source = study_after("--import-from", arguments) if command == "tune" else None
     resume = resumed(arguments) if command == "tune" else None
     if resume is not None and source is not None:
@@ -140,6 +143,24 @@ def train(command: str, arguments: list[str]) -> int:
 
         print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
         return 0
+    with _workers_ahead(values) if ahead else contextlib.nullcontext():
+        return _trained(command, path, arguments, resume, source, as_json=flags["--json"])
+
+
+def _workers_ahead(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """The nursery of a study's workers, which imports what they need while this process imports its own."""
+    study = values.get("study") or {}
+    resources = study.get("resources") or {}
+    if not study.get("search") or resources.get("gpu") or os.environ.get("RAY_ADDRESS") not in (None, "", "local"):
+        return contextlib.nullcontext()
+    from flstudy.nursery import nursery
+
+    return nursery(int(resources.get("cpu") or 1))
+
+
+def _trained(
+    command: str, path: str, arguments: list[str], resume: Path | None, source: Path | None, *, as_json: bool
+) -> int:
     from flstudy.lean import import_lightning
 
     import_lightning()
@@ -158,7 +179,7 @@ def train(command: str, arguments: list[str]) -> int:
         )
     from flstudy.tuning.driver import run_study
 
-    return run_study(config, resume=resume, import_from=source, as_json=flags["--json"])
+    return run_study(config, resume=resume, import_from=source, as_json=as_json)
 
 
 def resumed(arguments: list[str]) -> Path | None:

@@ -21,6 +21,8 @@ ROWS = [
     {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
+    {"ray_worker"},  # the script of Ray's workers
+    {"nursery"},  # forks them
     {"tuning", "run"},  # a study, and a single run
     {"studies"},  # a study as an object
     {"tune"},  # a trial for others that search

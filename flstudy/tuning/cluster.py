@@ -5,6 +5,7 @@ only and asks for a token that no file holds; a cluster must ask for one too.
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import ipaddress
 import logging
@@ -17,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flstudy import ray_worker
 from flstudy.config import ConfigError
 from flstudy.config.registry import IMPORT_ONLY
+from flstudy.nursery import nursery, thread_settings
 from flstudy.tuning.session import owned_session, sweep_sessions
-from flstudy.tuning.worker import thread_settings
 
 if TYPE_CHECKING:
     from flstudy.config import Resources
@@ -48,6 +50,7 @@ def cluster(resources: "Resources") -> Iterator[None]:
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
         "TUNE_GLOBAL_CHECKPOINT_S": "60",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # without a share of a GPU a trial sees none
+        "RAY_prestart_worker_first_driver": "0",  # idle workers, which Tune never takes and Ray's start waits for
     }.items():
         os.environ.setdefault(name, value)
     import ray
@@ -63,6 +66,8 @@ def cluster(resources: "Resources") -> Iterator[None]:
                 _join(runtime_env={"env_vars": workers}, **quiet)
             else:
                 os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
+                if not resources.gpu:  # a worker may see of GPUs only what its trial has
+                    ending.enter_context(nursery(int(resources.cpu)))
                 ending.enter_context(owned_session(_start(**quiet)))
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     try:
@@ -101,7 +106,8 @@ def _start(**options: Any) -> Path:
     before, known = os.environ.get(_LOOPBACK), ray_constants.ENABLE_RAY_CLUSTER
     os.environ[_LOOPBACK], ray_constants.ENABLE_RAY_CLUSTER = "0", False  # read when ray was imported
     try:
-        started: Any = ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **options)
+        with _own_processes():
+            started: Any = ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **options)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = known
         if before is None:
@@ -117,6 +123,26 @@ def _start(**options: Any) -> Path:
         )
     sweep_sessions(folder.parent)
     return folder
+
+
+@contextlib.contextmanager
+def _own_processes() -> Iterator[None]:
+    """Start Ray with our script for workers, and without the daemons that ask a cloud for machines and collect logs: a
+    second of computing, and memory as long as the study lasts."""
+    try:
+        from ray._private import parameter
+
+        whole = parameter.RayParams
+    except (ImportError, AttributeError):  # private: another version may start them, no more
+        yield
+        return
+    script = ray_worker.__file__
+    ours = {"no_monitor": True, "include_log_monitor": False, "worker_path": script, "setup_worker_path": script}
+    parameter.RayParams = functools.partial(whole, **ours)  # type: ignore
+    try:
+        yield
+    finally:
+        parameter.RayParams = whole  # type: ignore[misc]
 
 
 def _is_loopback(address: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flstudy.nursery import thread_settings
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.tracking.content import trial_identity
 from flstudy.tracking.runs import TrialRun
@@ -58,12 +59,6 @@ class Assignment:
             environment=self.environment,
         )
         return TrialRun(self.store, name=name, key=key, tags=tags)
-
-
-def thread_settings(threads: int) -> dict[str, str]:
-    """Environment of a worker: trials side by side must not fight for cores."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, str(threads))
 
 
 def worker_class(assignment: Assignment) -> type:
