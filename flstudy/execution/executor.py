@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from flstudy.algorithms.parts.signatures import Gradient
 from flstudy.execution.trees import grid, nbytes, stack, take
 from flstudy.population import Batches, ExampleStore
 from flstudy.tasks import TaskFunction
+
+if TYPE_CHECKING:
+    from flstudy.execution.programs import Programs
 
 
 class Fit(NamedTuple):
@@ -38,6 +41,10 @@ class Executor(ABC):
     def weigh(self, seconds: float, rounds_left: float) -> bool:
         """Told what a round's fits took, choose how to go on; whether that is settled, and need not be asked again."""
         return True
+
+    def loops(self) -> "Programs | None":
+        """The programs by which it trains, once these are compiled loops; others can then be made beside them."""
+        return None
 
     def choices(self) -> dict[str, Any]:
         """What was chosen while running; checkpointed, since another choice would round differently."""

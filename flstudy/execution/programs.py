@@ -202,8 +202,28 @@ class Programs:
                     begin = end
         return sums
 
+    def measured(
+        self, step: Any, start: Tensor, rows: Tensor, todo: Sequence[int], concept: Tensor, models: Tensor
+    ) -> Tensor:
+        """What a step without a method makes of ``start`` [A, ...] over all blocks of examples, by a compiled loop.
+
+        Args:
+            step: called with the task, None, the store, and what follows, of one lane.
+            start: before the first block.
+            rows: [A, T, B] rows of the examples, -1 for padding.
+            todo: how many of the T blocks hold examples, by lane, falling.
+            concept: [A] concept of each lane's device.
+            models: [A, n].
+
+        Raises:
+            NotCompiled: with the reason.
+        """
+        with self.threads_for_parts():
+            found: tuple[Tensor, int] = self._loop(step, None, start, rows, todo, (concept, models))
+        return found[0]
+
     def _loop(
-        self, step: Any, algorithm: Algorithm, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
+        self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
     ) -> tuple[Any, int]:
         """The carried leaves [A, ...] after all steps of a compiled loop, and the lane steps executed."""
         rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
@@ -238,24 +258,26 @@ class Programs:
                 begin = lane + 1
         return [*places, slice(begin, count)]
 
-    def _program(self, step: Any, algorithm: Algorithm, carried: Any, rows: Tensor, constants: Any) -> tuple[Any, Any]:
-        """The compiled loop of a step, and what all of its lanes share."""
+    def _program(
+        self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, constants: Any
+    ) -> tuple[Any, Any]:
+        """The compiled loop of a step, of no algorithm where it only measures, and what all of its lanes share."""
         like = leaves(carried)[0]
         task_function = _task_functions.setdefault(self._task, self.task_function)
-        method = self._traced(algorithm, like)
-        shared = self.store, {name: value for name, value in vars(method).items() if isinstance(value, Tensor)}
+        fields = {} if algorithm is None else vars(self._traced(algorithm, like))
+        shared = self.store, {name: value for name, value in fields.items() if isinstance(value, Tensor)}
         kinds = tuple((x.shape[1:], x.dtype) for x in (*leaves((carried, constants)), rows[:, 0]))
         kinds += tuple((x.shape, x.dtype) for x in leaves(shared))
         modes = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
-        alone = self.alone(carried)
-        key = (self._task, type(algorithm), structure(algorithm), kinds, modes, step.__name__, alone)
+        alone, method = self.alone(carried), algorithm and (type(algorithm), structure(algorithm))
+        key = (self._task, method, kinds, modes, step.__name__, alone)
         if key not in _compiled:
             with _compiling:
                 if key not in _compiled:
 
                     def one(carried: Any, line: Tensor, real: Tensor, constants: Any, shared: Any) -> Any:
                         store, numbers = shared
-                        method = replace(algorithm, **numbers)
+                        method = algorithm and replace(algorithm, **numbers)
                         return step(task_function, method, store, carried, line, real, *constants)
 
                     _compiled[key] = LoopProgram(one, carried, rows, constants, shared, alone=alone)

@@ -144,6 +144,9 @@ class Auto(Executor):
             return not self.vectorized.programs.undecided
         return self.vectorized.weigh(seconds, rounds_left) if self.chosen == "vectorized" else True
 
+    def loops(self) -> Programs | None:
+        return self.vectorized.loops() if self.chosen == "vectorized" else None
+
     def choices(self) -> dict[str, Any]:
         """What was chosen, and the measurement behind it."""
         return {"executor": self.chosen, "seconds": dict(self.seconds), **self.vectorized.choices()}

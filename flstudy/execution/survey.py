@@ -1,6 +1,8 @@
 """Losses, accuracies and gradients without training: of global models on everybody, of local ones on their devices."""
 
-from collections.abc import Iterator
+import math
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -8,15 +10,21 @@ import lightning as L
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.nn import functional
 
 from flstudy.algorithms import Batch
 from flstudy.execution.executor import TrainingContext
+from flstudy.execution.loops import NotCompiled
+from flstudy.execution.programs import COST_S, Programs
 from flstudy.execution.tape import Tape
 from flstudy.population import EvaluationIndex, ExampleStore
-from flstudy.tasks import Task
+from flstudy.tasks import Task, TaskFunction
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
 MOST = 2**26  # bytes of a split's inputs that are kept laid out
+LINE = 32  # examples of one step of a compiled loop: devices hold few, and padding takes as long as they do
+COPIES = 2**24  # numbers in the models of lanes that are measured at once
+GAIN = 0.4  # share of an evaluation's time that compiling saves, measured on small models
 
 
 class Scores(NamedTuple):
@@ -33,6 +41,26 @@ class Sheet(NamedTuple):
     y: Tensor  # [S, B, ...]
     device: Tensor  # [S, B]
     real: Tensor  # [S, B] 1 for an example, 0 for padding
+
+
+class Lines(NamedTuple):
+    """Examples of lanes as compiled loops read them."""
+
+    rows: Tensor  # [A, T, LINE] rows of the examples, -1 is padding; lanes with more lines come first
+    todo: list[int]  # [A] how many of the T lines hold examples
+    concept: Tensor  # [A]
+    order: Tensor  # [A] the lane that comes at each place
+    counts: Tensor  # [A] examples of each lane, by lane
+
+
+def lines_of(rows: Tensor, concept: Tensor) -> Lines:
+    """The lines of examples rows [A, V] under concept [A]; -1 is padding, which comes last."""
+    counts = (rows >= 0).sum(1)
+    lines = torch.div(counts + LINE - 1, LINE, rounding_mode="floor")
+    order = torch.argsort(-lines, stable=True)
+    most = max(int(lines.max()), 1)
+    table = functional.pad(rows, (0, most * LINE - rows.shape[1]), value=-1).view(len(rows), most, LINE)
+    return Lines(table[order], lines[order].tolist(), concept[order], order, counts)
 
 
 class Sheets:
@@ -52,6 +80,19 @@ class Sheets:
         self.counts = concepts.new_zeros(concepts.shape, dtype=dtype)  # [S, N] examples
         for sheet in self:
             self.counts.scatter_add_(1, sheet.device, sheet.real)
+        self._lines: Lines | None = None
+
+    def lines(self) -> Lines:
+        """The same examples for compiled loops; a lane is a device of a replica."""
+        if self._lines is None:
+            rows, device = self.examples
+            real, counts = rows >= 0, self.counts.long()
+            place = torch.arange(rows.shape[1]) - (counts.cumsum(1) - counts).gather(1, device.clamp(min=0))
+            table = rows.new_full((*counts.shape, int(counts.max())), -1)
+            replica = torch.arange(len(rows))[:, None].expand_as(rows)
+            table[replica[real], device[real], place[real]] = rows[real]
+            self._lines = lines_of(table.flatten(0, 1), self.concepts.flatten())
+        return self._lines
 
     def __iter__(self) -> Iterator[Sheet]:
         return iter(self._kept) if self._kept is not None else self._laid_out()
@@ -65,11 +106,40 @@ class Sheets:
 
 
 class Survey:
-    """Evaluates models in batches over all replicas."""
+    """Evaluates models in batches over all replicas, or by compiled loops.
 
-    def __init__(self, context: TrainingContext) -> None:
+    Args:
+        context: task and examples.
+        loops: the programs of the executor, once it trains by compiled loops; None before.
+    """
+
+    def __init__(self, context: TrainingContext, loops: Callable[[], Programs | None] = lambda: None) -> None:
         self.task_function, self.store = context
         self.tape = Tape()
+        self.compiled: bool | None = None  # None: not decided
+        self._loops = loops
+        self._took: dict[bool, list[float]] = {False: [], True: []}  # seconds of evaluations, eager and compiled
+
+    def weigh(self, seconds: float, left: float) -> None:
+        """Told what an evaluation took and how many are left, choose how to go on: compiled where that saves more than
+        it costs, and no longer where it turns out to be slower. A survey that a round asks for counts as its own."""
+        if self.compiled is False or self._loops() is None:
+            return
+        took = self._took[bool(self.compiled)]
+        took.append(seconds)
+        if self.compiled is None and len(took) > 1:
+            # The first one lays the examples out; a later one may be the first to be repeated from a tape.
+            self.compiled = min(took) * GAIN * left > COST_S or None
+        elif self.compiled and len(took) == 4 and min(took[1:]) > min(self._took[False], default=math.inf):
+            self.compiled = False
+
+    def choices(self) -> dict[str, Any]:
+        """Whether evaluations are compiled (None before that is decided)."""
+        return {"compile_survey": self.compiled}
+
+    def choose(self, choices: dict[str, Any]) -> None:
+        """Compile, or not, as the checkpoint's run did."""
+        self.compiled = choices.get("compile_survey")
 
     @torch.no_grad()
     def sheets(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor, *, keep: bool = True) -> Sheets:
@@ -83,6 +153,11 @@ class Survey:
     @torch.no_grad()
     def on(self, models: Tensor, sheets: Sheets) -> Scores:
         """The models x [S, n] on examples that are laid out."""
+        if (programs := self._programs()) is not None:
+            lines = sheets.lines()
+            replica = torch.div(lines.order, sheets.counts.shape[1], rounding_mode="floor")
+            if (found := self._by_loops(programs, models, replica, lines)) is not None:
+                return self._scores(*found.view(2, *sheets.counts.shape))
         losses = correct = torch.zeros_like(sheets.counts)
         for sheet in sheets:
             losses, correct = self.tape("add", self, self._add, models, sheet, losses, correct)
@@ -97,7 +172,30 @@ class Survey:
     @torch.no_grad()
     def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
         """The models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
+        if (programs := self._programs()) is not None:
+            lines = lines_of(rows.flatten(0, 1), concept.flatten())
+            if (found := self._by_loops(programs, models.flatten(0, 1), lines.order, lines)) is not None:
+                return self._scores(*found.view(2, *concept.shape))
         return self._scores(*self.tape("own", self, self._own, models, rows, concept))
+
+    def _programs(self) -> Programs | None:
+        return self._loops() if self.compiled else None
+
+    def _by_loops(self, programs: Programs, models: Tensor, place: Tensor, lines: Lines) -> Tensor | None:
+        """[2, A]: mean losses and accuracies of the lanes, the one at each place being measured with models[place];
+        None, and never again, if they cannot be compiled."""
+        size, parts = max(COPIES // models.shape[-1], 2), list[Tensor]()
+        try:
+            for here in (slice(begin, begin + size) for begin in range(0, len(place), size)):
+                own = models[place[here]]
+                given = lines.rows[here], lines.todo[here], lines.concept[here]
+                parts.append(programs.measured(line_scored, own.new_zeros(len(own), 2), *given, own))
+        except NotCompiled as error:
+            self.compiled = False
+            warnings.warn(f"evaluations run eagerly, since torch could not compile them: {error}", stacklevel=2)
+            return None
+        sums = torch.cat(parts)
+        return (torch.empty_like(sums).index_copy(0, lines.order, sums) / lines.counts[:, None]).T.contiguous()
 
     def _own(self, models: Tensor, rows: Tensor, concept: Tensor) -> list[Tensor]:
         shape = rows.shape[:2]
@@ -148,13 +246,34 @@ class Survey:
         task_function = self.task_function
 
         def one(model: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            unknown = model.new_zeros(len(y))
-            losses = task_function.example_losses(model, Batch(x, y)) if task_function.per_example else unknown
-            correct = task_function.example_correct(model, Batch(x, y)) if task_function.scores_accuracy else unknown
-            return losses, correct
+            return examples_measured(task_function, model, Batch(x, y))
 
         with task_function.evaluating(), one_forward(task_function.module):
             return torch.vmap(one, randomness="different")(models, batch.x, batch.y)
+
+
+def examples_measured(task_function: TaskFunction, model: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Losses and correctness [B] of a model [n]; zeros for what the task does not tell."""
+    unknown = model.new_zeros(len(batch.y))
+    losses = task_function.example_losses(model, batch) if task_function.per_example else unknown
+    correct = task_function.example_correct(model, batch) if task_function.scores_accuracy else unknown
+    return losses, correct
+
+
+def line_scored(
+    task_function: TaskFunction,
+    algorithm: None,
+    store: ExampleStore,
+    sums: Tensor,
+    line: Tensor,
+    real: Tensor,
+    concept: Tensor,
+    model: Tensor,
+) -> Tensor:
+    """The step of a compiled loop that adds a line's losses and what is correct to a lane's sums [2]."""
+    with task_function.evaluating(), one_forward(task_function.module):
+        each = examples_measured(task_function, model, Batch(*store.gather(line, concept)))
+    return sums + torch.stack([torch.where(line >= 0, value.to(sums.dtype), 0).sum() for value in each])
 
 
 @contextmanager

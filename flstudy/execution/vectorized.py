@@ -99,6 +99,9 @@ class Vectorized(Executor):
         """Seconds that compiling would take; known after the first fit."""
         return COST_S * self._widths
 
+    def loops(self) -> Programs | None:
+        return self.programs if self.programs.compiled and self.programs.looped else None
+
     def choices(self) -> dict[str, Any]:
         """Whether the steps are compiled (None before that is decided), how many lanes fit into memory, and how many
         of them a thread takes."""

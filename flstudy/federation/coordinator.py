@@ -187,7 +187,8 @@ class Coordinator(L.LightningModule):
         self.executor = make_executor(self.executor_name, context, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
-        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
+        survey = Survey(context, self.executor.loops)
+        self.evaluation = Evaluation(self.algorithm, survey, population, self.device)
         layout = self.task_function.layout
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
@@ -262,11 +263,15 @@ class Coordinator(L.LightningModule):
     def _weigh(self, start: float) -> None:
         """After fits, let the executor choose how to go on, until it has settled that."""
         synchronize(self.device)
-        last, took = last_round(self.trainer), time.perf_counter() - start
+        took = time.perf_counter() - start
+        self._weighed = self.executor.weigh(took, self._rounds_left(took))
+
+    def _rounds_left(self, took: float) -> float:
+        """How many rounds there will be after this one, each of which takes so many seconds."""
+        last = last_round(self.trainer)
         left = math.inf if last is None else last - self.trainer.current_epoch - 1
-        if (seconds := seconds_left(self.trainer)) is not None:
-            left = min(left, max(0.0, seconds) / took)
-        self._weighed = self.executor.weigh(took, left)
+        seconds = seconds_left(self.trainer)
+        return left if seconds is None else min(left, max(0.0, seconds) / took)
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
@@ -284,7 +289,10 @@ class Coordinator(L.LightningModule):
             return
         start = time.perf_counter()
         metrics = self.evaluation(self.server, self.bank, self.last.cohort, self.last.fit, self.record.round)
-        metrics["time/evaluation_s"] = [time.perf_counter() - start] * len(self.seeds)
+        took = time.perf_counter() - start
+        metrics["time/evaluation_s"] = [took] * len(self.seeds)
+        rounds = self._rounds_left(took + self.record.metrics["time/round_s"][0])
+        self.evaluation.survey.weigh(took, rounds / (self.trainer.check_val_every_n_epoch or 1))
         self.record = self.record._replace(metrics={**self.record.metrics, **metrics})
         self._show(metrics)
 
@@ -385,7 +393,7 @@ class Coordinator(L.LightningModule):
             **self._identity(),
             "made": self._made(),
             "horizon": self.runner.rounds if self.runner.takes_horizon else None,
-            "choices": self.executor.choices(),
+            "choices": {**self.executor.choices(), **self.evaluation.survey.choices()},
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
             "control": [leaves(state) for state in self.runner.states],
@@ -498,6 +506,7 @@ class Coordinator(L.LightningModule):
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
         self.executor.choose(saved["choices"])
+        self.evaluation.survey.choose(saved["choices"])
         self.runner.states = [
             refill(state, [leaf.to(self.device) for leaf in values])
             for state, values in zip(self.runner.states, saved["control"], strict=True)
