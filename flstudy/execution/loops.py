@@ -357,11 +357,11 @@ def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, l
     # One thread each: lanes are what cores share.
     options = {"cpp.threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims()}
     options["aot_inductor.enable_line_tables"] = False  # for debuggers
-    made = kernels.trusting(lambda: torch._inductor.aot_compile(graph, (begin, *inputs), options=options))
+    made: str = kernels.trusting(lambda: torch._inductor.aot_compile(graph, (begin, *inputs), options=options))
     free = rows.shape[1:2] if alone else rows.shape[:2]
     if any(not isinstance(size, torch.SymInt) or size.node.expr.is_number for size in free):
         raise ValueError("the compiler takes the number of lanes or of steps for a constant")
-    return made  # type: ignore[return-value]
+    return made
 
 
 class Library:
