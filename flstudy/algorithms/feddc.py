@@ -51,6 +51,8 @@ class FedDC(Algorithm):
     citations: ClassVar[tuple[str, ...]] = ("gao2022",)
     means: ClassVar[tuple[str, ...]] = ("h", "c")
 
+    steps_by_sgd: ClassVar[str] = "its corrections divide what a device did by K η"
+
     alpha: float = hyper(0.01, "[0, 1e12]")
     """α, weight of the penalty; the paper's values are .005 to .1."""
     weighting: Literal["examples", "uniform"] = "uniform"

@@ -45,6 +45,8 @@ class FedNova(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("wang2020",)
 
+    steps_by_sgd: ClassVar[str] = "its normalisation counts what K steps of SGD with momentum do"
+
     mu: float = hyper(0.0, "[0, 1e12]")
     """μ, strength of the devices' proximal term."""
 

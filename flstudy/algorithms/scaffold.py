@@ -46,6 +46,8 @@ class Scaffold(Algorithm):
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020",)
     means: ClassVar[tuple[str, ...]] = ("c",)
 
+    steps_by_sgd: ClassVar[str] = "its control variates divide what a device did by K η"
+
     weighting: Literal["examples", "uniform"] = "uniform"
     """p_c of the mean of Δy; the paper's is uniform."""
 

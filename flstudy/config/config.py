@@ -182,6 +182,7 @@ class Config:
                 initial=settings.initial,
                 executor=settings.executor,
                 compile=settings.compile,
+                local_optimizer=settings.local_optimizer,
                 buffers=settings.buffers,
                 max_lanes=settings.max_lanes,
                 controllers=() if controller is None else (controller,),

@@ -28,6 +28,9 @@ class Settings(Configurable):
     """How local fits are carried out; all agree. auto takes the fastest by a short measurement."""
     compile: bool | Literal["auto"] = "auto"
     """Compile the vectorized steps; auto does if the rounds ahead pay for it."""
+    local_optimizer: Literal["rule", "module", "module_reset"] = "rule"
+    """What devices step by: the algorithm's rule, or the task's configure_optimizers (module_reset: its state begins
+    anew in every round)."""
     buffers: Literal["average", "local", "freeze"] = "average"
     """What becomes of BatchNorm's statistics and the like: averaged, kept by devices with BatchNorm's weights
     (FedBN), or never changed."""

@@ -28,6 +28,15 @@ REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 ExecutorName = Literal["vectorized", "threads", "sequential", "trainer", "auto"]
 
 
+def following(name: ExecutorName, algorithm: Algorithm) -> ExecutorName:
+    """The executor of that name, or another one, with a line that says why, for devices whose optimizer is torch's."""
+    if not algorithm.steps_by_torch or name in ("sequential", "trainer"):
+        return name
+    told = "a module's own optimizer takes the steps of one device at a time"
+    warnings.warn(f"executor: sequential in place of {name}, since {told}", stacklevel=2)
+    return "sequential"
+
+
 def make_executor(name: str, context: TrainingContext, compile: Compile, max_lanes: int | None = None) -> Executor:
     """The executor of that name on this context.
 

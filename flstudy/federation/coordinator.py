@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.buffers import BufferMode, with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
-from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, make_executor, training_context
+from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, following, make_executor, training_context
 from flstudy.execution.devices import forked_random, synchronize
 from flstudy.execution.trees import leaves, refill, take
 from flstudy.federation import checkpoint as files
@@ -38,6 +38,7 @@ from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import overrides
+from flstudy.tasks.own_optimizer import LocalOptimizer, stepping
 
 NOTHING = "there is nothing to evaluate before the first round: call trainer.fit, which evaluates, or give ckpt_path="
 
@@ -80,6 +81,9 @@ class Coordinator(L.LightningModule):
             CNNs on CPU), ``sequential`` (one after another), ``trainer`` (a real Trainer for each job; faithful), or
             ``auto`` (the fastest of the first three by a short measurement in the first round).
         compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
+        local_optimizer: what devices step by: the algorithm's own ``rule``, or the ``module``'s
+            ``configure_optimizers``, whose state and schedule persist on a device over rounds (``module_reset``: the
+            state begins anew in every round); under the sequential or trainer executor.
         buffers: what becomes of BatchNorm's statistics and other numbers that a task's own steps change: the server
             averages them (``average``), devices keep them, and BatchNorm's weights with them, as in FedBN (``local``),
             or the task's own are used and never change (``freeze``).
@@ -102,6 +106,7 @@ class Coordinator(L.LightningModule):
         initial: Literal["given", "seeded"] = "given",
         executor: ExecutorName = "vectorized",
         compile: Compile = "auto",
+        local_optimizer: LocalOptimizer = "rule",
         buffers: BufferMode = "average",
         max_lanes: int | None = None,
         controllers: Sequence[Controller] = (),
@@ -120,7 +125,9 @@ class Coordinator(L.LightningModule):
         self.__dict__["task"] = task
         self.task_function = TaskFunction(task, buffers)
         self.algorithm = algorithm = with_buffers(algorithm, buffers, self.task_function.buffers.carried())
+        self.algorithm = algorithm = stepping(algorithm, task, self.task_function.layout, local_optimizer)
         self.seeds, self.initial, self.buffer_mode = tuple(seeds), initial, buffers
+        self.local_optimizer = local_optimizer
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
         self.controllers, self.schedule = tuple(controllers), schedule
         self.round_metrics = RoundMetrics(wireless, regret)
@@ -184,7 +191,8 @@ class Coordinator(L.LightningModule):
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
         context = training_context(self.task_function, population.store, self.device, dtype, population.dataset)
-        self.executor = make_executor(self.executor_name, context, self.compile_step, self.max_lanes)
+        name = following(self.executor_name, self.algorithm)
+        self.executor = make_executor(name, context, self.compile_step, self.max_lanes)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
         survey = Survey(context, self.executor.loops)

@@ -33,6 +33,8 @@ class Models:
     personalized: ClassVar[bool] = False  # True: devices use models of their own, ``deployed``
     keeps_model: ClassVar[bool] = False  # True: devices keep models beside those that they deploy, ``kept``
     needs: ClassVar[tuple[str, ...]] = ()  # what it asks of a task beside losses: ``features``, ``forward``
+    steps_by_sgd: ClassVar[str] = ""  # why its mathematics holds for SGD steps of devices only; empty: it does not
+    steps_by_torch: ClassVar[bool] = False  # True: devices step by an optimizer of torch, which nothing maps
     averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
     derived: ClassVar[bool] = False  # True: the class was made of a method's while a run was set up
 

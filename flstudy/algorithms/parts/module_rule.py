@@ -1,0 +1,193 @@
+"""A module's own optimizer as the rule of a method's device step, its state being one more part of a device's row.
+
+The optimizer of torch itself takes the step: it is given y, the direction that the method steps along, and the row's
+state. Momenta and step counts persist over rounds (``reset``: begin anew in every round), and so does the place in a
+learning-rate schedule, which counts local steps, or epochs of the device's own data.
+
+Laws: one device that takes part always, and one epoch a round, make rounds the epochs of a Trainer.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from flstudy.algorithms.parts.algorithm import Algorithm
+from flstudy.algorithms.parts.buffers import derived, extended, inner
+from flstudy.algorithms.parts.signatures import Job, Layout, Rule, State
+
+SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
+
+
+class Configured(NamedTuple):
+    """A module's optimizer, and how its learning rate falls."""
+
+    optimizer: torch.optim.Optimizer
+    scheduler: Any = None  # of torch.optim.lr_scheduler
+    every: int = 1  # scheduled steps or epochs between two of its steps
+    by_epoch: bool = True
+
+
+class OptimizerState(NamedTuple):
+    """Of a device."""
+
+    tensors: tuple[Tensor, ...]  # the optimizer's, of all parameters
+    steps: Tensor  # [] taken by it
+    before: Tensor  # [] local steps of earlier rounds
+    per_epoch: Tensor  # [] of the device's data
+
+
+class TorchRule:
+    """Steps of an optimizer of torch as a function of its state.
+
+    Args:
+        module: a copy of the task, whose parameters the optimizer holds from now on.
+        configured: what its ``configure_optimizers`` returned.
+
+    Raises:
+        ValueError: for an optimizer whose steps are no function of a gradient and tensors.
+    """
+
+    def __init__(self, module: nn.Module, configure: Callable[[Any], Configured]) -> None:
+        self.module, self.configure = module, configure
+        self._made: tuple[torch.dtype, torch.device] | None = None
+        self._make(torch.empty(0))
+
+    def _make(self, like: Tensor) -> None:
+        """The optimizer of parameters of a kind, and the tensors that it keeps after a step."""
+        if self._made == (like.dtype, like.device):
+            return
+        module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
+        self.optimizer, scheduler, self.every, self.by_epoch = self.configure(module)
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._scheduler, self._known = scheduler, [self._settings()]
+        trial = copy.deepcopy(self.optimizer)
+        held, name = [p for group in trial.param_groups for p in group["params"]], type(trial).__name__
+        for p in held:
+            p.grad = torch.zeros_like(p)
+        try:
+            trial.step()
+        except TypeError as error:
+            raise ValueError(f"local_optimizer: {name} needs a closure, which a device's step has none of") from error
+        self.places = [
+            (k, key) for k, p in enumerate(held) for key, value in trial.state[p].items() if value is not None
+        ]
+        self.empty = [trial.state[held[k]][key] for k, key in self.places]
+        if not all(isinstance(value, Tensor) for value in self.empty):
+            raise ValueError(
+                f"local_optimizer: {name} keeps other things than tensors; use SGD, Adam, AdamW or the like"
+            )
+        self._made = like.dtype, like.device
+
+    def _settings(self) -> list[dict[str, Any]]:
+        return [{key: group[key] for key in SCHEDULED if key in group} for group in self.optimizer.param_groups]
+
+    def settings(self, scheduled: int) -> list[dict[str, Any]]:
+        """What the scheduler says of each group of parameters after so many of its steps."""
+        while self._scheduler is not None and len(self._known) <= scheduled:
+            for group, known in zip(self.optimizer.param_groups, self._known[-1], strict=True):
+                group.update(known)
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]
+            self._scheduler.step()
+            self._known.append(self._settings())
+        return self._known[min(scheduled, len(self._known) - 1)]
+
+    def init(self, x: Tensor, layout: Layout) -> OptimizerState:
+        """The state before the first step."""
+        self._make(x)
+        zero = x.new_zeros(())
+        return OptimizerState(tuple(torch.zeros_like(value) for value in self.empty), zero, zero, zero + 1)
+
+    @torch.no_grad()
+    def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
+        """The step from x [n] along a gradient u [n], which is subtracted."""
+        self._make(x)
+        tensors, gradients = layout.split(x), layout.split(u)
+        for name, parameter in self.parameters.items():
+            parameter.copy_(tensors[name])
+            parameter.grad = gradients[name].clone()
+        taken = int(state.before)
+        place = (taken // int(state.per_epoch) if self.by_epoch else taken) // self.every
+        for group, known in zip(self.optimizer.param_groups, self.settings(place), strict=True):
+            group.update(known)
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.optimizer.state.clear()
+        if int(state.steps) > 0:  # torch begins its buffers at the first step
+            for (k, key), value in zip(self.places, state.tensors, strict=True):
+                self.optimizer.state[held[k]][key] = value.clone()
+        self.optimizer.step()
+        kept = tuple(self.optimizer.state[held[k]][key].clone() for k, key in self.places)
+        after = layout.flat({name: p.detach() for name, p in self.parameters.items()})
+        return x - after, state._replace(tensors=kept, steps=state.steps + 1, before=state.before + 1)
+
+
+if TYPE_CHECKING:
+    from flstudy.algorithms.fedavg import FedAvg as Wrapped
+else:
+    Wrapped = object
+
+
+class ModuleOptimizer(Wrapped):
+    """Devices that step by the module's own optimizer."""
+
+    steps_by_torch: ClassVar[bool] = True
+    own_rule: ClassVar[TorchRule]
+    layout: ClassVar[Layout]
+    reset: ClassVar[bool]
+
+    def device_rule(self) -> Rule:
+        rule, layout = self.own_rule, self.layout
+        return Rule(rule.init, lambda u, state, x: rule.update(u, state, x, layout))
+
+    def client_init(self, x: Tensor) -> Any:
+        return extended(super().client_init(x), optimizer=self.own_rule.init(x, self.layout))
+
+    def prepare(self, server: Any, clients: Any, survey: Any, jobs: Job, round: Any) -> tuple[Any, Any, Tensor]:
+        server, rows, model = super().prepare(server, inner(clients), survey, jobs, round)
+        return server, extended(rows, optimizer=clients.optimizer), model
+
+    def broadcast(self, server: Any, job: Job) -> Any:
+        msg = super().broadcast(server, job)
+        return extended(msg, per_epoch=torch.as_tensor(job.per_epoch).to(server.x.dtype))
+
+    def local_start(self, msg: Any, client: Any, layout: Layout) -> Any:
+        start, kept = super().local_start(inner(msg), inner(client), layout), client.optimizer
+        steps = torch.zeros_like(kept.steps) if self.reset else kept.steps
+        return start._replace(rule=kept._replace(steps=steps, per_epoch=msg.per_epoch))
+
+    def local_step(self, local: Any, batch: Any, grad: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
+        return super().local_step(local, batch, grad, inner(msg), inner(client))
+
+    def local_end(self, local: Any, msg: Any, client: Any) -> tuple[Any, State]:
+        upload, row = super().local_end(local, inner(msg), inner(client))
+        return upload, extended(row, optimizer=local.rule)
+
+    def personal(self, local: Any, client: Any) -> Tensor:
+        return super().personal(local, inner(client))
+
+    def deployed(self, server: Any, client: Any) -> Tensor:
+        return super().deployed(server, inner(client))
+
+    def kept(self, server: Any, client: Any) -> Tensor:
+        return super().kept(server, inner(client)) if self.keeps_model else self.deployed(server, client)
+
+
+def with_module_optimizer(algorithm: Algorithm, rule: TorchRule, layout: Layout, reset: bool = False) -> Algorithm:
+    """The method, whose devices step by a module's own optimizer.
+
+    Raises:
+        ValueError: for a method whose mathematics needs a device step of its own.
+    """
+    name, why = type(algorithm).__name__, algorithm.steps_by_sgd
+    own = next(
+        kind for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm) and not vars(kind).get("derived")
+    )
+    if not why and any(getattr(own, part) is not getattr(Algorithm, part) for part in ("local_step", "device_rule")):
+        why = "its devices have a step of their own"
+    if not why and algorithm.jobs_per_device > 1:
+        why = "its devices train several models at once"
+    if why:
+        raise ValueError(f"local_optimizer: module makes no sense for {name}: {why}; use local_optimizer: rule")
+    return derived(algorithm, ModuleOptimizer, own_rule=rule, layout=layout, reset=reset)

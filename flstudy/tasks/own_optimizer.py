@@ -1,0 +1,81 @@
+"""What a LightningModule's ``configure_optimizers`` returns, as far as a device's step can follow it."""
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import lightning as L
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from flstudy.algorithms import Algorithm, Layout
+from flstudy.algorithms.parts.module_rule import Configured, TorchRule, with_module_optimizer
+from flstudy.tasks.module_steps import overrides
+
+LocalOptimizer = Literal["rule", "module", "module_reset"]
+
+
+def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode: LocalOptimizer) -> Algorithm:
+    """The method with the optimizer that devices step by.
+
+    Raises:
+        ValueError: where the method, or the module's optimizer, does not allow it.
+    """
+    if mode != "rule":
+        trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
+        module = copy.deepcopy(task)
+        task._trainer = trainer
+        return with_module_optimizer(algorithm, TorchRule(module, configured), layout, mode == "module_reset")
+    if own_optimizer(task) and task.automatic_optimization:
+        warnings.warn(
+            f"configure_optimizers of {type(task).__name__} is not used, devices step by {type(algorithm).__name__}'s "
+            "own rule: set local_optimizer: module to use it",
+            stacklevel=3,
+        )
+    return algorithm
+
+
+def own_optimizer(task: L.LightningModule) -> bool:
+    """Whether a module says how it is optimised."""
+    return overrides(task, "configure_optimizers")
+
+
+def configured(task: L.LightningModule) -> Configured:
+    """The module's optimizer and its scheduler, in any of the forms that Lightning takes.
+
+    Raises:
+        ValueError: where there is none, or several, or a scheduler that asks for a metric.
+    """
+    name = type(task).__name__
+    if not own_optimizer(task):
+        raise ValueError(f"local_optimizer: module needs one, but {name} defines no configure_optimizers; use rule")
+    optimizers, schedulers = parts(task.configure_optimizers())
+    if len(optimizers) != 1 or len(schedulers) > 1:
+        raise ValueError(
+            f"local_optimizer: module takes one optimizer with at most one scheduler, {name} configures "
+            f"{len(optimizers)} and {len(schedulers)}; use local_optimizer: rule"
+        )
+    if not schedulers:
+        return Configured(optimizers[0])
+    given = schedulers[0] if isinstance(schedulers[0], Mapping) else {"scheduler": schedulers[0]}
+    scheduler = given["scheduler"]
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError(f"local_optimizer: module: {name} schedules by a metric (ReduceLROnPlateau); use another")
+    every, by_epoch = int(given.get("frequency", 1)), given.get("interval", "epoch") == "epoch"
+    return Configured(optimizers[0], scheduler, every, by_epoch)
+
+
+def parts(returned: Any) -> tuple[list[Optimizer], list[Any]]:
+    """All optimizers, and all schedulers."""
+    if isinstance(returned, Optimizer):
+        return [returned], []
+    if isinstance(returned, Mapping):
+        scheduler = returned.get("lr_scheduler")
+        return [returned["optimizer"]], [] if scheduler is None else [scheduler]
+    if returned is None:
+        return [], []
+    if len(returned) == 2 and isinstance(returned[0], list | tuple):
+        return list(returned[0]), list(returned[1])
+    found = [parts(one) for one in returned]
+    return [one for optimizers, _ in found for one in optimizers], [one for _, many in found for one in many]
