@@ -186,7 +186,7 @@ class Config:
                 buffers=settings.buffers,
                 max_lanes=settings.max_lanes,
                 controllers=() if controller is None else (controller,),
-                **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule")},
+                **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
             )
             return Parts(population, **built, coordinator=coordinator)
 
@@ -243,7 +243,8 @@ class Config:
         return L.Trainer(
             max_epochs=self.rounds,
             accelerator=self.settings.accelerator,
-            devices=1,
+            devices=self.settings.devices,
+            strategy="auto" if self.settings.devices == 1 else "lanes",
             precision=self.settings.precision,
             callbacks=list(callbacks),
             check_val_every_n_epoch=self.settings.evaluate_every,

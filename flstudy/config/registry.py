@@ -60,6 +60,10 @@ ROOTS = {
         *("flstudy.controllers", "Schedule", "schedules"),
         "How the devices' learning rate falls within a session; null: it does not.",
     ),
+    "measure": Root(
+        *("flstudy.metrics.measure", "Measure", "measures"),
+        "What evaluations tell of the devices beside means and deviations; null: no more.",
+    ),
     "study.sampler": Root("flstudy.tuning", "Sampler", "samplers", default="Tpe"),
     "study.scheduler": Root("flstudy.tuning", "Scheduler", "schedulers"),
 }
@@ -87,7 +91,7 @@ SECTIONS = {  # by key; of '' the keys stand at the top
     "study": SectionClass("flstudy.config.sections", "StudySection", "The search for hyper-parameters."),
 }
 
-TOP = ("task", "population", "algorithm", "", "controller", "schedule", *list(SECTIONS)[2:])
+TOP = ("task", "population", "algorithm", "", "controller", "schedule", "measure", *list(SECTIONS)[2:])
 """The parts of a config in their order."""
 
 LINKED = ("shape", "classes", "tokens")

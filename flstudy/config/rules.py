@@ -10,6 +10,7 @@ from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.measure import Measure
 from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
@@ -28,6 +29,7 @@ class Parts(NamedTuple):
     algorithm: Algorithm
     controller: Controller | None
     schedule: Schedule | None
+    measure: Measure | None
     wireless: Wireless | None
     regret: Regret | None
     privacy: Privacy | None
@@ -53,6 +55,11 @@ def check_parts(config: "Config", parts: Parts) -> None:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(config, parts)
     TaskFunction(parts.task).serves(parts.algorithm)
+    devices, cores = config.settings.devices, config.study.resources.cpu
+    if config.command == "tune" and config.settings.accelerator == "cpu" and devices > max(cores, 1):
+        raise ConfigError(
+            f"study.resources.cpu must be >= devices ({devices}), got {cores:g}: raise it, or lower devices"
+        )
     if config.command == "tune":
         measured = parts.coordinator.measures(population, rounds)
         for place, objective in enumerate([config.study.objective, *config.study.objectives]):

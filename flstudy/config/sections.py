@@ -38,6 +38,8 @@ class Settings(Configurable):
     """Most lanes at once; null is all of them."""
     accelerator: str = "cpu"
     """Lightning's accelerator: cpu, gpu or auto."""
+    devices: int = hyper(1, "[1, 1e4]")
+    """Devices of this machine over which the lanes of a round are divided; of a CPU each is a process on one core."""
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     """Lightning's precision."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"

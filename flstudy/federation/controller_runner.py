@@ -8,7 +8,6 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Layout
 from flstudy.controllers import Controller, Moment, ProbeRounds, Schedule
-from flstudy.execution.bank import ClientBank
 from flstudy.execution.trees import leaves, stack, take
 from flstudy.population import Event, Population
 
@@ -16,7 +15,7 @@ from flstudy.population import Event, Population
 class ControllerRunner:
     """The controllers of a run and their states, leaves [S, ...].
 
-    ``draw`` gives a model of a seed and a name, like the server's x; ``bank`` has the rows that an event may change.
+    ``draw`` gives a model of a seed and a name, like the server's x.
     """
 
     def __init__(
@@ -25,13 +24,12 @@ class ControllerRunner:
         algorithm: Algorithm,
         layout: Layout,
         population: Population,
-        bank: ClientBank,
         schedule: Schedule | None = None,
         *,
         draw: Callable[[int, str], Tensor],
     ) -> None:
         self.controllers, self.algorithm, self.layout, self.population = controllers, algorithm, layout, population
-        self.bank, self.schedule, self.draw = bank, schedule, draw
+        self.schedule, self.draw = schedule, draw
         self.states: list[Any] = []
 
     def start(self, server: Any, rounds: int | None) -> None:
@@ -91,18 +89,9 @@ class ControllerRunner:
                 )
                 states.append(state)
                 servers.append(after)
-                if event is not None:
-                    events.append(event)
-                    self._heed(event, s, after.x)
+                events += [event] if event is not None else []
             self.states[place], server = stack(states), stack(servers)
         return server, events
-
-    def _heed(self, event: Event, replica: int, x: Tensor) -> None:
-        """What an event says of the devices' rows; x is the server's after it."""
-        if event.rows == "restart":
-            self.bank.restart(self.algorithm, replica, x.view(-1, x.shape[-1])[0])
-        elif event.rows == "forget":
-            self.bank.forget(replica)
 
     def _moment(self, round: int, replica: int) -> Moment:
         session, seed = self.population.session(round), self.population.seeds[replica]
@@ -111,7 +100,7 @@ class ControllerRunner:
             session=session,
             begins=round == 1 or self.population.session(round - 1) != session,
             ends=self.population.session(round + 1) != session,
-            algorithm=self.algorithm,
+            fresh=lambda x: self.algorithm.server_init(x, self.layout),
             layout=self.layout,
             seed=seed,
             draw=partial(self.draw, seed),

@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -18,8 +19,20 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Algorithm
 from flstudy.algorithms.parts.buffers import BufferMode, with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
-from flstudy.execution import ClientBank, Compile, ExecutorName, Fit, Survey, following, make_executor, training_context
+from flstudy.execution import (
+    ClientBank,
+    Compile,
+    Executor,
+    ExecutorName,
+    Fit,
+    Survey,
+    TrainingContext,
+    following,
+    make_executor,
+    training_context,
+)
 from flstudy.execution.devices import forked_random, synchronize
+from flstudy.execution.sharded import Sharded, of_one_place
 from flstudy.execution.trees import leaves, refill, take
 from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
@@ -29,8 +42,16 @@ from flstudy.federation.module_metrics import foresee, promised
 from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
-from flstudy.federation.trainer_flags import follow_task, last_round, refuse_flags, seconds_left
+from flstudy.federation.trainer_flags import (
+    LanesStrategy,
+    follow_task,
+    lanes_devices,
+    last_round,
+    refuse_flags,
+    seconds_left,
+)
 from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.measure import Measure, measured_names
 from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Event, Population, Split
@@ -93,6 +114,7 @@ class Coordinator(L.LightningModule):
         wireless: the radio cell whose seconds and joules every round logs; null logs none.
         regret: how to solve for the best model of each round, so that every round logs its regret; null logs none.
         privacy: clipping and noise between the devices and the server; null changes nothing.
+        measure: what evaluations tell of the devices beside means and deviations; null tells no more.
     """
 
     task: L.LightningModule
@@ -114,6 +136,7 @@ class Coordinator(L.LightningModule):
         wireless: Wireless | None = None,
         regret: Regret | None = None,
         privacy: Privacy | None = None,
+        measure: Measure | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -129,7 +152,7 @@ class Coordinator(L.LightningModule):
         self.seeds, self.initial, self.buffer_mode = tuple(seeds), initial, buffers
         self.local_optimizer = local_optimizer
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
-        self.controllers, self.schedule = tuple(controllers), schedule
+        self.controllers, self.schedule, self.measure = tuple(controllers), schedule, measure
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
@@ -160,6 +183,7 @@ class Coordinator(L.LightningModule):
         }
         own = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]
         own += promised(self.task_function)
+        own += measured_names(self.measure)
         return measured_by([need for need, holds in met.items() if holds], own)
 
     # ---- setting up ------------------------------------------------------------------------------------------------
@@ -191,20 +215,17 @@ class Coordinator(L.LightningModule):
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if self.clock.dtype == torch.float64 else template.dtype
         context = training_context(self.task_function, population.store, self.device, dtype, population.dataset)
-        name = following(self.executor_name, self.algorithm)
-        self.executor = make_executor(name, context, self.compile_step, self.max_lanes)
+        self.executor = self._make_executor(context)
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
         survey = Survey(context, self.executor.loops)
-        self.evaluation = Evaluation(self.algorithm, survey, population, self.device)
+        self.evaluation = Evaluation(self.algorithm, survey, population, self.device, self.measure)
         layout = self.task_function.layout
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients)
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
-        self.runner = ControllerRunner(
-            self.controllers, self.algorithm, layout, population, self.bank, self.schedule, draw=draw
-        )
+        self.runner = ControllerRunner(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
         planned = last_round(self.trainer)
         saved = self._saved or {}  # a run that goes on keeps the horizon for which it was planned
         self.runner.start(self.server, saved.get("horizon") or planned)
@@ -213,6 +234,17 @@ class Coordinator(L.LightningModule):
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
+
+    def _make_executor(self, context: TrainingContext) -> Executor:
+        """On the Trainer's device, or on all of them, until the Trainer is done."""
+        devices, strategy = lanes_devices(self.trainer), self.trainer.strategy
+        name = following(self.executor_name, self.algorithm)
+        if len(devices) == 1:
+            return make_executor(name, context, self.compile_step, self.max_lanes)
+        assert isinstance(strategy, LanesStrategy)
+        sharded = Sharded(name, context, devices, self.compile_step, self.max_lanes)
+        strategy.at_end(sharded.close)
+        return sharded
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
@@ -328,7 +360,7 @@ class Coordinator(L.LightningModule):
         self.server = pytree.tree_map(lambda leaf: leaf.to(self.device), self.server)
         given = self.device, self.server.x.dtype, population.dataset
         context = training_context(self.task_function, population.store, *given)
-        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device)
+        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device, self.measure)
 
     def _measure(self, split: Split) -> None:
         """Log the metrics of a split in the world of the last round, as they were then."""
@@ -402,6 +434,7 @@ class Coordinator(L.LightningModule):
             "made": self._made(),
             "horizon": self.runner.rounds if self.runner.takes_horizon else None,
             "choices": {**self.executor.choices(), **self.evaluation.survey.choices()},
+            "devices": len(lanes_devices(self.trainer)),
             "server": leaves(self.server),
             "bank": self.bank.state_dict(),
             "control": [leaves(state) for state in self.runner.states],
@@ -428,7 +461,7 @@ class Coordinator(L.LightningModule):
             "wireless": self.round_metrics.wireless,
             "regret": self.round_metrics.regret,
         }
-        parts["privacy"] = self.aggregator.privacy
+        parts |= {"privacy": self.aggregator.privacy, "measure": self.measure}
         told = {name: files.recipe_or_none(part) for name, part in parts.items()}
         unknown = [name for name, part in parts.items() if part is not None and told[name] is None]
         return {"task": files.class_path(self.task), "parts": told, "unknown": unknown}
@@ -513,7 +546,14 @@ class Coordinator(L.LightningModule):
         self._remember(saved)
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
         self.bank.load_state_dict(saved["bank"])
-        self.executor.choose(saved["choices"])
+        if (there := saved.get("devices", 1)) != (here := len(lanes_devices(self.trainer))):
+            warnings.warn(
+                f"the checkpoint was written with devices {there}, and this run has {here}: it goes on equal but for "
+                "rounding",
+                stacklevel=2,
+            )
+        sharded = isinstance(self.executor, Sharded)
+        self.executor.choose(saved["choices"] if sharded else of_one_place(saved["choices"]))
         self.evaluation.survey.choose(saved["choices"])
         self.runner.states = [
             refill(state, [leaf.to(self.device) for leaf in values])

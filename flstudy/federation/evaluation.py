@@ -14,6 +14,7 @@ from flstudy.execution.devices import numbers, to_device
 from flstudy.execution.survey import Sheets
 from flstudy.execution.tape import Tape
 from flstudy.federation.module_metrics import module_metrics
+from flstudy.metrics.measure import Measure, values_of
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -28,9 +29,18 @@ class Evaluation:
         survey: measures models.
         population: the world.
         device: where the models are.
+        measure: tells more of the devices; None: nothing.
     """
 
-    def __init__(self, algorithm: Algorithm, survey: Survey, population: Population, device: torch.device) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        survey: Survey,
+        population: Population,
+        device: torch.device,
+        measure: Measure | None = None,
+    ) -> None:
+        self.measure = measure
         self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
         self.tape = survey.tape
         self.examples: dict[Split, EvaluationIndex] = {}  # of everybody, in the round that was evaluated last
@@ -62,14 +72,18 @@ class Evaluation:
         personal = self._personal(cohort, fit.personal, self._lived(round), round)
         columns.append(Column("test/personal_accuracy", personal.accuracy))
         own = module_metrics(self, server, bank, cohort.round, round, MEASURED)
-        return over_devices(columns, self.tape) | own
+        return self._told(columns) | own
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
         """Metrics of the models that devices use, over those that are there in a round, whose ``world`` is given."""
         own = module_metrics(self, server, bank, world, round, splits)
-        return over_devices(self._columns(server, bank, world, round, splits), self.tape) | own
+        return self._told(self._columns(server, bank, world, round, splits)) | own
+
+    def _told(self, columns: "Sequence[Column]") -> dict[str, list[float]]:
+        means = over_devices(columns, self.tape)
+        return means if self.measure is None else means | values_of(self.measure, columns)
 
     def _columns(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split]

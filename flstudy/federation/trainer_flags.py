@@ -1,12 +1,13 @@
 """What a Lightning Trainer may be told where one round is one epoch of one batch: flags that would be dropped without a
 word are refused, with what to say instead; all others work as they always do."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from lightning.pytorch import callbacks
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 STRANGE = (  # they act on the weights or steps of the module that the Trainer fits, which here only counts rounds
@@ -20,55 +21,242 @@ STRANGE = (  # they act on the weights or steps of the module that the Trainer f
 )
 
 
+class Refusal(NamedTuple):
+    """A flag's values that a federation cannot follow."""
+
+    flag: str
+    when: str
+    """Which values, for the docs."""
+    reason: str
+    """Why, and what to say instead; ``{value}`` is the value."""
+    found: Callable[[L.Trainer], Any]
+    """The value of a Trainer that is one of them, as it is shown; None: it has another."""
+
+
 def refuse_flags(trainer: L.Trainer) -> None:
     """Raise ValueError for the first flag of a Trainer that a federation cannot follow."""
-    for flag, value, reason in refused(trainer):
-        raise ValueError(f"Trainer({flag}={value!r}): {reason}")
+    for refusal in REFUSALS:
+        if (value := refusal.found(trainer)) is not None:
+            raise ValueError(f"Trainer({refusal.flag}={value!r}): {refusal.reason.format(value=value)}")
 
 
-def refused(trainer: L.Trainer) -> Iterator[tuple[str, Any, str]]:
-    """Flags with their values, and why and what instead."""
-    if trainer.num_nodes > 1:
-        yield "num_nodes", trainer.num_nodes, "a run stays on one machine; spread trials with flstudy tune"
-    if trainer.world_size > 1:
-        count = trainer.world_size
-        yield "devices", count, "every process would train the same thing; use devices=1 and seeds, or flstudy tune"
-    if not isinstance(trainer.strategy, SingleDeviceStrategy):
-        yield "strategy", type(trainer.strategy).__name__, "models are trained as lanes on one device; leave it out"
-    if trainer.precision not in PRECISIONS:
-        yield "precision", trainer.precision, f"it must be one of {', '.join(PRECISIONS)}"
-    if few := getattr(trainer, "overfit_batches", 0):
-        yield "overfit_batches", few, "a round is one batch; use population.steps or fewer clients"
-    if not whole(limit := trainer.limit_train_batches):
-        yield "limit_train_batches", limit, "a round is one batch; use population.steps or population.epochs"
-    for split in ("val", "test"):
-        limit = getattr(trainer, f"limit_{split}_batches")
-        if limit != 0 and not whole(limit):
-            keys = f"population.{'valid' if split == 'val' else split} or check_val_every_n_epoch"
-            yield f"limit_{split}_batches", limit, f"an evaluation is one batch of everybody; use {keys}"
-    every = getattr(trainer, "val_check_interval", 1.0)  # there is none where it is a time
-    if isinstance(every, float) and every != 1.0:
-        yield "val_check_interval", every, "a round is one batch; use check_val_every_n_epoch"
-    if isinstance(every, int) and every > 1 and trainer.check_val_every_n_epoch is not None:
-        yield "val_check_interval", every, f"a round is one batch; use check_val_every_n_epoch={every}"
-    if trainer.accumulate_grad_batches != 1:
-        yield "accumulate_grad_batches", trainer.accumulate_grad_batches, "devices step by themselves; use batch_size"
-    if trainer.gradient_clip_val is not None:
-        yield "gradient_clip_val", trainer.gradient_clip_val, "devices clip by themselves; use algorithm.clip_norm"
-    if trainer.gradient_clip_algorithm is not None:
-        given = str(trainer.gradient_clip_algorithm.value)
-        yield "gradient_clip_algorithm", given, "devices clip the norm; use algorithm.clip_norm"
-    if trainer._accelerator_connector._layer_sync is not None:
-        yield "sync_batchnorm", True, "devices share no statistics; leave it out"
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, STRANGE):
-            reason = "it acts on weights that devices train by themselves; leave it out"
-            yield "callbacks", type(callback).__name__, reason
+class LanesStrategy(SingleDeviceStrategy):
+    """``L.Trainer(devices=N, strategy="lanes")``: one process drives, and the lanes of every round are divided over N
+    devices of the machine, which on a CPU are processes on one core each."""
+
+    strategy_name = "lanes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parallel_devices: Sequence[torch.device] | None = None
+        self._ends: list[Callable[[], None]] = []
+
+    @property
+    def parallel_devices(self) -> Sequence[torch.device] | None:
+        """All devices; the models and what is measured are on the first."""
+        return self._parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: Sequence[torch.device] | None) -> None:
+        self._parallel_devices = devices
+        if devices:
+            self._root_device = devices[0]
+
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Have something ended with the Trainer's run, however that ends."""
+        self._ends.append(end)
+
+    def teardown(self) -> None:
+        """End it."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            end()
+        super().teardown()
+
+
+StrategyRegistry.register(LanesStrategy.strategy_name, LanesStrategy, description="A round's lanes over devices.")
+
+
+def lanes_devices(trainer: L.Trainer) -> Sequence[torch.device]:
+    """The devices over which a round's lanes are divided."""
+    strategy = trainer.strategy
+    devices = strategy.parallel_devices if isinstance(strategy, LanesStrategy) else None
+    return devices or [strategy.root_device]
 
 
 def whole(limit: float) -> bool:
     """Whether a limit leaves the one batch that there is."""
     return limit == 1.0 if isinstance(limit, float) else limit >= 1
+
+
+def _part_of_a_round(flag: str) -> Callable[[L.Trainer], Any]:
+    """A limit that does not leave the one batch that there is, by its flag; of evaluations none may be left, too."""
+
+    def found(trainer: L.Trainer) -> Any:
+        limit = getattr(trainer, flag)
+        return None if whole(limit) or (limit == 0 and "train" not in flag) else limit
+
+    return found
+
+
+def _check_interval(kind: type[int] | type[float]) -> Callable[[L.Trainer], Any]:
+    def found(trainer: L.Trainer) -> Any:
+        every = getattr(trainer, "val_check_interval", 1.0)  # there is none where it is a time
+        if type(every) is not kind or every == 1:
+            return None
+        return every if kind is float or trainer.check_val_every_n_epoch is not None else None
+
+    return found
+
+
+def _strange_callback(trainer: L.Trainer) -> str | None:
+    given: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return next((type(one).__name__ for one in given if isinstance(one, STRANGE)), None)
+
+
+def _clip_algorithm(trainer: L.Trainer) -> str | None:
+    given = trainer.gradient_clip_algorithm
+    return None if given is None else str(given.value)
+
+
+_EVALUATION = "an evaluation is one batch of everybody; use population.{split} or check_val_every_n_epoch"
+
+REFUSALS = (
+    Refusal(
+        *("num_nodes", "more than 1", "a run stays on one machine; spread trials with flstudy tune"),
+        lambda trainer: trainer.num_nodes if trainer.num_nodes > 1 else None,
+    ),
+    Refusal(
+        *("devices", 'more than 1 without `strategy="lanes"`'),
+        "every process would train the same thing; add strategy='lanes', which divides a round's lanes",
+        lambda trainer: trainer.world_size if trainer.world_size > 1 else None,
+    ),
+    Refusal(
+        *("strategy", "any but `auto` and `lanes`", "models are trained as lanes on one device; leave it out"),
+        lambda trainer: None if isinstance(trainer.strategy, SingleDeviceStrategy) else type(trainer.strategy).__name__,
+    ),
+    Refusal(
+        *("precision", "others", f"it must be one of {', '.join(PRECISIONS)}"),
+        lambda trainer: None if trainer.precision in PRECISIONS else trainer.precision,
+    ),
+    Refusal(
+        *("overfit_batches", "any", "a round is one batch; use population.steps or fewer clients"),
+        lambda trainer: getattr(trainer, "overfit_batches", 0) or None,
+    ),
+    Refusal(
+        *(
+            "limit_train_batches",
+            "less than one batch",
+            "a round is one batch; use population.steps or population.epochs",
+        ),
+        _part_of_a_round("limit_train_batches"),
+    ),
+    Refusal(
+        *("limit_val_batches", "a share", _EVALUATION.format(split="valid")), _part_of_a_round("limit_val_batches")
+    ),
+    Refusal(
+        *("limit_test_batches", "a share", _EVALUATION.format(split="test")), _part_of_a_round("limit_test_batches")
+    ),
+    Refusal(
+        *("val_check_interval", "a share", "a round is one batch; use check_val_every_n_epoch"), _check_interval(float)
+    ),
+    Refusal(
+        *("val_check_interval", "a number of batches"),
+        "a round is one batch; use check_val_every_n_epoch={value}",
+        _check_interval(int),
+    ),
+    Refusal(
+        *("accumulate_grad_batches", "more than 1", "devices step by themselves; use batch_size"),
+        lambda trainer: trainer.accumulate_grad_batches if trainer.accumulate_grad_batches != 1 else None,
+    ),
+    Refusal(
+        *("gradient_clip_val", "any", "devices clip by themselves; use algorithm.clip_norm"),
+        lambda trainer: trainer.gradient_clip_val,
+    ),
+    Refusal(
+        *("gradient_clip_algorithm", "any", "devices clip the norm; use algorithm.clip_norm"),
+        _clip_algorithm,
+    ),
+    Refusal(
+        *("sync_batchnorm", "`True`", "devices share no statistics; leave it out"),
+        lambda trainer: None if trainer._accelerator_connector._layer_sync is None else True,
+    ),
+    Refusal(
+        *("callbacks", ", ".join(f"`{one.__name__}`" for one in STRANGE)),
+        "it acts on weights that devices train by themselves; leave it out",
+        _strange_callback,
+    ),
+)
+"""What is refused, in the order in which it is looked for."""
+
+ALWAYS = "as always"
+MEANINGS = {
+    "accelerator": ALWAYS,
+    "strategy": "`lanes` divides the lanes of every round over `devices`; `auto` takes one",
+    "devices": 'with `strategy="lanes"`: how many share a round, on a CPU as processes; in a config `devices: N`',
+    "num_nodes": "1",
+    "precision": ", ".join(PRECISIONS),
+    "logger": "one row a round, its evaluation included",
+    "callbacks": "see a round as an epoch of one batch; `LearningRateMonitor` shows the devices' rate",
+    "fast_dev_run": "one round",
+    "max_epochs": "rounds",
+    "min_epochs": "rounds",
+    "max_steps": "rounds, too",
+    "min_steps": "rounds, too",
+    "max_time": "until the round after which it has passed; nothing is compiled that could not pay until then",
+    "limit_train_batches": "1 or 1.0",
+    "limit_val_batches": "0 evaluates nothing; 1 or 1.0",
+    "limit_test_batches": "0 evaluates nothing; 1 or 1.0",
+    "limit_predict_batches": "devices",
+    "overfit_batches": "",
+    "val_check_interval": "a time",
+    "check_val_every_n_epoch": "rounds between evaluations",
+    "num_sanity_val_steps": "nothing: there is nothing to check before the first round",
+    "log_every_n_steps": "nothing: every round is logged",
+    "enable_checkpointing": ALWAYS,
+    "enable_progress_bar": "rounds, with training loss and validation accuracy",
+    "enable_model_summary": "of the task",
+    "accumulate_grad_batches": "1",
+    "gradient_clip_val": "",
+    "gradient_clip_algorithm": "",
+    "deterministic": ALWAYS,
+    "benchmark": ALWAYS,
+    "inference_mode": ALWAYS,
+    "use_distributed_sampler": "nothing: there is one process",
+    "profiler": ALWAYS,
+    "detect_anomaly": ALWAYS,
+    "barebones": ALWAYS,
+    "plugins": ALWAYS,
+    "sync_batchnorm": "",
+    "reload_dataloaders_every_n_epochs": ALWAYS,
+    "default_root_dir": ALWAYS,
+    "enable_autolog_hparams": ALWAYS,
+    "model_registry": ALWAYS,
+}
+"""What each flag that is followed does here."""
+
+
+def flags_page() -> str:
+    """The page of the docs that lists all flags."""
+    lines = [
+        "# Flags of `L.Trainer`",
+        "",
+        "One round is one epoch of one batch. What a federation cannot follow is refused before the first round, in",
+        "the sentence given here. This page is `flstudy.federation.trainer_flags.flags_page()`.",
+        "",
+        "| flag | what it does | refused | because |",
+        "|---|---|---|---|",
+    ]
+    for flag, meaning in MEANINGS.items():
+        own = [refusal for refusal in REFUSALS if refusal.flag == flag]
+        reasons = dict.fromkeys(refusal.reason.replace("{value}", "N") for refusal in own)
+        whens = " or ".join(refusal.when for refusal in own)
+        lines.append(
+            f"| `{flag}` | {meaning} | {whens} | {'; or: '.join(reasons)} |".replace("|  |", "| |").replace(
+                "|  |", "| |"
+            )
+        )
+    return "\n".join([*lines, ""])
 
 
 def last_round(trainer: L.Trainer) -> int | None:

@@ -25,7 +25,7 @@ NEEDS: Mapping[str, str] = {
     "clip": "a bound on uploads (privacy.clip)",
     "noise": "noise on uploads (privacy.noise or privacy.solve)",
     "detector": "a controller that detects drifts, such as MasterFL",
-    "own": "an algorithm or a controller that measures it",
+    "own": "an algorithm, a controller or a measure that tells it",
 }
 """Conditions of metrics, each as what a run must have."""
 
@@ -88,6 +88,8 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
         (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"From the last drift to steady {name}."),
     )
+    worst = f"Mean {name} of the share of the devices that have the least."
+    yield Metric(f"{split}/worst_accuracy", f"Worst devices{label}", FRACTION, "max", worst, "evaluation", ("own",))
     first = f"Mean {name} in the ten rounds with which a session begins, over all sessions but the first."
     name = f"{split}/initial_accuracy"
     yield Metric(name, f"Sessions' first ten rounds{label}", FRACTION, "max", first, "run", (*right, "sessions"))
@@ -237,7 +239,7 @@ def measured_by(has: Collection[str], own: Collection[str] = ()) -> list[str]:
 
     Args:
         has: the conditions (`NEEDS`) that it meets.
-        own: what its algorithm and its controllers name as ``measures``.
+        own: what its algorithm, its controllers and its measure name as ``measures``.
     """
     met, named = {*has} - {"own"}, dict.fromkeys(own)
     described = [name for name, metric in METRICS.items() if name in named or met.issuperset(metric.needs)]

@@ -51,6 +51,7 @@ class TaskFunction:
         self.module.log = self.module.log_dict = silent  # type: ignore
         mute(self.module)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+        self._places = parameter_places(self.module)
         with torch.no_grad():  # always given as arguments; zeroed, the copies of equal tasks are equal
             for parameter in self.module.parameters():
                 if parameter.requires_grad:
@@ -238,8 +239,21 @@ class TaskFunction:
     def _at(self, y: Any, method: str | Callable[..., Any], *arguments: Any, call: nn.Module | None = None) -> Any:
         """A method of the task, or a function of it, at parameters y: here, and nowhere else, they come in."""
         tensors = self.buffers.given(y if isinstance(y, Mapping) else self.tensors(y))
-        named = {f"task.{name}": tensor for name, tensor in tensors.items()}
-        return functional_call(call or self._call, named, (method, *arguments))
+        named = {f"task.{path}": tensors[name] for path, name in self._places if name in tensors}
+        # Not tie_weights: of a module under two names it would leave the last call's tensors behind.
+        return functional_call(call or self._call, named, (method, *arguments), tie_weights=False)
+
+
+def parameter_places(module: nn.Module) -> list[tuple[str, str]]:
+    """Where a module keeps its parameters and buffers, each place once, though the module that it is in may have
+    several names, as pairs of its first name there and the parameter's name; a tied one has several places."""
+    names = {id(one): name for name, one in (*module.named_parameters(), *module.named_buffers())}
+    return [
+        (f"{path}.{own}" if path else own, names[id(one)])
+        for path, part in module.named_modules()
+        for own, one in (*part._parameters.items(), *part._buffers.items())
+        if id(one) in names
+    ]
 
 
 class Call(nn.Module):

@@ -1,4 +1,4 @@
-"""The laws of data sets, drifts and controllers."""
+"""The laws of data sets, partitions, drifts, controllers and measures."""
 
 import numpy as np
 import torch
@@ -7,8 +7,10 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import FedAvg
 from flstudy.controllers import Controller
 from flstudy.federation import Coordinator
-from flstudy.population import Dataset, Drift
-from flstudy.testing.algorithms import copied, largest_difference, play, small_world
+from flstudy.metrics.measure import Measure
+from flstudy.population import Dataset, Drift, Partition
+from flstudy.population.partition import NOBODY
+from flstudy.testing.algorithms import BOUND, copied, largest_difference, play, small_world
 
 
 def check_dataset(dataset: Dataset, clients: int = 3) -> None:
@@ -80,3 +82,41 @@ def check_controller(controller: Controller, rounds: int = 4) -> None:
     assert not strange, f"{name}: state: it must be tensors, got {strange[0]}"
     untouched = all(torch.equal(a, b) for a, b in zip(before, copied(server), strict=True))
     assert untouched, f"{name}: purity: init changes the server"
+
+
+def check_partition(partition: Partition, clients: int = 5) -> None:
+    """Try a partition's laws: it names a device, or nobody, for every example, and its draws come from the generator
+    that it is given.
+
+    Raises:
+        AssertionError: which law it breaks, with numbers.
+    """
+    name, labels = type(partition).__name__, np.arange(400) % 4
+    kept = labels.copy()
+    owner, again = (partition.assign(labels, clients, np.random.default_rng(3)) for _ in range(2))
+    assert owner.shape == labels.shape, f"{name}: shape: owners {owner.shape} of {labels.shape} examples"
+    assert np.issubdtype(owner.dtype, np.integer), f"{name}: devices are integers, got {owner.dtype}"
+    assert NOBODY <= owner.min() <= owner.max() < clients, f"{name}: owners: {owner.min()} … {owner.max()} of {clients}"
+    assert np.array_equal(owner, again), f"{name}: repeatable: two assignments by equal generators differ"
+    assert np.array_equal(labels, kept), f"{name}: purity: assign changes the labels"
+
+
+def check_measure(measure: Measure, devices: int = 7) -> None:
+    """Try a measure's laws: it tells a number for each of the names that it gives, is pure, and the order of devices
+    means nothing.
+
+    Raises:
+        AssertionError: which law it breaks, with numbers.
+    """
+    name, generator = type(measure).__name__, torch.Generator().manual_seed(5)
+    values = {of: torch.rand(devices, dtype=torch.float64, generator=generator) for of in ("accuracy", "loss")}
+    before = copied(values)
+    told = measure(values)
+    assert set(told) == set(measure.measures), f"{name}: names: it gives {measure.measures}, but tells {tuple(told)}"
+    for of, value in told.items():
+        assert value.shape == (), f"{name}: shape: {of} is {tuple(value.shape)}, not a number"
+    untouched = all(torch.equal(a, b) for a, b in zip(before, copied(values), strict=True))
+    assert untouched, f"{name}: purity: it changes the devices' values"
+    order = torch.randperm(devices, generator=generator)
+    apart = largest_difference(dict(told), dict(measure({of: one[order] for of, one in values.items()})))
+    assert apart <= BOUND, f"{name}: order of devices: its values differ by {apart:.3g}"

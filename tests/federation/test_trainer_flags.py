@@ -19,15 +19,20 @@ from flstudy import Coordinator
 from flstudy.algorithms import FedAvg
 from flstudy.controllers import Polynomial
 from flstudy.execution.vectorized import Vectorized
+from flstudy.federation.trainer_flags import MEANINGS, REFUSALS, flags_page
 
+from ..docs.blocks import DOCS
 from ..worlds import difference, drifting, mlp, trainer
 
 WORKS = None
 ROUNDS = 2
 FLAGS = {  # by flag: values, and WORKS (the models are those of a run without it) or the sentence that refuses it
     "accelerator": [("cpu", WORKS)],
-    "strategy": [("auto", WORKS), ("ddp", "models are trained as lanes on one device; leave it out")],
-    "devices": [(1, WORKS), (2, "every process would train the same thing; use devices=1 and seeds, or flstudy tune")],
+    "strategy": [("auto", WORKS), ("lanes", WORKS), ("ddp", "models are trained as lanes on one device; leave it out")],
+    "devices": [
+        (1, WORKS),
+        (2, "every process would train the same thing; add strategy='lanes', which divides a round's lanes"),
+    ],
     "num_nodes": [(2, "a run stays on one machine; spread trials with flstudy tune")],
     "precision": [("64-true", WORKS), ("bf16-true", "it must be one of 32-true, 64-true, bf16-mixed")],
     "logger": [(False, WORKS)],
@@ -98,8 +103,13 @@ def plain():
     return [fitted(trainer(rounds)).server.x for rounds in (1, ROUNDS)]
 
 
-def test_all_flags_are_told():
-    assert set(FLAGS) == set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+def test_all_flags_are_told_here_and_in_the_docs():
+    known = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+    assert set(FLAGS) == set(MEANINGS) == known
+    refused = {flag for flag, cases in FLAGS.items() if any(told is not WORKS for _, told in cases)}
+    assert {refusal.flag for refusal in REFUSALS} == refused
+    assert all(any(told is WORKS for _, told in FLAGS[flag]) for flag in FLAGS if flag not in refused)
+    assert (DOCS / "trainer_flags.md").read_text() == flags_page(), "write the page anew, as it says"
 
 
 @pytest.mark.parametrize(("flag", "value", "told"), CASES, ids=[f"{flag}={value}"[:40] for flag, value, _ in CASES])

@@ -244,3 +244,34 @@ def test_a_failure_says_where_it_happened():
     told = " ".join(failure.value.__notes__)
     assert "in the local fit of device 0, replica 0" in told
     assert "in round 1, sequential executor, FedAvg" in told
+
+
+class UsedTwice(L.LightningModule):
+    """A layer and a block under two names each, and a parameter in two layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, block = nn.Linear(FEATURES, FEATURES), nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh())
+        self.again, self.stack = self.first, nn.ModuleList([block, block])
+        self.inner, self.out = nn.Linear(FEATURES, CLASSES, bias=False), nn.Linear(FEATURES, CLASSES, bias=False)
+        self.out.weight = self.inner.weight
+
+    def forward(self, x):
+        for layer in (self.first, self.again, *self.stack):
+            x = layer(x)
+        return self.out(x) + self.inner(x)
+
+    def example_losses(self, batch):
+        return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
+
+
+def test_a_module_under_two_names_is_one():
+    trained = {}
+    for executor in ("vectorized", "sequential"):
+        coordinator = trained[executor] = run(FedAvg(lr=0.1), task=UsedTwice(), executor=executor)
+        assert coordinator.task_function.layout.n == sum(p.numel() for p in coordinator.task.parameters())
+        assert trainer(1).validate(coordinator, datamodule=world(), verbose=False)[0]["valid/accuracy"] > 0
+        assert all(type(p) is nn.Parameter for p in coordinator.task_function.module.parameters())
+    assert difference(trained["vectorized"].server, trained["sequential"].server) < 1e-12
+    assert coordinator.task.out.weight is coordinator.task.inner.weight

@@ -100,7 +100,7 @@ def names_used(results: StudyResults) -> list[str]:
     drift = population.get("drift")
     change = (drift.get("init_args") or {}).get("change") if isinstance(drift, Mapping) else None
     written = [population.get(part) for part in ("dataset", "partition", "drift", "availability", "data_stream")]
-    written += [change, config.get("controller"), config.get("schedule")]
+    written += [change, config.get("controller"), config.get("schedule"), config.get("measure")]
     written += [trial.overrides.get(key) for trial in results.trials for key in CHOSEN]
     written += ["Privacy"] * (privacy.get("clip") is not None) + ["AdaptiveClip"] * bool(privacy.get("adaptive_clip"))
     written += ["Regret"] * (config.get("regret") is not None)

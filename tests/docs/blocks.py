@@ -1,0 +1,23 @@
+"""The code blocks of a page of the docs, put into the files that they name."""
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Contents by file name; blocks of one file follow each other."""
+    found: dict[str, list[str]] = {}
+    for name, text in BLOCK.findall((DOCS / page).read_text()):
+        found.setdefault(name, []).append(text)
+    return {name: "\n\n".join(texts) for name, texts in found.items()}
+
+
+def written(page: str, folder: Path) -> dict[str, str]:
+    """The same, with the files in a folder."""
+    files = files_of(page)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return files
