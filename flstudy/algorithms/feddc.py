@@ -49,6 +49,7 @@ class FedDC(Algorithm):
     """Every device learns how far it drifts, and its model plus that drift is what stays near the server's."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2022",)
+    means: ClassVar[tuple[str, ...]] = ("h", "c")
 
     steps_by_sgd: ClassVar[str] = "its corrections divide what a device did by K η"
 

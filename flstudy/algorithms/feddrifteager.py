@@ -70,8 +70,15 @@ class FedDriftEager(Clustered):
         used = torch.where(number == 0, 0, NEVER)
         return Server(x, x, used, torch.zeros_like(used), torch.full_like(used, -1), torch.zeros_like(used))
 
+    def server_restarted(self, server: Any, x: Tensor, layout: Layout) -> Any:
+        return super().server_restarted(server, x, layout)._replace(fresh=server.fresh)
+
     def client_init(self, x: Tensor) -> Client:
         return Client(x.new_full((), torch.inf))
+
+    def client_restarted(self, client: Client, x: Tensor) -> Client:
+        """A new model's loss says nothing of a drift when it is beside the last model's."""
+        return self.client_init(x)
 
     def in_use(self, server: Server) -> Tensor:
         return (server.used != NEVER) & (server.owner < 0)

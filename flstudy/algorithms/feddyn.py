@@ -35,6 +35,7 @@ class FedDyn(Algorithm):
     """Dynamic regularisation: every device's objective is bent until its optimum is the federation's."""
 
     citations: ClassVar[tuple[str, ...]] = ("acar2021",)
+    means: ClassVar[tuple[str, ...]] = ("h",)
 
     alpha: float = hyper(0.01, "(0, 1e12]")
     """α, strength of the regularisation; the paper's grid is {.1, .01, .001}."""

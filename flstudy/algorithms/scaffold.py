@@ -44,6 +44,7 @@ class Scaffold(Algorithm):
     """Control variates that cancel the drift of devices towards their own optima."""
 
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020",)
+    means: ClassVar[tuple[str, ...]] = ("c",)
 
     steps_by_sgd: ClassVar[str] = "its control variates divide what a device did by K η"
 

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from torch import Tensor
 
-from flstudy.algorithms import Layout
+from flstudy.algorithms import Algorithm, Layout
 from flstudy.hyper import Configurable
 from flstudy.population import Event
 
@@ -18,7 +19,7 @@ class Moment(NamedTuple):
     session: int  # from 0
     begins: bool  # the session begins with this round
     ends: bool  # and ends with it
-    fresh: Callable[[Tensor], Any]  # the algorithm's first server state for a model (x as the server holds it)
+    algorithm: Algorithm  # the one that runs
     layout: Layout  # of the model's tensors
     seed: int  # of the replica
     draw: Callable[[str], Tensor]  # by name, a model as the task's modules draw it: like the server's x
@@ -75,6 +76,26 @@ class Controller(Configurable, ABC):
     def metrics(self, state: Any) -> dict[str, Tensor]:
         """Scalars [] of the last round, to be logged under these names."""
         return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarting(Controller):
+    """A controller that lets training go on from another model."""
+
+    state: Literal["method", "fresh", "server", "keep"] = "method"
+    """What becomes of the server's other state and of the devices' rows. method: as the algorithm says, most often that
+    moments begin anew, and what belongs to devices stays (SCAFFOLD's c and c_i); fresh: all begins anew, every row is
+    forgotten; server: the server's state begins anew beside the rows as they are, like the code of Chang et al., which
+    breaks c = mean c_i; keep: all stays but the model."""
+
+    def restarted(self, server: Any, x: Tensor, moment: Moment, label: str) -> tuple[Any, Event]:
+        """The server that goes on from x, and what is told of it."""
+        if self.state == "keep":
+            return server._replace(x=x), Event(moment.number, label)
+        if self.state == "method":
+            return moment.algorithm.server_restarted(server, x, moment.layout), Event(moment.number, label, "restart")
+        rows: Literal["forget", "keep"] = "forget" if self.state == "fresh" else "keep"
+        return moment.algorithm.server_init(x, moment.layout), Event(moment.number, label, rows)
 
 
 class Detector(Controller):

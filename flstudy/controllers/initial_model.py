@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from flstudy.algorithms import Layout
-from flstudy.controllers.controller import Controller, Moment, ProbeRounds
+from flstudy.controllers.controller import Moment, ProbeRounds, Restarting
 from flstudy.hyper import hyper
 from flstudy.population import Event
 
@@ -32,7 +32,7 @@ class SessionModels(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average(Controller):
+class Average(Restarting):
     """Starts a session from the mean of all models with which earlier ones ended, the pilots' left out."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
@@ -41,9 +41,6 @@ class Average(Controller):
     """P, sessions at the beginning that only train."""
     history: int | None = hyper(None, "[1, 1e6]")
     """H, latest sessions that are remembered; null remembers all."""
-    state: Literal["reset", "keep"] = "reset"
-    """What becomes of the server's other state (moments, control variates) when its model is replaced: it starts anew
-    or stays. The devices' rows stay with them."""
 
     def init(self, server: Any) -> SessionModels:
         """Nothing is remembered yet."""
@@ -70,8 +67,7 @@ class Average(Controller):
         if not moment.begins or not len(state.models):
             return state, server, None
         x = torch.tensordot(self.weights(state, moment.layout), state.models, 1)
-        start = moment.fresh(x) if self.state == "reset" else server._replace(x=x)
-        return state, start, Event(moment.number, "initial model")
+        return state, *self.restarted(server, x, moment, "initial model")
 
     def after_round(
         self, state: SessionModels, server: Any, losses: Tensor, moment: Moment

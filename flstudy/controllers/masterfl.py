@@ -9,7 +9,7 @@ instance says can be reached, t_n the block's first round, U_t = max F̃ over [t
 
 a drift is detected, and the block ends, where
 
-    Test 1   U_t ≥ 2^-k Σ_{τ=s…t} F_τ + 9 ρ̂(2^k)              for an instance of order k from s to t
+    Test 1   U_t ≥ 2^-k Σ_{τ=s…t} F_τ + 9 ρ̂(2^k)              for the running instance, of order k, from s to t
     Test 2   mean over [t_n, t] of F - F̃ ≥ 3 ρ̂(t - t_n + 1)
 
 An instance of order k learns with η_ℓ 2^(-k/2); η_ℓ = 1 is the paper's.
@@ -19,7 +19,8 @@ ends of blocks restart.
 Differs: Alg. 3 prints Test 1 without 2^-k. F̃ is in an appendix that is not public; here F̃_t = max(0, mean of F over the
 instance's own t' rounds - ρ(t')), which meets Requirement 1 where the world stands still. F is measured on the model
 that devices receive, not after the round. After a detection the paper's text goes on with a longer block
-(``on_detect: increment``), MASTER with order 0 (``reset``). A block has at most the first power of two ≥ T rounds.
+(``on_detect: increment``), MASTER with order 0 (``reset``). MASTER tests all instances that end, Alg. 3 the running one
+(``tests``). A block has at most the first power of two ≥ T rounds.
 """
 
 import math
@@ -66,7 +67,8 @@ class Master(NamedTuple):
 class MasterFL(Detector):
     """Runs an algorithm on many time scales, detects drifts and begins anew.
 
-    The devices' rows stay with them, whichever instance runs: it is meant for methods that keep none.
+    The devices' rows stay with them, whichever instance runs; so does what a server holds for them (SCAFFOLD's c). A
+    block lets the algorithm say what becomes of them (`Algorithm.client_restarted`).
     """
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024", "wei2021")
@@ -79,9 +81,13 @@ class MasterFL(Detector):
     """T, horizon on which ρ̂ and the longest block depend; null: the run's rounds."""
     on_detect: Literal["reset", "increment"] = "reset"
     """The block after a detection: of order 0, or of the next order."""
-    restart_init: Literal["warm", "first", "random"] = "warm"
-    """Where a block's instances begin: at the model with which the last block ended, at the run's first, or each at one
-    that the modules' reset_parameters draw."""
+    instance_init: Literal["last", "longest", "current", "first", "random"] = "last"
+    """Model with which an instance begins, of which Alg. 2 says nothing ("from scratch", sec. IV). The same for all of
+    a block: the one with which the last block ended, its longest instance's, or the run's first. Each its own: the
+    server's in that moment, or one that the modules' reset_parameters draw. Experience: current learns fastest where
+    rates are small."""
+    tests: Literal["active", "all"] = "active"
+    """Instances that Test 1 looks at where they end: the one that runs (Alg. 3), or all."""
     lr: Literal["instance", "algorithm"] = "instance"
     """An instance of order k scales the devices' learning rate by 2^(-k/2), for methods whose server sends it (FedOmd);
     or the algorithm keeps its own."""
@@ -175,9 +181,10 @@ class MasterFL(Detector):
 
             state = state._replace(paused=pytree.tree_map(paused, state.paused, server))
         if state.ran[chosen.order] == 0:
-            server = self.first_server(state, chosen.order, chosen.first, moment)
+            server = self.first_server(state, server, chosen.order, chosen.first, moment)
         elif chosen.order != active:
-            server = pytree.tree_map(lambda kept: kept[chosen.order], state.paused)
+            own = pytree.tree_map(lambda kept: kept[chosen.order], state.paused)
+            server = moment.algorithm.resumed(own, server)
         return state._replace(active=torch.full_like(state.active, chosen.order)), server, event
 
     def present(self, state: Master, moment: Moment) -> BlockSchedule:
@@ -195,20 +202,29 @@ class MasterFL(Detector):
             coming=torch.full_like(state.coming, -1),
             restarted=torch.full_like(state.restarted, 0 if first else 2 if cause else 1),
             active=torch.full_like(state.active, -1),
-            start=server.x if self.restart_init == "warm" else state.start,
+            start=self.block_start(state, server),
             **dict.fromkeys(("total", "gap", "best"), nothing),
         )
         if first:
             return begun, None
         why = f"after {TESTS[cause]}" if cause else f"into a block of {2 ** int(begun.order)} rounds"
-        return begun, Event(moment.number, f"restart {why}")
+        return begun, Event(moment.number, f"restart {why}", "restart")
 
-    def first_server(self, state: Master, order: int, offset: int, moment: Moment) -> Any:
+    def block_start(self, state: Master, server: Any) -> Tensor:
+        """Where a block's instances begin, like x; those that do so somewhere else do not ask."""
+        if state.block < 0 or self.instance_init == "first":
+            return state.start
+        longest = int(state.order)
+        if self.instance_init == "longest" and longest != int(state.active):
+            return state.paused.x[longest] if state.ran[longest] > 0 else state.start
+        return server.x  # type: ignore[no-any-return]
+
+    def first_server(self, state: Master, server: Any, order: int, offset: int, moment: Moment) -> Any:
         """What an instance begins with."""
-        x = state.start
-        if self.restart_init == "random":
+        x = server.x if self.instance_init == "current" else state.start
+        if self.instance_init == "random":
             x = moment.draw(f"instance {int(state.block)} {order} {offset}")
-        server = moment.fresh(x)
+        server = moment.algorithm.server_restarted(server, x, moment.layout)
         return server._replace(pace=server.pace * 2 ** (-order / 2)) if self.lr == "instance" else server
 
     # ---- after a round -----------------------------------------------------------------------------------------------
@@ -229,7 +245,8 @@ class MasterFL(Detector):
         failed = 2 * int(gap / done >= 3 * self.rho_hat(done))
         for order, _, last in self.present(state, moment).covering(done - 1):
             mean = (total - state.since[order]) / 2**order
-            failed |= int(last == done - 1 and bool(best >= mean + 9 * self.rho_hat(2**order)))
+            looked_at = last == done - 1 and (order == active or self.tests == "all")
+            failed |= int(looked_at and bool(best >= mean + 9 * self.rho_hat(2**order)))
         longer = min(int(state.order) + 1, self.largest)
         coming = -1 if done < 2 ** int(state.order) else longer
         if failed:

@@ -69,6 +69,26 @@ class ClientBank:
         for stored, leaf in zip(self.rows, leaves(states), strict=True):
             stored[slots] = leaf.detach().to("cpu")
 
+    def restart(self, algorithm: Algorithm, replica: int, x: Tensor) -> None:
+        """The rows of a replica's devices as they are when training goes on from a new initial model x [n]."""
+        slots = self.slot[replica][self.slot[replica] >= 0]
+        template = algorithm.client_init(x)
+        if not leaves(template) or not len(slots):
+            return
+        rows = refill(template, [stored[slots] for stored in self.rows])
+        restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
+        for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
+            stored[slots] = leaf
+
+    def forget(self, replica: int) -> None:
+        """No row of a replica's devices: their next visits are first ones."""
+        self.slot[replica] = -1
+        known = self.slot >= 0
+        kept = self.slot[known]
+        self.rows = [stored[kept] for stored in self.rows]
+        self.slot[known] = torch.arange(len(kept))
+        self.used = len(kept)
+
     def _grow(self, more: int, like: list[Tensor]) -> None:
         if not self.rows:
             self.rows = [leaf.new_empty((0, *leaf.shape[1:])) for leaf in like]

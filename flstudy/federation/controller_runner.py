@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Layout
 from flstudy.controllers import Controller, Moment, ProbeRounds, Schedule
+from flstudy.execution.bank import ClientBank
 from flstudy.execution.trees import leaves, stack, take
 from flstudy.population import Event, Population
 
@@ -15,7 +16,7 @@ from flstudy.population import Event, Population
 class ControllerRunner:
     """The controllers of a run and their states, leaves [S, ...].
 
-    ``draw`` gives a model of a seed and a name, like the server's x.
+    ``draw`` gives a model of a seed and a name, like the server's x; ``bank`` has the rows that an event may change.
     """
 
     def __init__(
@@ -24,12 +25,13 @@ class ControllerRunner:
         algorithm: Algorithm,
         layout: Layout,
         population: Population,
+        bank: ClientBank,
         schedule: Schedule | None = None,
         *,
         draw: Callable[[int, str], Tensor],
     ) -> None:
         self.controllers, self.algorithm, self.layout, self.population = controllers, algorithm, layout, population
-        self.schedule, self.draw = schedule, draw
+        self.bank, self.schedule, self.draw = bank, schedule, draw
         self.states: list[Any] = []
 
     def start(self, server: Any, rounds: int | None) -> None:
@@ -89,9 +91,18 @@ class ControllerRunner:
                 )
                 states.append(state)
                 servers.append(after)
-                events += [event] if event is not None else []
+                if event is not None:
+                    events.append(event)
+                    self._heed(event, s, after.x)
             self.states[place], server = stack(states), stack(servers)
         return server, events
+
+    def _heed(self, event: Event, replica: int, x: Tensor) -> None:
+        """What an event says of the devices' rows; x is the server's after it."""
+        if event.rows == "restart":
+            self.bank.restart(self.algorithm, replica, x.view(-1, x.shape[-1])[0])
+        elif event.rows == "forget":
+            self.bank.forget(replica)
 
     def _moment(self, round: int, replica: int) -> Moment:
         session, seed = self.population.session(round), self.population.seeds[replica]
@@ -100,7 +111,7 @@ class ControllerRunner:
             session=session,
             begins=round == 1 or self.population.session(round - 1) != session,
             ends=self.population.session(round + 1) != session,
-            fresh=lambda x: self.algorithm.server_init(x, self.layout),
+            algorithm=self.algorithm,
             layout=self.layout,
             seed=seed,
             draw=partial(self.draw, seed),

@@ -225,7 +225,9 @@ class Coordinator(L.LightningModule):
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients)
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
-        self.runner = ControllerRunner(self.controllers, self.algorithm, layout, population, self.schedule, draw=draw)
+        self.runner = ControllerRunner(
+            self.controllers, self.algorithm, layout, population, self.bank, self.schedule, draw=draw
+        )
         planned = last_round(self.trainer)
         saved = self._saved or {}  # a run that goes on keeps the horizon for which it was planned
         self.runner.start(self.server, saved.get("horizon") or planned)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ class Event(NamedTuple):
 
     round: int  # 1-based
     label: str
+    rows: Literal["keep", "restart", "forget"] = "keep"  # what becomes of the devices' rows with it
 
 
 def refuse_late(key: str, number: int, rounds: int | None, remedy: str) -> None:

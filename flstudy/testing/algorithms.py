@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Batch, Inbox, Job
+from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.trees import take
@@ -23,7 +24,8 @@ BOUND = 1e-10  # of rounding in double precision
 
 def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
     """Try a method's laws: it trains alike in the sequential and the vectorised executor, its functions are pure, the
-    order of jobs means nothing, single uploads are read only where it says so, and weights are heeded.
+    order of jobs means nothing, single uploads are read only where it says so, weights are heeded, and its ``means``
+    are means of rows, after a new initial model too.
 
     Args:
         algorithm: the method, or its class with its defaults.
@@ -42,6 +44,7 @@ def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
         order_means_nothing(method, kind, coordinator, population)
     reads_what_it_says(method, coordinator, population)
     weights_are_heeded(method, coordinator, population)
+    means_are_means(method, play(method, "vectorized", small_world(), 5, controllers=[Restart(rounds=[3])]))
 
 
 def small_world() -> Population:
@@ -224,3 +227,20 @@ def weights_are_heeded(algorithm: Algorithm, module: Coordinator, population: Po
         f"{type(algorithm).__name__}: weighted mean: an upload of weight 0 moves the model by {apart:.3g}; use "
         "inbox.mean(), or inbox.weights"
     )
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def means_are_means(algorithm: Algorithm, module: Coordinator) -> None:
+    """Law: what a method calls ``means`` are the means over all devices of their rows, whatever happened before."""
+    x = module.server.x.flatten(1, -2)[:, 0] if module.server.x.dim() > 2 else module.server.x
+    everybody = torch.arange(module.population.clients).expand(len(x), -1)
+    rows = module.bank.read(algorithm, everybody, torch.zeros_like(x)) if algorithm.means else None
+    for name in algorithm.means:
+        mean = getattr(rows, name).mean(1)
+        apart = largest_difference(getattr(module.server, name), mean)
+        assert apart <= BOUND * max(1.0, float(mean.abs().max())), (
+            f"{type(algorithm).__name__}: means: the server's {name} and the mean of the devices' differ by "
+            f"{apart:.3g}; say in server_restarted and client_restarted what a new initial model means for both"
+        )

@@ -40,7 +40,7 @@ def test_average_starts_from_the_mean_of_what_came_after_the_pilots():
     assert [[event.round for event in record.events] for record in module.records] == [
         [], [], [], [], [5, 5], [], [7, 7], [], [9, 9], []
     ]  # fmt: skip
-    assert module.records[6].events[0] == Event(7, "initial model")
+    assert module.records[6].events[0] == Event(7, "initial model", "restart")
     kept = module.runner.states[0]
     assert difference(kept.models.transpose(0, 1), ends(module)[1:]) == 0
 
@@ -105,7 +105,7 @@ def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
 
 
 def test_what_surrounds_the_model_starts_anew_or_stays():
-    anew, kept = (played(DynamicInitialModel(state=state), FedAdam(lr=0.1), rounds=5) for state in ("reset", "keep"))
+    anew, kept = (played(DynamicInitialModel(state=state), FedAdam(lr=0.1), rounds=5) for state in ("method", "keep"))
     assert anew.server.t.tolist() == [1, 1]
     assert kept.server.t.tolist() == [5, 5]
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import warnings
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -140,9 +141,10 @@ def play(controller, loss, rounds, seed=7):
     """A replica's log when the world answers an order-k instance in round t with loss(t, k)."""
     one = torch.ones((), dtype=torch.float64)
     server = Server(one.expand(3), one)
+    method = SimpleNamespace(server_restarted=lambda _, x, layout: Server(x, one), resumed=lambda server, _: server)
     state, log = controller.init(server), []
     for t in range(1, rounds + 1):
-        moment = Moment(t, 0, t == 1, False, lambda x: Server(x, one), Layout((), (), ()), seed, lambda name: one)
+        moment = Moment(t, 0, t == 1, False, method, Layout((), (), ()), seed, lambda name: one)
         state, server, _ = controller.before_round(state, server, moment)
         k = int(state.active)
         moment = moment._replace(weights=JOBS[1])
@@ -177,13 +179,13 @@ def changing(seed):
     return loss
 
 
-@pytest.mark.parametrize("on_detect", ["reset", "increment"])
+@pytest.mark.parametrize(("on_detect", "tests"), [("reset", "active"), ("reset", "all"), ("increment", "active")])
 @pytest.mark.parametrize(("c1", "scale", "fired"), [(1.0, 1e-3, {2}), (0.05, 4e-3, {1, 2})])
-def test_master_equals_its_transcription(on_detect, c1, scale, fired):
+def test_master_equals_its_transcription(on_detect, tests, c1, scale, fired):
     """T = 200, of which 230 rounds are played."""
     seen = set()
     for seed in range(5):
-        loss, settings = changing(seed), {"c1": c1, "c2": 0.01, "delta": 0.1, "on_detect": on_detect}
+        loss, settings = changing(seed), {"c1": c1, "c2": 0.01, "delta": 0.1, "on_detect": on_detect, "tests": tests}
 
         def draw(block, k, place, seed=seed):
             return float(random_bits(seed, "instances", block, k, place) >> 11) / 2**53
@@ -248,12 +250,12 @@ def test_replicas_have_schedules_of_their_own_and_equal_separate_runs():
         assert difference(measured(together, *names)[..., s], measured(alone, *names)[..., 0]) <= 1e-12
 
 
-@pytest.mark.parametrize("restart", ["warm", "random"])
+@pytest.mark.parametrize("restart", ["last", "longest", "random"])
 def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
         fit = {"enable_checkpointing": True, "default_root_dir": tmp_path}
-        controller = MasterFL(rounds=14, rho_hat_scale=1e-3, restart_init=restart)
+        controller = MasterFL(rounds=14, rho_hat_scale=1e-3, instance_init=restart)
         return played(controller, FedOmd(lr=0.5, decay="sqrt"), rounds, callbacks=[saving], fit=fit, **more)
 
     whole = go(14)
@@ -272,21 +274,40 @@ def flat(part):
     return [part] if isinstance(part, torch.Tensor) else list(part)
 
 
-@pytest.mark.parametrize("restart", ["warm", "first", "random"])
+@pytest.mark.parametrize("restart", ["last", "first", "random"])
 def test_where_a_block_begins(restart):
     """Nothing is learnt: every round ends with the model that its instance began with."""
     still = FedOmd(lr=1e-300, mirror="euclidean")
-    module = played(MasterFL(rounds=14, restart_init=restart), still, rounds=7)
+    module = played(MasterFL(rounds=14, instance_init=restart), still, rounds=7)
     first = module.servers[0].x
     if restart == "random":
-        again = played(MasterFL(rounds=14, restart_init=restart), still, rounds=7)
+        again = played(MasterFL(rounds=14, instance_init=restart), still, rounds=7)
         assert torch.equal(module.server.x, again.server.x)
         assert len({float(server.x[0, 0]) for server in module.servers}) > 3  # every instance has its own
         return
     assert difference(module.servers[6].x, first) == 0
-    moving = played(MasterFL(rounds=14, restart_init=restart), rounds=7)
+    moving = played(MasterFL(rounds=14, instance_init=restart), rounds=7)
     begun = moving.runner.states[0].start
-    assert difference(begun, moving.servers[2].x) == 0 if restart == "warm" else difference(begun, first) == 0
+    assert difference(begun, moving.servers[2].x) == 0 if restart == "last" else difference(begun, first) == 0
+
+
+def test_an_instance_may_begin_at_the_longest_one_s_model_or_at_the_server_s():
+    """The model of the longest instance moves only in its own rounds; the others pause it."""
+    modules = {init: played(MasterFL(rounds=14, instance_init=init), rounds=7) for init in ("longest", "current")}
+    orders = measured(modules["longest"], "controller/instance_order")[:, 0]
+    blocks = measured(modules["longest"], "controller/block_order")[:, 0]
+    begun, seen = modules["longest"].runner.states[0].start, []  # of the block of rounds 4 to 7
+    for s in range(len(SEEDS)):
+        ran = [t for t in (1, 2) if orders[t, s] == blocks[t, s] == 1]  # rounds 2 and 3
+        at = ran[-1] if ran else 0  # shorter ones may leave it no round: then where it would have begun
+        assert difference(begun[s], modules["longest"].servers[at].x[s]) == 0
+        seen.append(at)
+    assert len(set(seen)) > 1
+    moving = modules["current"]
+    still = played(MasterFL(rounds=14, instance_init="current"), FedOmd(lr=1e-300, mirror="euclidean"), rounds=7)
+    assert difference(still.servers[6].x, still.servers[0].x) == 0
+    steps = [difference(one.x, other.x) for one, other in itertools.pairwise(moving.servers)]
+    assert max(steps) < 3 * float(np.median(steps))  # it never falls back
 
 
 def test_no_more_servers_than_orders_are_kept():
@@ -313,7 +334,8 @@ def test_any_algorithm_runs_with_its_own_rate():
         ({"delta": 1.0}, "delta must lie in (0, 1), got 1.0"),
         ({"loss_max": -1.0}, "loss_max must lie in (0, 1e12]"),
         ({"on_detect": "stop"}, "on_detect must be one of reset, increment, got 'stop'"),
-        ({"restart_init": "cold"}, "restart_init must be one of warm, first, random"),
+        ({"instance_init": "cold"}, "instance_init must be one of last, longest, current, first, random"),
+        ({"tests": "none"}, "tests must be one of active, all"),
         ({"lr": "mine"}, "lr must be one of instance, algorithm"),
     ],
 )

@@ -32,7 +32,7 @@ def test_restart_begins_anew_and_says_so():
     assert difference(module.servers[2].m, 0.1 * mean) <= 1e-14  # m started at 0 again
     assert module.servers[2].t.tolist() == [1, 1]
     assert [[event.round for event in record.events] for record in module.records] == [[], [], [3, 3], []]
-    assert module.records[2].events[0] == Event(3, "restart")
+    assert module.records[2].events[0] == Event(3, "restart", "restart")
 
 
 def test_restart_may_keep_the_model():

@@ -9,9 +9,12 @@ from torch import nn
 
 from flstudy import Population
 from flstudy.algorithms import FedAvg, FedDC, FedDyn, FedProx, Scaffold
-from flstudy.population import InMemory, Partition
+from flstudy.controllers import Average, DynamicInitialModel, MasterFL, Restart
+from flstudy.population import AlternatingGroups, InMemory, Partition
+from flstudy.testing.algorithms import means_are_means
 
 from ..worlds import difference, run, world
+from .cases import settings
 
 CURVATURE = torch.tensor([[1.0, 4.0], [3.0, 0.5], [0.2, 2.0]], dtype=torch.float64)  # h of each device
 CENTER = torch.tensor([[1.0, -1.0], [-2.0, 0.5], [4.0, 3.0]], dtype=torch.float64)  # a
@@ -101,3 +104,58 @@ def test_devices_without_a_job_keep_their_row_bit_for_bit():
         assert torch.equal(new >= 0, (old >= 0) | working)  # a row is made at the first visit, not before
         assert not torch.equal(before[old[working & (old >= 0)]], after[new[working & (old >= 0)]]) or known.all()
     assert idle > 10
+
+
+class KnownHalves(AlternatingGroups):
+    """Halves that take turns after a session in which all devices are there, so that N is theirs from the start."""
+
+    citations = ()
+
+    def present(self, number, devices):
+        return super().present(number, devices) | (self.session(number) == 0)
+
+
+TIED = [name for name, algorithm in settings().items() if algorithm.means]
+RENEWALS = {
+    "restart": Restart(rounds=[3, 5]),
+    "restart around the model": Restart(rounds=[4], keep_model=True),
+    "restart, rows forgotten": Restart(rounds=[3], state="fresh"),
+    "restart of the model alone": Restart(rounds=[3], state="keep"),
+    "average of sessions": Average(),
+    "dynamic initial model": DynamicInitialModel(),
+    "instances": MasterFL(rounds=8, lr="algorithm", rho_hat_scale=1e-3, delta=0.5),
+}
+
+
+@pytest.mark.parametrize("renewal", RENEWALS)
+@pytest.mark.parametrize("name", TIED)
+def test_what_is_a_mean_of_rows_stays_one_when_training_goes_on_from_another_model(name, renewal):
+    halves = KnownHalves(rounds=2)
+    module = run(
+        settings()[name],
+        8,
+        population=world(participants=2, availability=halves),
+        seeds=(0, 44),
+        controllers=[RENEWALS[renewal]],
+    )
+    assert sum(len(record.events) for record in module.records) >= 2
+    assert all(getattr(module.server, field).abs().max() > 1e-3 for field in module.algorithm.means)
+    means_are_means(module.algorithm, module)
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_the_server_s_state_alone_begun_anew_is_no_mean_of_the_rows(name):
+    module = run(settings()[name], 4, population=world(), controllers=[Restart(rounds=[3], state="server")])
+    with pytest.raises(AssertionError, match="means: the server's"):
+        means_are_means(module.algorithm, module)
+
+
+def test_forgotten_rows_are_those_of_one_replica():
+    module = run(Scaffold(lr=0.1), 3, population=world(participants=3), seeds=(0, 44))
+    before = module.bank.slot.clone()
+    other = module.bank.rows[0][before[1][before[1] >= 0]]
+    module.bank.forget(0)
+    assert (module.bank.slot[0] == -1).all()
+    assert torch.equal(module.bank.slot[1] >= 0, before[1] >= 0)
+    assert torch.equal(module.bank.rows[0][module.bank.slot[1][before[1] >= 0]], other)
+    assert module.bank.used == len(other) == len(module.bank.rows[0])

@@ -17,7 +17,7 @@ def schedule(block, m, rho, draw):
     return found
 
 
-def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect):
+def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect, tests):
     """What happens in every round: dict(t, m, k, F, optimistic, U, failed, restarted)."""
 
     def rho(t):
@@ -42,7 +42,14 @@ def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect):
             highest = max(optimistic)  # U_t = max F~ over [t_new, t]
             flags = 0
             for a in planned:  # Test 1: (1/2^k) sum_{tau = s}^{e} F + 9 rho_hat(2^k) <= U_t where t = A.e
-                if a["e"] == tau and highest >= sum(every[a["s"] :]) / 2 ** a["k"] + 9 * rho_hat(2 ** a["k"]):
+                looked_at = (
+                    a is running or tests == "all"
+                )  # Alg. 3 line 15: "Current A_t is some order k base instance"
+                if (
+                    looked_at
+                    and a["e"] == tau
+                    and highest >= sum(every[a["s"] :]) / 2 ** a["k"] + 9 * rho_hat(2 ** a["k"])
+                ):
                     flags |= 1
             done = tau + 1
             if sum(f - o for f, o in zip(every, optimistic, strict=True)) / done >= 3 * rho_hat(done):  # Test 2

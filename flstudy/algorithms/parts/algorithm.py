@@ -122,6 +122,9 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     A method overrides what its paper changes, most often one line of ``correct`` or ``server_step``.
     """
 
+    means: ClassVar[tuple[str, ...]] = ()
+    """Fields of the server's state that are in every round the means over all devices (0 for those never seen) of the
+    fields of the same names of their rows."""
     measures: ClassVar[tuple[str, ...]] = ("server/update_norm", "server/effective_lr")
     """Names of its `diagnostics`, for `flstudy.metrics.registry`."""
 
@@ -148,6 +151,15 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     def server_step(self, server: State, inbox: Inbox, round: Round) -> State:
         """The server's state after the round."""
 
+    def server_restarted(self, server: State, x: Tensor, layout: Layout) -> State:
+        """Server state in which training goes on from a new initial model x, the devices' rows being what
+        `client_restarted` makes of them; by default all is new but the means of rows."""
+        return self.resumed(self.server_init(x, layout), server)
+
+    def resumed(self, server: State, running: State) -> State:
+        """State of a server that stood still while the devices worked for the one that is ``running``."""
+        return server._replace(**{name: getattr(running, name) for name in self.means}) if self.means else server
+
     def weights(self, sizes: Tensor) -> Tensor:
         """p [J] of the mean over jobs whose devices hold ``sizes`` [J] training examples."""
         p = sizes if self.weighting == "examples" else torch.ones_like(sizes)
@@ -165,6 +177,10 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     def client_init(self, x: Tensor) -> State:
         """The row of a device at its first visit, x [n] being the model it is sent then; () keeps nothing."""
         return ()
+
+    def client_restarted(self, client: State, x: Tensor) -> State:
+        """The row of a device when training goes on from a new initial model x [n]; by default it stays."""
+        return client
 
     def broadcast(self, server: State, job: Job) -> Message:
         """What is sent for one job."""
