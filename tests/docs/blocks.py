@@ -13,11 +13,3 @@ def files_of(page: str) -> dict[str, str]:
     for name, text in BLOCK.findall((DOCS / page).read_text()):
         found.setdefault(name, []).append(text)
     return {name: "\n\n".join(texts) for name, texts in found.items()}
-
-
-def written(page: str, folder: Path) -> dict[str, str]:
-    """The same, with the files in a folder."""
-    files = files_of(page)
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return files

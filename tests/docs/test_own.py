@@ -11,7 +11,7 @@ import pytest
 from flstudy.config.config import load
 from flstudy.study.records import curve, read_records
 
-from .blocks import DOCS, files_of, written
+from .blocks import DOCS, files_of
 
 FILES = files_of("own.md")
 LINES = 15
@@ -21,7 +21,8 @@ LINES = 15
 def lab(tmp_path, monkeypatch):
     """A folder with the page's files, of which nothing stays imported."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    written("own.md", tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
     yield tmp_path
     sys.modules.pop("mylab", None)
 

@@ -11,13 +11,14 @@ from flstudy.config.config import load
 from flstudy.tuning import OptunaSampler, RayScheduler
 from flstudy.tuning.driver import tune
 
-from ..docs.blocks import written
+from ..docs.blocks import files_of
 
 
 @pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_cluster")
 def test_classes_beside_the_config_drive_a_study(tmp_path):
-    files = written("own.md", tmp_path)
+    files = files_of("own.md")
+    (tmp_path / "mysearch.py").write_text(files["mysearch.py"])
     content = yaml.safe_load(files["search.yaml"]) | {"store": f"sqlite:///{tmp_path}/mlflow.db"}
     content["study"]["folder"] = str(tmp_path / "studies")
     path = tmp_path / "search.yaml"
