@@ -21,8 +21,9 @@ from flstudy.tasks import TaskFunction
 
 class PerJobTrainer(Sequential):
     """Each local fit is Lightning's: its loop, its automatic optimisation, the task's ``training_step`` (for a method
-    with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. Costs tens of
-    milliseconds per job."""
+    with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. A task that optimises
+    by itself does so with its own optimizers, made anew for each fit; its loss of a step is the sum of those that it
+    gives to ``manual_backward``. Costs tens of milliseconds per job."""
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -40,7 +41,10 @@ class PerJobTrainer(Sequential):
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
         task = self.task_function.for_trainer()
-        device = local.y.device
+        if not task.automatic_optimization:
+            local, losses = self.by_itself(task, local, batches)
+            upload, client = algorithm.local_end(local, msg, client)
+            return msg, upload, client, algorithm.personal(local, client), torch.tensor(len(losses)), losses.mean()
         optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
@@ -53,6 +57,41 @@ class PerJobTrainer(Sequential):
                 losses_of(batch).mean(), optimizer.parameters
             )
         stopping = EarlyStop(algorithm, self.task_function, optimizer, self.batch(batches.valid, batches.concept))
+        self.train(task, local.y, batches, [stopping, Follow(optimizer)])
+        upload, client = algorithm.local_end(optimizer.local, msg, client)
+        personal = algorithm.personal(optimizer.local, client)
+        losses = torch.stack(optimizer.losses)
+        return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean()
+
+    def by_itself(self, task: L.LightningModule, local: Any, batches: Batches) -> tuple[Any, Tensor]:
+        """A task in manual optimisation from the device's model: its state after that, and its losses [K]."""
+        layout, buffers = self.task_function.layout, self.task_function.buffers
+        parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
+        held = {name: task.get_buffer(name) for name in buffers.layout.names}
+        losses = [local.y.new_zeros(()) for _ in range(int(batches.steps))]
+        backward, step = task.manual_backward, task.training_step
+        number = -1
+
+        def numbered(*given: Any) -> Any:
+            nonlocal number
+            number += 1
+            return step(*given)
+
+        def kept(loss: Tensor, *more: Any, **options: Any) -> None:
+            losses[number] = losses[number] + loss.detach().to(local.y.dtype)
+            backward(loss, *more, **options)
+
+        task.manual_backward, task.training_step = kept, numbered  # type: ignore
+        with torch.no_grad():
+            for name, value in self.task_function.tensors(local.y).items():
+                {**parameters, **held}[name].copy_(value)
+        self.train(task, local.y, batches, [])
+        with torch.no_grad():
+            y = torch.cat([layout.flat({**parameters}), buffers.flat(held, local.y)])
+        return local._replace(y=y.detach().clone(), steps=local.steps + len(losses)), torch.stack(losses)
+
+    def train(self, task: L.LightningModule, like: Tensor, batches: Batches, callbacks: list[L.Callback]) -> None:
+        """A Trainer's fit on a device's batches, where the model ``like`` is and in its precision."""
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)
         if not ends or ends[-1] != total - 1:
@@ -64,21 +103,17 @@ class PerJobTrainer(Sequential):
             warnings.simplefilter("ignore")  # few workers, few batches: known and meant
             trainer = L.Trainer(
                 max_epochs=len(ends),
-                strategy=SingleDeviceStrategy(device, accelerator=AcceleratorRegistry.get(device.type)),
-                callbacks=[stopping, Follow(optimizer)],
+                strategy=SingleDeviceStrategy(like.device, accelerator=AcceleratorRegistry.get(like.device.type)),
+                callbacks=callbacks,
                 logger=False,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 use_distributed_sampler=False,
-                precision="64-true" if local.y.dtype == torch.float64 else "32-true",
+                precision="64-true" if like.dtype == torch.float64 else "32-true",
                 num_sanity_val_steps=0,
             )
             trainer.fit(task, loader)
-        upload, client = algorithm.local_end(optimizer.local, msg, client)
-        personal = algorithm.personal(optimizer.local, client)
-        losses = torch.stack(optimizer.losses)
-        return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean()
 
 
 class LocalSteps(torch.optim.Optimizer):

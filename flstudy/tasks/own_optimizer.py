@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from flstudy.algorithms import Algorithm, Layout
-from flstudy.algorithms.parts.module_rule import Configured, TorchRule, with_module_optimizer
+from flstudy.algorithms.parts.module_rule import Configured, TorchRule, plain_class, with_module_optimizer
 from flstudy.tasks.module_steps import overrides
 
 LocalOptimizer = Literal["rule", "module", "module_reset"]
@@ -22,18 +22,38 @@ def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode
     Raises:
         ValueError: where the method, or the module's optimizer, does not allow it.
     """
-    if mode != "rule":
+    if mode != "rule" and task.automatic_optimization:
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         module = copy.deepcopy(task)
         task._trainer = trainer
         return with_module_optimizer(algorithm, TorchRule(module, configured), layout, mode == "module_reset")
-    if own_optimizer(task) and task.automatic_optimization:
+    if not task.automatic_optimization:
+        refuse_by_itself(algorithm, task)
+    elif own_optimizer(task):
         warnings.warn(
             f"configure_optimizers of {type(task).__name__} is not used, devices step by {type(algorithm).__name__}'s "
             "own rule: set local_optimizer: module to use it",
             stacklevel=3,
         )
     return algorithm
+
+
+def refuse_by_itself(algorithm: Algorithm, task: L.LightningModule) -> None:
+    """Raise ValueError for a method that has more to say of a device's steps than a task in manual optimisation can
+    hear."""
+    parts = ("local_step", "device_rule", "correct", "loss")
+    why = algorithm.steps_by_sgd
+    if not why and any(getattr(plain_class(algorithm), part) is not getattr(Algorithm, part) for part in parts):
+        why = "its devices have a step of their own"
+    if not why and (algorithm.asks is not None or algorithm.jobs_per_device > 1):
+        why = "it compares models by their losses"
+    if not why and (algorithm.gamma is not None or algorithm.clip_norm is not None):
+        why = "gamma and clip_norm need losses and gradients that only the task sees; leave them out"
+    if why:
+        raise ValueError(
+            f"task: {type(task).__name__} optimises by itself (automatic_optimization = False), which makes no sense "
+            f"for {type(algorithm).__name__}: {why}; use FedAvg or another method that changes the server's step alone"
+        )
 
 
 def own_optimizer(task: L.LightningModule) -> bool:

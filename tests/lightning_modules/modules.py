@@ -260,3 +260,47 @@ class LitItem(LitClassifier):
         loss = F.cross_entropy(self(x), y)
         self.log("train_loss", loss.item())
         return loss
+
+
+class LitGan(L.LightningModule):
+    """Two players with an optimizer each, as in Lightning's page on manual optimisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator = nn.Linear(4, FEATURES)
+        self.discriminator = nn.Sequential(nn.Linear(FEATURES, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+        nn.init.constant_(self.generator.bias, 2.0)  # far from the data, whose mean is near 0
+
+    def forward(self, z):
+        return self.generator(z)
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        generators, discriminators = self.optimizers()
+        real, fake = torch.ones(len(x), 1), torch.zeros(len(x), 1)
+        self.toggle_optimizer(generators)
+        made = self(torch.randn(len(x), 4))
+        g_loss = F.binary_cross_entropy_with_logits(self.discriminator(made), real)
+        generators.zero_grad()
+        self.manual_backward(g_loss)
+        generators.step()
+        self.untoggle_optimizer(generators)
+        self.toggle_optimizer(discriminators)
+        d_loss = F.binary_cross_entropy_with_logits(self.discriminator(x), real)
+        d_loss = d_loss + F.binary_cross_entropy_with_logits(self.discriminator(made.detach()), fake)
+        discriminators.zero_grad()
+        self.manual_backward(d_loss)
+        discriminators.step()
+        self.untoggle_optimizer(discriminators)
+        self.log_dict({"g_loss": g_loss, "d_loss": d_loss}, prog_bar=True)
+
+    def validation_step(self, batch, batch_idx):
+        x, _ = batch
+        self.log("val_gap", (self.generator.bias - x.mean(0)).norm())
+
+    def configure_optimizers(self):
+        return (
+            torch.optim.Adam(self.generator.parameters(), lr=0.02, betas=(0.5, 0.9)),
+            torch.optim.Adam(self.discriminator.parameters(), lr=0.02, betas=(0.5, 0.9)),
+        )

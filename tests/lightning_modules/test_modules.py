@@ -5,12 +5,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from flstudy import Coordinator, Population
-from flstudy.algorithms import FedAvg
+from flstudy.algorithms import FedAvg, FedProx, Scaffold
 from flstudy.metrics.registry import METRICS
 
-from ..worlds import Ragged, Records, trainer
+from ..worlds import Ragged, Records, difference, trainer
 from . import modules as m
 
 SIZES = (13, 17, 21, 26)
@@ -42,6 +43,7 @@ def trained(module, rounds=ROUNDS, kind="classes", evaluate=5, algorithm=None, *
     kept = Records()
     fits = trainer(rounds, "32-true", callbacks=[kept], check_val_every_n_epoch=evaluate)
     fits.fit(coordinator, datamodule=world(kind))
+    coordinator.kept = kept.records
     return coordinator, [record.metrics["train/loss"][0] for record in kept.records]
 
 
@@ -79,3 +81,57 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     assert {"valid/loss", "test/loss"} <= set(metrics)
     assert any("accuracy" in name for name in metrics) == classifies
     assert {*metrics} <= {*coordinator.measures(world(kind), ROUNDS)}
+
+
+def test_a_module_that_optimises_by_itself_runs_under_a_trainer_and_its_players_learn():
+    with pytest.warns(
+        UserWarning, match="executor: trainer in place of vectorized, since LitGan cannot run there: it op"
+    ):
+        coordinator, losses = trained(m.LitGan, evaluate=1)
+    first, last = coordinator.kept[0], coordinator.record
+    assert last.metrics["val_gap"][0] < 0.9 * first.metrics["val_gap"][0]
+    assert len(losses) == ROUNDS
+    assert np.isfinite(losses).all()
+    assert not any("accuracy" in name or name == "valid/loss" for name in last.metrics)
+
+
+class LitByHand(m.LitClassifier):
+    """Manual optimisation without chance."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_steps_by_hand_are_those_of_the_same_steps_by_lightning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        coordinator, losses = trained(LitByHand)
+        other, expected = trained(m.LitClassifier)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert difference(coordinator.server.x, other.server.x) <= 1e-5
+    assert coordinator.record.metrics["val_acc"] == other.record.metrics["val_acc"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [
+        (Scaffold(), "its control variates divide what a device did by K η"),
+        (FedProx(mu=0.1), "its devices have a step of their own"),
+        (FedAvg(gamma=0.1), "gamma and clip_norm need losses"),
+    ],
+)
+def test_methods_that_correct_steps_refuse_it(algorithm, why):
+    with pytest.raises(ValueError, match=f"LitGan optimises by itself .* makes no sense for .*: {why}"):
+        Coordinator(task=m.LitGan(), algorithm=algorithm)

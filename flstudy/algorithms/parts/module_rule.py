@@ -174,6 +174,13 @@ class ModuleOptimizer(Wrapped):
         return super().kept(server, inner(client)) if self.keeps_model else self.deployed(server, client)
 
 
+def plain_class(algorithm: Algorithm) -> type[Algorithm]:
+    """The method's class as it was before anything was derived from it here."""
+    return next(
+        kind for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm) and not vars(kind).get("derived")
+    )
+
+
 def with_module_optimizer(algorithm: Algorithm, rule: TorchRule, layout: Layout, reset: bool = False) -> Algorithm:
     """The method, whose devices step by a module's own optimizer.
 
@@ -181,9 +188,7 @@ def with_module_optimizer(algorithm: Algorithm, rule: TorchRule, layout: Layout,
         ValueError: for a method whose mathematics needs a device step of its own.
     """
     name, why = type(algorithm).__name__, algorithm.steps_by_sgd
-    own = next(
-        kind for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm) and not vars(kind).get("derived")
-    )
+    own = plain_class(algorithm)
     if not why and any(getattr(own, part) is not getattr(Algorithm, part) for part in ("local_step", "device_rule")):
         why = "its devices have a step of their own"
     if not why and algorithm.jobs_per_device > 1:
