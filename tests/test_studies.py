@@ -24,6 +24,7 @@ from flstudy.study import Trial
 from flstudy.tasks import Logistic, Task
 from flstudy.tuning import RandomSearch
 from flstudy.tuning.progress import StudyProgress
+from tests.docs.blocks import files_of
 from tests.tuning.stand_in import StandIn
 
 CONFIG = {
@@ -45,18 +46,7 @@ CONFIG = {
 }
 SEARCH = {"algorithm.lr": {"loguniform": [1e-2, 1.0]}}
 
-SCRIPT = """
-import flstudy, torch
-
-study = flstudy.Study.from_yaml("study.yaml", study={"trials": 2})
-study.run(quiet=True)
-best = study.best.trial
-print(best.algorithm, best.overrides)
-print(study.curves()[best.number].mean(axis=1))
-print(study.report())
-model = study.load_model()
-print(model(torch.zeros(1, 1, 8, 8)).shape)
-"""
+SCRIPT = files_of("python.md")["script.py"]
 
 
 @pytest.fixture(scope="module")
