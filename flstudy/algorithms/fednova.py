@@ -47,7 +47,7 @@ class FedNova(FedAvg):
 
     steps_by_sgd: ClassVar[str] = "its normalisation counts what K steps of SGD with momentum do"
 
-    mu: float = hyper(0.0, "[0, 1e12]")
+    proximal: float = hyper(0.0, "[0, 1e12]")
     """μ, strength of the devices' proximal term."""
 
     def local_start(self, msg: Any, client: State, layout: Layout) -> Any:
@@ -56,12 +56,12 @@ class FedNova(FedAvg):
 
     def local_step(self, local: Any, batch: Batch, grad: Gradient, msg: Any, client: State) -> tuple[Any, Tensor]:
         after, loss = super().local_step(local, batch, grad, msg, client)
-        pull, u = self.lr * self.mu, self.momentum * local.u + 1
-        y = after.y if off(self.mu) else after.y - pull * (local.y - msg.x)
+        pull, u = self.lr * self.proximal, self.momentum * local.u + 1
+        y = after.y if off(self.proximal) else after.y - pull * (local.y - msg.x)
         return Normalised(y, after.rule, after.steps, u, (1 - pull) * local.a + u), loss
 
     def local_end(self, local: Any, msg: Any, client: State) -> tuple[Any, State]:
-        return Upload((local.y - msg.x) / local.a, local.a if off(self.mu) else local.steps), client
+        return Upload((local.y - msg.x) / local.a, local.a if off(self.proximal) else local.steps), client
 
     def server_step(self, server: Server, inbox: Inbox, round: Round) -> Server:
         mean = inbox.mean()

@@ -70,9 +70,31 @@ class OnlySteps(L.LightningModule):
         return nn.functional.cross_entropy(self.linear(batch[0]), batch[1])
 
 
-def test_a_task_without_example_losses_is_told_what_to_add():
+class Losses(OnlySteps):
+    """The same, which also tells the losses of single examples."""
+
+    def example_losses(self, batch):
+        return nn.functional.cross_entropy(self.linear(batch[0]), batch[1], reduction="none")
+
+
+class Coupled(OnlySteps):
+    """Of a batch whose examples change each other's losses."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch[0] - batch[0].mean(0), batch[1]), batch_idx)
+
+
+def test_a_mean_loss_serves_as_well_as_those_of_single_examples():
+    modules = []
+    for kind in (OnlySteps, Losses):
+        torch.manual_seed(0)
+        modules.append(run(Mime(lr=0.1), 2, population=drifting(), task=kind(), executor="sequential"))
+    assert difference(modules[0].server, modules[1].server) <= 1e-12
+
+
+def test_a_task_without_losses_of_single_examples_is_told_what_to_add():
     with pytest.raises(ValueError, match=r"gradient over all of a device's examples.*add example_losses\(batch\)"):
-        run(Mime(lr=0.1), 1, population=drifting(), task=OnlySteps(), executor="sequential")
+        run(Mime(lr=0.1), 1, population=drifting(), task=Coupled(), executor="sequential")
 
 
 def test_the_survey_leaves_dropout_out():

@@ -109,7 +109,7 @@ def test_fednova_with_equal_steps_is_fedavg(momentum):
 def test_fednova_counts_gradients_as_its_authors_do():
     """3 steps: 5.61 with ρ = .9, and 2.71 with η μ = .1."""
     population = drifting(steps=3, participants=DEVICES)
-    for settings, expected in (({"momentum": 0.9}, 5.61), ({"mu": 1.0}, 2.71), ({}, 3.0)):
+    for settings, expected in (({"momentum": 0.9}, 5.61), ({"proximal": 1.0}, 2.71), ({}, 3.0)):
         method = FedNova(lr=0.1, **settings)
         module = run(method, 1, population=population)
         plain = run(type("Distances", (FedNova,), {"citations": (), "local_end": distance})(lr=0.1, **settings), 1,

@@ -130,7 +130,7 @@ OWN: dict[type, dict[str, dict[str, Any]]] = {
         "all epochs": {"gamma": None},
     },
     Scaffold: {},
-    FedNova: {"proximal": {"mu": 1.0}, "proximal with momentum": {"mu": 1.0, "momentum": 0.9}},
+    FedNova: {"pull": {"proximal": 1.0}, "pull with momentum": {"proximal": 1.0, "momentum": 0.9}},
     FedOmd: {
         "euclidean": {"mirror": "euclidean"},
         "hypentropy": {"b": 0.3, "decay": "sqrt"},

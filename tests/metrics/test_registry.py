@@ -8,6 +8,7 @@ import pytest
 from flstudy.algorithms import FedAvg, FedOmd, Flash
 from flstudy.controllers import MasterFL
 from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.measure import WorstDevices, measured_names
 from flstudy.metrics.registry import (
     METRICS,
     NEEDS,
@@ -49,6 +50,7 @@ def everything():
         "controllers": [MasterFL(rounds=ROUNDS, lr="algorithm", rho_hat_scale=1e-3)],
         "wireless": Wireless(),
         "regret": Regret(tolerance=1e-3),
+        "measure": WorstDevices(),
     }
 
 
@@ -70,6 +72,7 @@ def test_every_condition_adds_its_metrics():
 
 def test_nothing_is_described_that_no_run_logs():
     own = {name for kind in (*shipped().values(), MasterFL) for name in kind.measures}
+    own |= {*measured_names(WorstDevices())}
     assert {name for name, metric in METRICS.items() if metric.needs == ("own",)} == own
     assert set(measured_by(NEEDS, own)) == set(METRICS)
     assert {need for metric in METRICS.values() for need in metric.needs} == set(NEEDS)

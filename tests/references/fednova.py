@@ -10,7 +10,7 @@ import numpy as np
 
 from . import local
 
-OWN = {"server_lr": 1.0, "weighting": "examples", "mu": 0.0}
+OWN = {"server_lr": 1.0, "weighting": "examples", "proximal": 0.0}
 
 
 def init(x, hyper=None):
@@ -27,10 +27,10 @@ def round(state, cohort, hyper):
     """One round."""
     h = local.settings(hyper, **OWN)
     x = state["x"]
-    fits = [local.train(x, device, h, pull=lambda y: h["mu"] * (y - x)) for device in cohort]
+    fits = [local.train(x, device, h, pull=lambda y: h["proximal"] * (y - x)) for device in cohort]
     sizes = np.array([device["size"] for device in cohort], dtype=np.float64)
     p = sizes / sizes.sum() if h["weighting"] == "examples" else np.full(len(cohort), 1 / len(cohort))
-    a = np.array([norm(fit.steps, h["momentum"], h["lr"] * h["mu"]) for fit in fits])
+    a = np.array([norm(fit.steps, h["momentum"], h["lr"] * h["proximal"]) for fit in fits])
     d = [(fit.y - x) / a_i for fit, a_i in zip(fits, a, strict=True)]  # - eta G_i a_i / ||a_i||_1
-    tau_eff = float(np.sum(p * (a if h["mu"] == 0 else np.array([fit.steps for fit in fits]))))
+    tau_eff = float(np.sum(p * (a if h["proximal"] == 0 else np.array([fit.steps for fit in fits]))))
     return {"x": x + h["server_lr"] * tau_eff * np.einsum("i,in->n", p, d), "t": state["t"] + 1, "stats": fits}
