@@ -152,10 +152,11 @@ def short_path():
 
 
 PROGRAM = """
-import sys, time
+import faulthandler, sys, time
 from flstudy.config import Resources
 from flstudy.tuning.cluster import cluster
 with cluster(Resources()):
+    faulthandler.dump_traceback_later(60)  # where it stands, should Ctrl-C not end it
     print("started", flush=True)
     time.sleep(300)
 """
@@ -186,5 +187,9 @@ def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_
     assert len(sessions()) == 1
     assert sessions() != killed
     second.send_signal(signal.SIGINT)
-    second.wait(60)
+    try:
+        second.wait(70)
+    except subprocess.TimeoutExpired:
+        second.kill()
+        pytest.fail(f"Ctrl-C does not end it: {second.communicate()[1]}")
     assert sessions() == []
