@@ -8,6 +8,7 @@ import yaml
 
 from flstudy.config import ConfigError, StopRun, load
 from flstudy.config.values import quick_check
+from flstudy.population import FashionMnist
 
 from ..population.datasets import on_disk
 
@@ -154,7 +155,8 @@ def test_an_impossible_world_fails_in_rehearsal() -> None:
         *("Svhn", "TinyImageNet"),
     ],
 )
-def test_files_that_are_not_there_fail_in_rehearsal(name: str, tmp_path: Path) -> None:
+def test_files_that_are_not_there_fail_in_rehearsal(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FashionMnist, "packed", tmp_path / "no package")
     task = {"Shakespeare": "Lstm", "StackOverflow": "Lstm", "AgNews": "FastText"}.get(name, "Cnn")
     names = {"task": task, "population.dataset": name, "population.drift": None}
     config = load(QUICK, {**names, "population.dataset.root": str(tmp_path / "absent")})

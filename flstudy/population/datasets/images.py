@@ -1,7 +1,10 @@
 """Pooled sets of images, for a partition to divide: scikit-learn's digits, and those that torchvision reads."""
 
+import gzip
+import zlib
 from abc import abstractmethod
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -180,12 +183,57 @@ class Mnist(Idx):
 
 
 class FashionMnist(Idx):
-    """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled."""
+    """Fashion-MNIST (Xiao et al. 2017): 70,000 grey images of 28×28 of ten kinds of clothing, pooled.
+
+    Where the root has no folder of it, the files of Debian's package dataset-fashion-mnist are read as they are.
+    """
 
     citations: ClassVar[tuple[str, ...]] = ("xiao2017",)
     published = "FashionMNIST"
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
+    package: ClassVar[str] = "dataset-fashion-mnist"
+    packed: ClassVar[Path] = Path("/usr/share/datasets/fashion-mnist")
+    """Where the package has its files."""
+    contents: ClassVar[dict[str, str]] = {  # SHA-256 of the authors' four files, unpacked
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    }
+
+    @property
+    def folder(self) -> Path:
+        own = super().folder
+        return own if self.download or own.is_dir() or not self.packed.is_dir() else self.packed
+
+    @property
+    def remedy(self) -> str:
+        again = " again" if self.folder == self.packed else ""
+        return (
+            f"unpack its four idx files into {super().folder}, install Debian's {self.package}{again}, or say "
+            f"download: true"
+        )
+
+    def files(self) -> list[str]:
+        return [f"{name}.gz" for name in super().files()] if self.folder == self.packed else super().files()
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        if self.folder != self.packed:
+            return super().parts()
+        images, labels, test_images, test_labels = (self.unpacked(name) for name in super().files())
+        return [(images.reshape(-1, 28, 28), labels), (test_images.reshape(-1, 28, 28), test_labels)]
+
+    def unpacked(self, name: str) -> np.ndarray:
+        """The bytes behind the head of one of the package's files."""
+        path = self.folder / f"{name}.gz"
+        try:
+            content = gzip.decompress(path.read_bytes())
+        except (EOFError, OSError, zlib.error) as error:
+            self.refuse(str(error), path)
+        if sha256(content).hexdigest() != self.contents[name]:
+            self.refuse("another version", path)
+        return np.frombuffer(content, np.uint8, offset=16 if "images" in name else 8)
 
 
 class Svhn(TorchvisionImages):

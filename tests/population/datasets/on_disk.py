@@ -10,11 +10,16 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from flstudy.population import FashionMnist
 from flstudy.population.datasets.libsvm import KNOWN
 
+needs_fashion_mnist = pytest.mark.skipif(
+    not FashionMnist.packed.is_dir(), reason=f"Debian's package {FashionMnist.package} is not installed"
+)
 SIZES = ((9, 3), (4, 1), (14, 4), (7, 3), (11, 2))  # training and test examples of each person
 WORDS = ("the", "of", "list", "function", "to", "error", ".", "?")
 TAGS = (b"sql", b"vb.net", b"c#", b"iterator")

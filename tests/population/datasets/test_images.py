@@ -1,7 +1,9 @@
 """Image sets as torchvision reads them: pooled, normalised, and refused where they are not what was published."""
 
+import gzip
 import pickle
 import struct
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from flstudy.population import BalancedDirichlet, Cifar10, Cifar100, FashionMnis
 from flstudy.tasks import Logistic
 
 from ...worlds import run
-from .on_disk import accept_any_checksum, write_cifar, write_idx, write_svhn
+from .on_disk import accept_any_checksum, needs_fashion_mnist, write_cifar, write_idx, write_svhn
 
 
 def stored_cifar(folder, first, name):
@@ -125,6 +127,7 @@ def test_published_shapes_and_statistics():
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_missing_or_damaged_is_named(name, tmp_path, monkeypatch):
     kind, write, _, file = KINDS[name]
+    monkeypatch.setattr(FashionMnist, "packed", tmp_path / "no package")
     root = tmp_path / "data"
     population = Population(kind(root=str(root)), clients=2, participants=1)
     remedy = r"(unpack|put) .* or say download: true"
@@ -138,6 +141,60 @@ def test_what_is_missing_or_damaged_is_named(name, tmp_path, monkeypatch):
     (root / file).write_bytes(content[: len(content) // 2])  # cut short, and not the published bytes
     with pytest.raises(ValueError, match=rf"{name}: {root}.* is not as published: .*; {remedy}"):
         population.settle((0,))
+
+
+@pytest.fixture
+def packed(tmp_path, monkeypatch):
+    """A folder like the Debian package's, of a few images, that the class takes for it."""
+    write_idx(tmp_path / "unpacked", "FashionMNIST")
+    folder, digests = tmp_path / "package", {}
+    folder.mkdir()
+    for path in (tmp_path / "unpacked" / "FashionMNIST" / "raw").iterdir():
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        digests[path.name] = sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(FashionMnist, "packed", folder)
+    monkeypatch.setattr(FashionMnist, "contents", digests)
+    return folder
+
+
+def test_the_package_s_files_are_read_where_the_root_has_none(packed, tmp_path):
+    theirs = FashionMnist(root=str(tmp_path / "nothing")).load(0, 2)
+    ours = FashionMnist(root=str(tmp_path / "unpacked")).load(0, 2)
+    assert torch.equal(theirs.x, ours.x)
+    assert torch.equal(theirs.y, ours.y)
+    (packed / "train-labels-idx1-ubyte.gz").unlink()
+    assert torch.equal(FashionMnist(root=str(tmp_path / "unpacked")).load(0, 2).x, ours.x)  # the root's come first
+    with pytest.raises(
+        ValueError, match=r"no file '.*labels-idx1-ubyte.gz': .* install Debian's dataset-fashion-mnist a"
+    ):
+        FashionMnist().load(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda content: content[: len(content) // 2], "ended before"),
+        (lambda content: b"no gzip" + content, "Not a gzipped file"),
+        (lambda content: content[:-8] + bytes(8), "CRC check failed"),
+        (lambda content: gzip.compress(gzip.decompress(content)[:-1] + b"\0"), "another version"),
+    ],
+)
+def test_damaged_files_of_the_package_are_refused(damage, reason, packed):
+    path = packed / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(
+        ValueError, match=rf"{path} is not as published: .*{reason}.* Debian's dataset-fashion-mnist again"
+    ):
+        FashionMnist().load(0, 2)
+
+
+@needs_fashion_mnist
+def test_the_real_fashion_mnist(tmp_path):
+    """60,000 + 10,000 images, 7,000 of each class, whose training part has the published mean and deviation."""
+    x, y, *_ = FashionMnist(root=str(tmp_path)).load(0, 2)
+    assert (x.shape, y.bincount().tolist()) == ((70_000, 1, 28, 28), [7_000] * 10)
+    assert x[:60_000].mean().item() == pytest.approx(0, abs=1e-3)
+    assert x[:60_000].std().item() == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize(
