@@ -10,8 +10,10 @@ from flstudy.execution.programs import fingerprint
 from flstudy.population import ExampleStore
 from flstudy.population.datasets.base import Dataset
 from flstudy.tasks import TaskFunction
+from flstudy.tasks.findings import EXAMPLES
 
 EMBEDDED = 64  # examples at once
+TYPED = ("x", "y", "like")  # of a store, what comes in the models' precision where it is no integer
 
 _last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs and what became of them
 
@@ -43,20 +45,26 @@ def training_context(
                 f"task: {type(task_function.module).__name__} computes once what its frozen layers say of an example, "
                 f"but the population's drift changes inputs; use LabelSwap, or train: full"
             )
-        store = store._replace(x=embedded(task_function, store.x, device, dtype))
-    x, y = (part.to(dtype) if part.is_floating_point() else part for part in store[:2])
-    moved = ExampleStore(*(part.to(device) for part in (x, y, *store[2:])))
+        z = embedded(task_function, store, device, dtype)
+        store = store._replace(x=z, y=store.read(slice(None))[1], like=z.new_empty(0))
+    store = store._replace(
+        **{name: part.to(dtype) for name in TYPED if (part := getattr(store, name)).is_floating_point()}
+    )
+    moved = ExampleStore(*(part.to(device) for part in store))
+    some = torch.linspace(0, len(moved.x) - 1, min(EXAMPLES, len(moved.x)), device=device).round().long()
+    x, y = (moved.x, moved.y) if moved.like.numel() == 0 else moved.read(some)
     if dataset is None:
-        task_function.meet(moved.x, moved.y, 0 if y.is_floating_point() else int(y.max()) + 1)
+        task_function.meet(x, y, 0 if y.is_floating_point() else int(moved.y.max()) + 1)
     else:
-        task_function.meet(moved.x, moved.y, dataset.classes, dataset.form)
+        task_function.meet(x, y, dataset.classes, dataset.form)
     return TrainingContext(task_function, moved)
 
 
 @torch.no_grad()
-def embedded(task_function: TaskFunction, x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """``embed`` [D, d] of inputs x [D, ...]."""
+def embedded(task_function: TaskFunction, store: ExampleStore, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """``embed`` [D, d] of a store's inputs."""
     global _last
+    x = store.x
     marks = fingerprint(task_function)
     key = None if marks is None else (marks, x.data_ptr(), x._version, tuple(x.shape), x.dtype, device, dtype)
     if _last is not None and key is not None and _last[0] == key:
@@ -64,7 +72,8 @@ def embedded(task_function: TaskFunction, x: Tensor, device: torch.device, dtype
     _last = None  # before the next takes its place
     parts = []
     with task_function.evaluating():
-        for part in torch.split(x, EMBEDDED):
+        for begin in range(0, len(x), EMBEDDED):
+            part, _ = store.read(slice(begin, begin + EMBEDDED))
             moved = part.to(device, dtype if part.is_floating_point() else None)
             parts.append(task_function.module.embed(moved))  # type: ignore[operator]
     z = torch.cat(parts)

@@ -74,7 +74,7 @@ class Sheets:
     ) -> None:
         self.store, self.examples, self.concepts, self.dtype = store, examples, concepts, dtype
         x = store.x
-        self.size = CHUNK if x.is_floating_point() else max(1, CHUNK // x[0].numel())
+        self.size = CHUNK if store.real else max(1, CHUNK // x[0].numel())
         few = examples.rows.numel() * x[0].numel() * x.element_size() <= MOST
         self._kept = list(self._laid_out()) if keep and few else None
         self.counts = concepts.new_zeros(concepts.shape, dtype=dtype)  # [S, N] examples
@@ -221,8 +221,8 @@ class Survey:
             )
         rows, lives = rows.flatten(0, 1), concept.flatten()
         x = models.repeat_interleave(jobs, 0)
-        total, inputs = x.new_zeros(len(x), task_function.layout.n), self.store.x
-        tokens = 1 if inputs.is_floating_point() else inputs[0].numel()
+        total = x.new_zeros(len(x), task_function.layout.n)
+        tokens = 1 if self.store.real else self.store.x[0].numel()
         size = max(1, CHUNK // (jobs * tokens))
 
         def one(model: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flstudy.population.datasets.base import Dataset, Examples
+from flstudy.population.datasets.base import Coding, Dataset, Examples, Ranges
 from flstudy.population.datasets.in_memory import InMemory
 
 KEPT_BYTES = 2**28  # of what a process keeps that it has loaded itself
@@ -31,12 +31,14 @@ class CachedDataset(NamedTuple):
     starts: tuple[int, ...]  # first example of each replica
     stops: tuple[int, ...]  # one past its last
     split: Tensor | None = None  # [D] the user's own, as `Examples` has it
+    ranges: Ranges | None = None  # of an unseeded data set, as `Examples` has them
+    coding: Coding | None = None  # of x and y
 
     def replica(self, index: int) -> Examples:
         """The examples of one replica, without copying them."""
         part = slice(self.starts[index], self.stops[index])
         owner, split = (None if one is None else one[part] for one in (self.owner, self.split))
-        return Examples(self.x[part], self.y[part], owner, split)
+        return Examples(self.x[part], self.y[part], owner, split, self.ranges, self.coding)
 
 
 Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
@@ -45,6 +47,9 @@ Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
 def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
     """The examples for replicas of these seeds with so many devices each, read from the data set."""
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
+    if len(parts) > 1 and any(part.ranges is not None or part.coding is not None for part in parts):
+        name = type(dataset).__name__
+        raise ValueError(f"{name}: examples that differ between seeds must come with owners, and as batches take them")
     owners = [part.owner for part in parts if part.owner is not None]
     splits = [part.split for part in parts if part.split is not None]
     stops = torch.tensor([len(part.x) for part in parts]).cumsum(0).tolist()
@@ -53,7 +58,9 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
     x, y = joined([part.x for part in parts]), joined([part.y for part in parts])
     owner = joined(owners) if len(owners) == len(parts) else None
     split = joined(splits) if len(splits) == len(parts) else None
-    return CachedDataset(x, y, owner, tuple(starts * times), tuple(stops * times), split)
+    return CachedDataset(
+        x, y, owner, tuple(starts * times), tuple(stops * times), split, parts[0].ranges, parts[0].coding
+    )
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -126,7 +133,7 @@ class DatasetCache:
     def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
         """As ``read_examples``."""
         wanted = key(dataset, seeds, clients)
-        if wanted is None:
+        if wanted is None or dataset.mapped:
             return read_examples(dataset, seeds, clients)
         if wanted not in self.shared and wanted not in self.own and (found := self.elsewhere(wanted)) is not None:
             self.shared[wanted] = found

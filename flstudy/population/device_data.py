@@ -151,6 +151,8 @@ def owners(examples: Examples, partition: Partition | None, clients: int, seed: 
     Raises:
         ValueError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
     """
+    if partition is None and examples.ranges is not None:
+        return examples.ranges.owner(len(examples.y))
     if partition is None and examples.owner is not None:
         natural: NDArray[np.int64] = examples.owner.numpy()
         _refuse_strangers("the data set", natural, clients, 0)
@@ -158,7 +160,8 @@ def owners(examples: Examples, partition: Partition | None, clients: int, seed: 
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
         raise ValueError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
-    labels = examples.y.numpy() if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
+    labels = np.array(examples.y, dtype=np.int64) if examples.coding is not None else examples.y.numpy()
+    labels = labels if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
     labels.setflags(write=False)  # they may be other processes' as well
     partition = partition or Iid()
     if not partition.training_only or examples.split is None:

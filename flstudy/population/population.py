@@ -17,7 +17,7 @@ from flstudy.population.availability import Availability
 from flstudy.population.batches import HOST, Batches, BatchPlan
 from flstudy.population.data_stream import DataStream
 from flstudy.population.dataset_cache import load_examples
-from flstudy.population.datasets.base import Dataset
+from flstudy.population.datasets.base import Coding, Dataset
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.population.device_data import DeviceData, Members, divided, owners, refuse_empty
 from flstudy.population.drift import Drift, Event
@@ -59,12 +59,28 @@ class ExampleStore(NamedTuple):
     table: Tensor = torch.empty(0, 0)  # [concepts, classes] what labels are called
     order: Tensor = torch.empty(0, 0)  # [concepts, features] which entry of an input comes to each place
     shift: Tensor = torch.empty(0, 0)  # [concepts, ...] what is added to inputs
+    mean: Tensor = torch.empty(0)  # of `Coding`
+    deviation: Tensor = torch.empty(0)
+    like: Tensor = torch.empty(0)  # one number of the type in which coded inputs come; empty: nothing is coded
+
+    @property
+    def real(self) -> bool:
+        """Whether inputs are real numbers in a batch."""
+        return (self.like if self.like.numel() > 0 else self.x).is_floating_point()
+
+    def read(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Examples as a batch is given them, before any concept."""
+        x, y = self.x[rows], self.y[rows]
+        if self.like.numel() > 0:
+            x = Coding(self.mean, self.deviation).inputs(x).to(self.like.dtype)
+            y = y if y.is_floating_point() else y.to(torch.int64)
+        return x, y
 
     def gather(self, rows: Tensor, concept: Tensor) -> tuple[Tensor, Tensor]:
         """Examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B] or [..., B, *]
         for several labels per example. Padding (-1) reads row 0; labels below 0 are nobody's and stay."""
         rows = rows.clamp(min=0)
-        x, y, lives = self.x[rows], self.y[rows], concept.unsqueeze(-1)  # a batch of one: no index is a lone number
+        (x, y), lives = self.read(rows), concept.unsqueeze(-1)  # a batch of one: no index is a lone number
         if self.order.numel() > 0:
             x = torch.take_along_dim(x.flatten(rows.dim()), self.order[lives], -1).view(x.shape)
         if self.shift.numel() > 0:
@@ -156,14 +172,19 @@ class Population(L.LightningDataModule):
             mine = examples.replica(replica)
             owner, split = owners(mine, self.partition, self.clients, seed), mine.split
             own = None if split is None else split.numpy()
+            if mine.ranges is not None:
+                own = mine.ranges.split(len(mine.y))
             self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares, own)
         self.store = ExampleStore(examples.x, examples.y)
+        if (coding := examples.coding) is not None:
+            like = torch.zeros(1, dtype=torch.float32 if coding.mean.numel() else torch.int64)
+            self.store = self.store._replace(mean=coding.mean, deviation=coding.deviation, like=like)
         if self.drift is not None:
             self.drift.check(self.clients)
             tables = self.drift.tables(self.dataset.shape, self.dataset.classes)
-            if tables.shift.numel() > 0 and not examples.x.is_floating_point():
+            if tables.shift.numel() > 0 and not self.store.real:
                 raise ValueError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
-            self.store = ExampleStore(examples.x, examples.y, *tables)
+            self.store = self.store._replace(table=tables.labels, order=tables.order, shift=tables.shift)
         self.device_data = DeviceData(seeds, self.members, examples.y, self.drift, self.data_stream)
         self._refuse_empty_rounds()
         self.seeds = tuple(seeds)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flstudy.hyper import Configurable
@@ -14,13 +17,55 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
+class Ranges(NamedTuple):
+    """Natural devices whose examples lie side by side: first those for training, then those for validation, then those
+    for testing. Where no device has any of a split, shares have to say."""
+
+    starts: NDArray[np.int64]  # [N] row of each device's first example
+    counts: NDArray[np.int64]  # [N, 3] its examples by place in `SPLITS`
+
+    def owner(self, examples: int) -> NDArray[np.int64]:
+        """[D]: the device of each of so many examples; -1: nobody's."""
+        sizes, found = self.counts.sum(1), np.full(examples, -1, dtype=np.int64)
+        found[self._rows(sizes)] = np.repeat(np.arange(len(sizes)), sizes)
+        return found
+
+    def split(self, examples: int) -> NDArray[np.int64] | None:
+        """[D]: the place in `SPLITS` of each example, nobody's being 0; None where shares have to say."""
+        if not self.counts[:, 1:].any():
+            return None
+        found = np.zeros(examples, dtype=np.int64)
+        found[self._rows(self.counts.sum(1))] = np.repeat(np.tile(np.arange(3), len(self.counts)), self.counts.ravel())
+        return found
+
+    def _rows(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The devices' rows, device by device."""
+        return np.repeat(self.starts - (sizes.cumsum() - sizes), sizes) + np.arange(sizes.sum())
+
+
+class Coding(NamedTuple):
+    """How examples are kept in less memory than they take in a batch: inputs as uint8 pixels or narrow integers, labels
+    as narrow integers. What a batch is given is int64, or of pixels, float32 normalised by channel."""
+
+    mean: Tensor  # float32 [channels, 1, 1] in 0 … 1; empty: inputs are integers
+    deviation: Tensor
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What is stored as a batch is given it; the same bits wherever it is done."""
+        if self.mean.numel() == 0:
+            return x.to(torch.int64)
+        return x.to(torch.float32).div(255).sub(self.mean).div(self.deviation)
+
+
 class Examples(NamedTuple):
     """All examples of a data set."""
 
     x: Tensor  # [D, ...]
     y: Tensor  # [D], or [D, ...] for several labels per example; labels below 0 are padding
-    owner: Tensor | None  # [D] natural device of each example; None where a partition has to say
-    split: Tensor | None = None  # [D] its place in `SPLITS`; None where shares have to say
+    owner: Tensor | None  # [D] natural device of each example; None where a partition, or `ranges`, has to say
+    split: Tensor | None = None  # [D] its place in `SPLITS`; None where shares, or `ranges`, have to say
+    ranges: Ranges | None = None  # of natural devices whose examples lie side by side; they stand for owner and split
+    coding: Coding | None = None  # of x and y; None: they are as a batch is given them
 
 
 class Dataset(Configurable, ABC):
@@ -29,6 +74,9 @@ class Dataset(Configurable, ABC):
 
     seeded: ClassVar[bool] = False
     """Whether the examples themselves differ between seeds."""
+    mapped: ClassVar[bool] = False
+    """Whether examples stay in files that every process maps, so that loading costs little and nobody keeps or shares
+    them."""
 
     @property
     @abstractmethod
