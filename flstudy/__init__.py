@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flstudy.tune import objective
 
 __all__ = ["Coordinator", "Population", "Record", "Study", "load_task", "objective", "tune"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = {
     **dict.fromkeys(("Coordinator", "Record", "load_task"), "flstudy.federation"),

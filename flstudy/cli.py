@@ -125,6 +125,10 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
     if path is None and arguments and not arguments[0].startswith("-"):
         path = arguments.pop(0)
     path = path or _taken("--config", arguments)
+    if path is not None and resume is None:
+        from flstudy.config.shipped import find_config
+
+        path = find_config(path)
     if flags["-h"] or flags["--help"]:
         from flstudy.config.help import print_help
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import PATH, config_schema
+from flstudy.config.shipped import configs
 from flstudy.config.values import SEARCH, completed, content_of, dereferenced, flat, merged, pairs, short, spelled
 
 KINDS = {root.kind: key for key, root in ROOTS.items()}
@@ -136,14 +137,6 @@ def print_list(kind: str, name: str | None = None) -> None:
     for one, sentence in described.items():
         table.add_row(one, sentence)
     Console().print(table)
-
-
-def configs() -> list[Path]:
-    """Study configs here, or those beside the package."""
-    for folder in (Path("tune_configs"), PATH.parents[2] / "tune_configs"):
-        if folder.is_dir():
-            return sorted(path for path in folder.rglob("*.yaml") if path.name != "reproduction.yaml")
-    return []
 
 
 def first_comment(path: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flstudy.config import Config, ConfigError, load, nearest
+from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.pages import write_pages
 from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("paper", help="A folder of tune_configs with a reproduction.yaml, such as flash.")
     parser.add_argument("--worlds", nargs="+", default=[], help="Only these worlds of it; default: all.")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), help="preset, tuned; default: both.")
-    parser.add_argument("--configs", type=Path, default=Path("tune_configs"), help="Where the papers' folders are.")
+    parser.add_argument("--configs", type=Path, default=config_folder(), help="Where the papers' folders are.")
     parser.add_argument("--out", type=Path, default=None, help="Where the page goes; default: PAPER/results.")
     parser.add_argument("--write", action="store_true", help="Run nothing, only write the page anew.")
     parser.add_argument(
@@ -57,9 +58,14 @@ def main(arguments: Sequence[str]) -> int:
     if not folders:
         raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
     command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    page = write_pages(paper, folders, given.out or paper.folder / "results", command)
+    page = write_pages(paper, folders, given.out or results_folder(paper), command)
     console.print(f"Results: {page}", highlight=False)
     return 0
+
+
+def results_folder(paper: Paper) -> Path:
+    """Where a paper's pages go: beside its configs, or here if those are an installed package's."""
+    return (Path("reproduction") / paper.name if is_installed(paper.folder) else paper.folder) / "results"
 
 
 def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequence[str] = ()) -> Path:

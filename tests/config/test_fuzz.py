@@ -22,7 +22,7 @@ import yaml
 
 from flstudy.config import ConfigError, load
 from flstudy.config.errors import LONGEST
-from flstudy.config.help import configs
+from flstudy.config.shipped import configs
 from flstudy.config.values import quick_check
 from flstudy.study.space import Space
 from flstudy.tasks import vit

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+import flstudy
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = flstudy.__version__
 PINNED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 ON_RAY = ("ray-head", "ray-worker", "study")
 SECRETS = {"POSTGRES_PASSWORD": "pass-word", "S3_SECRET_KEY": "secret-key", "RAY_TOKEN": "token"}
@@ -65,13 +68,13 @@ def test_base_images_are_pinned_to_a_patch_version() -> None:
 
 
 def test_images_of_services_are_pinned() -> None:
-    own = f"flstudy:{PROJECT['version']}", f"flstudy-server:{PROJECT['version']}"
+    own = f"flstudy:{VERSION}", f"flstudy-server:{VERSION}"
     for name, service in SERVICES.items():
         image, tag = default(service["image"]).rsplit(":", 1)
         assert re.search(r"\d+\.\d+", tag), name
         assert f"{image}:{tag}" in own or "build" not in service, name
         assert image.count("/") <= 1, f"{name} names a registry"
-    assert default(compose("compose.gpu.yaml")["x-cuda"]["image"]) == f"flstudy:{PROJECT['version']}-cuda"
+    assert default(compose("compose.gpu.yaml")["x-cuda"]["image"]) == f"flstudy:{VERSION}-cuda"
 
 
 def test_every_package_has_its_version_from_the_constraints() -> None:
@@ -198,7 +201,7 @@ def test_a_compose_client_takes_them(files: tuple[str, ...], profile: str) -> No
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
     images = {services[name]["image"] for name in ("ray-head", "ray-worker")}
-    assert images == {f"flstudy:{PROJECT['version']}{'-cuda' if len(files) > 1 else ''}"}
+    assert images == {f"flstudy:{VERSION}{'-cuda' if len(files) > 1 else ''}"}
     assert SECRETS["POSTGRES_PASSWORD"] == services["mlflow"]["environment"]["PGPASSWORD"]
 
 

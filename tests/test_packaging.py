@@ -1,0 +1,86 @@
+"""The wheel: all that a user without the checkout needs, and one version."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import flstudy
+from flstudy.config import ConfigError
+from flstudy.config.shipped import configs, find_config
+from flstudy.reproduction.command import results_folder
+from flstudy.reproduction.plan import read_paper
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """What is inside the wheel, unpacked as pip does it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    assert built.name == f"flstudy-{flstudy.__version__}-py3-none-any.whl"
+    assert built.stat().st_size < 2_000_000
+    with zipfile.ZipFile(built) as files:
+        files.extractall(folder / "site-packages")
+    return folder / "site-packages"
+
+
+def test_it_holds_configs_types_and_licence(wheel):
+    for name in (
+        "py.typed",
+        "config/schema.json",
+        "tasks/kernels.cpp",
+        "reporting/report.html.j2",
+        "tune_configs/quick.yaml",
+    ):
+        assert (wheel / "flstudy" / name).is_file(), name
+    metadata = wheel / f"flstudy-{flstudy.__version__}.dist-info"
+    assert (metadata / "licenses" / "LICENSE").read_text().lstrip().startswith("Apache License")
+    assert not list(wheel.rglob("*.png"))
+
+
+def test_its_configs_are_found_by_name_anywhere(wheel, tmp_path):
+    """In a process of its own, elsewhere and without the checkout."""
+
+    def said(script: str) -> str:
+        environment = {"PYTHONPATH": str(wheel), "PATH": ""}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    shown = said("import sys; from flstudy.cli import main; sys.exit(main(['tune', 'flash/digits', '--print_config']))")
+    assert yaml.safe_load(shown)["population"]["dataset"]["class_path"].endswith("Digits")
+    where = said("from flstudy.config.shipped import *; print(config_folder(), is_installed(config_folder()))")
+    assert where.split() == [str(wheel / "flstudy" / "tune_configs"), "True"]
+
+
+def test_ones_own_configs_go_before_those_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Path(find_config("quick")) == ROOT / "tune_configs" / "quick.yaml"
+    (tmp_path / "tune_configs").mkdir()
+    own = tmp_path / "tune_configs" / "quick.yaml"
+    own.write_text("rounds: 1\n")
+    assert Path(find_config("quick")).resolve() == own
+    assert configs() == [Path("tune_configs/quick.yaml")]
+    assert find_config("nowhere") == "nowhere"
+
+
+def test_pages_go_beside_a_papers_configs():
+    paper = read_paper("flash", ROOT / "tune_configs")
+    assert results_folder(paper) == ROOT / "tune_configs" / "flash" / "results"
+    with pytest.raises(ConfigError, match="unknown paper 'flsh': did you mean 'flash'"):
+        read_paper("flsh", ROOT / "tune_configs")
+
+
+def test_the_citation_names_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == flstudy.__version__
+    assert cited["license"] == "Apache-2.0"
+    assert f"\n## {flstudy.__version__} " in (ROOT / "CHANGELOG.md").read_text()
