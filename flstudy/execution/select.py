@@ -32,7 +32,7 @@ def following(name: ExecutorName, algorithm: Algorithm) -> ExecutorName:
     """The executor of that name, or another one, with a line that says why, for devices whose optimizer is torch's."""
     if not algorithm.steps_by_torch or name in ("sequential", "trainer"):
         return name
-    told = "a module's own optimizer takes the steps of one device at a time"
+    told = "of modules' optimizers only SGD, Adam and AdamW without a schedule are mapped over devices"
     warnings.warn(f"executor: sequential in place of {name}, since {told}", stacklevel=2)
     return "sequential"
 

@@ -104,7 +104,8 @@ class Coordinator(L.LightningModule):
         compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
         local_optimizer: what devices step by: the algorithm's own ``rule``, or the ``module``'s
             ``configure_optimizers``, whose state and schedule persist on a device over rounds (``module_reset``: the
-            state begins anew in every round); under the sequential or trainer executor.
+            state begins anew in every round). SGD, Adam and AdamW without a schedule run in every executor, others
+            under sequential and trainer.
         buffers: what becomes of BatchNorm's statistics and other numbers that a task's own steps change: the server
             averages them (``average``), devices keep them, and BatchNorm's weights with them, as in FedBN (``local``),
             or the task's own are used and never change (``freeze``).

@@ -10,10 +10,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from flstudy.algorithms import Algorithm, Layout
-from flstudy.algorithms.parts.module_rule import Configured, TorchRule, plain_class, with_module_optimizer
+from flstudy.algorithms.parts.module_rule import (
+    Configured,
+    Scheduled,
+    plain_class,
+    rule_of,
+    with_module_optimizer,
+)
 from flstudy.tasks.module_steps import overrides
 
 LocalOptimizer = Literal["rule", "module", "module_reset"]
+HOOKS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # that only Lightning's own loop calls
 
 
 def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode: LocalOptimizer) -> Algorithm:
@@ -26,7 +33,8 @@ def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         module = copy.deepcopy(task)
         task._trainer = trainer
-        return with_module_optimizer(algorithm, TorchRule(module, configured), layout, mode == "module_reset")
+        rule = rule_of(module, configured, layout)
+        return with_module_optimizer(algorithm, rule, layout, mode == "module_reset")
     if not task.automatic_optimization:
         refuse_by_itself(algorithm, task)
     elif own_optimizer(task):
@@ -62,28 +70,36 @@ def own_optimizer(task: L.LightningModule) -> bool:
 
 
 def configured(task: L.LightningModule) -> Configured:
-    """The module's optimizer and its scheduler, in any of the forms that Lightning takes.
+    """The module's optimizer and its schedulers, in any of the forms that Lightning takes.
 
     Raises:
-        ValueError: where there is none, or several, or a scheduler that asks for a metric.
+        ValueError: where there is no optimizer, or several, or a scheduler that asks for a metric, or a hook between
+            gradient and step.
     """
     name = type(task).__name__
     if not own_optimizer(task):
         raise ValueError(f"local_optimizer: module needs one, but {name} defines no configure_optimizers; use rule")
+    if (hook := next((hook for hook in HOOKS if overrides(task, hook)), None)) is not None:
+        raise ValueError(f"local_optimizer: module does not call {name}.{hook}: leave it out, or use rule")
     optimizers, schedulers = parts(task.configure_optimizers())
-    if len(optimizers) != 1 or len(schedulers) > 1:
+    if len(optimizers) != 1:
         raise ValueError(
-            f"local_optimizer: module takes one optimizer with at most one scheduler, {name} configures "
-            f"{len(optimizers)} and {len(schedulers)}; use local_optimizer: rule"
+            f"local_optimizer: module takes one optimizer, {name} configures {len(optimizers)}: several need "
+            "automatic_optimization = False, as in Lightning, which runs under executor: trainer"
         )
-    if not schedulers:
-        return Configured(optimizers[0])
-    given = schedulers[0] if isinstance(schedulers[0], Mapping) else {"scheduler": schedulers[0]}
-    scheduler = given["scheduler"]
-    if isinstance(scheduler, ReduceLROnPlateau):
+    return Configured(optimizers[0], tuple(scheduled(one, name) for one in schedulers))
+
+
+def scheduled(given: Any, name: str) -> Scheduled:
+    """A scheduler of a module of that name, and when it steps.
+
+    Raises:
+        ValueError: for one that asks for a metric.
+    """
+    told = given if isinstance(given, Mapping) else {"scheduler": given}
+    if isinstance(told["scheduler"], ReduceLROnPlateau):
         raise ValueError(f"local_optimizer: module: {name} schedules by a metric (ReduceLROnPlateau); use another")
-    every, by_epoch = int(given.get("frequency", 1)), given.get("interval", "epoch") == "epoch"
-    return Configured(optimizers[0], scheduler, every, by_epoch)
+    return Scheduled(told["scheduler"], int(told.get("frequency", 1)), told.get("interval", "epoch") == "epoch")
 
 
 def parts(returned: Any) -> tuple[list[Optimizer], list[Any]]:

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from flstudy import Coordinator
 from flstudy.algorithms import Ditto, FedAdam, FedAvg, FedNova, FedProx, Mime, Scaffold
+from flstudy.algorithms.parts.signatures import Layout
+from flstudy.algorithms.parts.torch_twins import twin
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, run, state, trainer, world
 
@@ -50,6 +52,14 @@ class Scheduled(L.LightningModule):
                 "optimizer": optimizer,
                 "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 2},
             }
+        if self.kind == "momentum":
+            groups = [{"params": self.net[2].parameters()}, {"params": self.net[0].parameters(), "momentum": 0.0}]
+            return torch.optim.SGD(groups, lr=0.2, momentum=0.9, dampening=0.1, weight_decay=0.01)
+        if self.kind == "two schedulers":
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+            by_step = schedules.ExponentialLR(optimizer, 0.97)
+            warmup = schedules.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / 4))
+            return [optimizer], [{"scheduler": by_step, "interval": "step", "frequency": 3}, warmup]
         if self.kind == "closure":
             return torch.optim.LBFGS(self.parameters())
         if self.kind == "metric":
@@ -82,10 +92,11 @@ def single():
     return world(clients=1, participants=1, partition=None, epochs=1, batch_size=20)
 
 
-@pytest.mark.parametrize("kind", ["adam", "momentum by epoch", "two groups by step"])
+@pytest.mark.parametrize("kind", ["adam", "momentum", "momentum by epoch", "two groups by step", "two schedulers"])
 def test_ten_rounds_of_one_device_are_ten_epochs_of_the_bare_module(kind):
     population = single()
-    module = run(FedAvg(), ROUNDS, population=population, task=Scheduled(kind), executor="sequential",
+    executor = "vectorized" if kind in ("adam", "momentum") else "sequential"
+    module = run(FedAvg(), ROUNDS, population=population, task=Scheduled(kind), executor=executor,
                  local_optimizer="module")  # fmt: skip
     bare = Scheduled(kind)
     x, y = population.store[:2]
@@ -108,7 +119,8 @@ def test_executors_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path):
                    executor=executor, local_optimizer="module", **more)  # fmt: skip
 
     one = go(callbacks=[saving], fit={"enable_checkpointing": True})
-    assert difference(state(one), state(go("trainer"))) <= 1e-12
+    for other in ("trainer", "vectorized"):
+        assert difference(state(one), state(go(other))) <= 1e-12
     assert difference(state(one), state(go(ckpt_path=str(tmp_path / "epoch=1.ckpt")))) == 0
     assert difference(one.server.x[1:], run(
         FedProx(mu=0.1, clip_norm=1.0), 3, population=drifting(participants=3), task=Scheduled(), seeds=(44,),
@@ -133,12 +145,76 @@ def test_it_may_begin_anew_in_every_round():
         (Ditto(), "adam", "makes no sense for Ditto: its devices have a step of their own"),
         (FedAvg(), "closure", "LBFGS needs a closure"),
         (FedAvg(), "metric", "schedules by a metric"),
-        (FedAvg(), "several", "Scheduled configures 4 and 0"),
+        (FedAvg(), "several", "configures 4: several need automatic_optimization = False, as in Lightning, which runs"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_before_the_first_round(algorithm, kind, sentence):
     with pytest.raises(ValueError, match=sentence):
         Coordinator(Scheduled(kind), algorithm, local_optimizer="module")
+
+
+def test_a_hook_between_gradient_and_step_is_refused_and_not_dropped():
+    class Warm(Scheduled):
+        def optimizer_step(self, *arguments):
+            super().optimizer_step(*arguments)
+
+    with pytest.raises(ValueError, match=r"local_optimizer: module does not call Warm\.optimizer_step: leave it out"):
+        Coordinator(Warm(), FedAvg(), local_optimizer="module")
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.0, 0.99), weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "groups": lambda p: torch.optim.AdamW([{"params": p[:1], "lr": 0.3, "betas": (0.5, 0.9)}, {"params": p[1:2]}]),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_twins_take_the_steps_of_torch_s_optimizers(kind, dtype):
+    drawn = torch.Generator().manual_seed(3)
+    first = [torch.randn(size, generator=drawn).to(dtype) for size in ((4, 3), (4,), (2,))]
+    parameters = [nn.Parameter(p.clone()) for p in first]
+    names = {id(p): f"p{k}" for k, p in enumerate(parameters)}
+    layout = Layout.of((f"p{k}", p) for k, p in enumerate(first))
+    optimizer = OPTIMIZERS[kind](parameters)
+    rule = twin(optimizer, names, layout)
+    x = torch.stack([torch.cat([p.flatten() for p in first])] * 2)  # two devices
+    state = torch.vmap(lambda x: rule.init(x, layout))(x)
+    for _ in range(20):
+        for p in parameters:
+            p.grad = torch.randn(p.shape, generator=drawn).to(dtype)
+        u = torch.cat([p.grad.flatten() for p in parameters]).expand(2, -1)
+        optimizer.step()
+        step, state = torch.vmap(lambda u, state, x: rule.update(u, state, x, layout))(u, state, x)
+        x = x - step
+    exact = torch.cat([p.detach().flatten() for p in parameters])
+    assert difference(x, exact.expand(2, -1)) <= (1e-13 if dtype == torch.float64 else 2e-6)
+    assert x.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
+        lambda p: torch.optim.Adam(p, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)),
+        lambda p: torch.optim.RMSprop(p),
+        lambda p: type("Own", (torch.optim.SGD,), {})(p, lr=0.1),
+    ],
+)
+def test_others_have_no_twin(optimizer):
+    p = nn.Parameter(torch.zeros(2))
+    assert twin(optimizer([p]), {id(p): "p"}, Layout.of([("p", p)])) is None
+
+
+def test_a_schedule_goes_to_the_executor_that_can_with_one_line():
+    module = Coordinator(Scheduled("momentum by epoch"), FedAvg(), local_optimizer="module")
+    with pytest.warns(UserWarning, match="executor: sequential in place of vectorized, since of modules' optimizers"):
+        trainer(1, limit_val_batches=0).fit(module, datamodule=single())
 
 
 def test_an_optimizer_that_is_not_used_is_told_once():

@@ -1,8 +1,9 @@
 """A module's own optimizer as the rule of a method's device step, its state being one more part of a device's row.
 
-The optimizer of torch itself takes the step: it is given y, the direction that the method steps along, and the row's
-state. Momenta and step counts persist over rounds (``reset``: begin anew in every round), and so does the place in a
-learning-rate schedule, which counts local steps, or epochs of the device's own data.
+An optimizer of `torch_twins` is mapped over devices. Of others, and of those with a schedule, torch itself takes the
+step, one device at a time: it is given y, the direction that the method steps along, and the row's state. Momenta and
+step counts persist over rounds (``reset``: begin anew in every round), and so does the place in a learning-rate
+schedule, which counts local steps, or epochs of the device's own data.
 
 Laws: one device that takes part always, and one epoch a round, make rounds the epochs of a Trainer.
 """
@@ -17,26 +18,59 @@ from torch import Tensor, nn
 from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.buffers import derived, extended, inner
 from flstudy.algorithms.parts.signatures import Job, Layout, Rule, State
+from flstudy.algorithms.parts.torch_twins import FlatRule, OptimizerState, before_steps, twin
 
 SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
+
+
+class Scheduled(NamedTuple):
+    """How a learning rate falls."""
+
+    scheduler: Any  # of torch.optim.lr_scheduler
+    every: int = 1  # epochs, or steps of an epoch, between two of its steps
+    by_epoch: bool = True
+
+    def due(self, step: int, per_epoch: int) -> bool:
+        """Whether it steps after the local step of this number, from 1, where an epoch has so many: Lightning counts
+        the steps of each epoch anew."""
+        epoch, batch = divmod(step - 1, per_epoch)
+        return (batch + 1 == per_epoch and (epoch + 1) % self.every == 0) if self.by_epoch else (
+            (batch + 1) % self.every == 0)  # fmt: skip
 
 
 class Configured(NamedTuple):
     """A module's optimizer, and how its learning rate falls."""
 
     optimizer: torch.optim.Optimizer
-    scheduler: Any = None  # of torch.optim.lr_scheduler
-    every: int = 1  # scheduled steps or epochs between two of its steps
-    by_epoch: bool = True
+    schedule: tuple[Scheduled, ...] = ()
 
 
-class OptimizerState(NamedTuple):
-    """Of a device."""
+class Timetable:
+    """What the schedulers of a module say, where an epoch has so many steps.
 
-    tensors: tuple[Tensor, ...]  # the optimizer's, of all parameters
-    steps: Tensor  # [] taken by it
-    before: Tensor  # [] local steps of earlier rounds
-    per_epoch: Tensor  # [] of the device's data
+    Args:
+        configured: of a module of its own.
+        per_epoch: local steps of an epoch.
+    """
+
+    def __init__(self, configured: Configured, per_epoch: int) -> None:
+        (self.optimizer, self.schedule), self.per_epoch = configured, per_epoch
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._known = [self._settings()]
+
+    def _settings(self) -> list[dict[str, Any]]:
+        return [{key: group[key] for key in SCHEDULED if key in group} for group in self.optimizer.param_groups]
+
+    def after(self, steps: int) -> list[dict[str, Any]]:
+        """The settings of each group of parameters after so many local steps."""
+        while self.schedule and len(self._known) <= steps:
+            done = len(self._known)
+            inside = [one for one in self.schedule if not one.by_epoch]
+            for one in (*inside, *(one for one in self.schedule if one.by_epoch)):
+                if one.due(done, self.per_epoch):
+                    one.scheduler.step()
+            self._known.append(self._settings())
+        return self._known[min(steps, len(self._known) - 1)]
 
 
 class TorchRule:
@@ -53,6 +87,7 @@ class TorchRule:
     def __init__(self, module: nn.Module, configure: Callable[[Any], Configured]) -> None:
         self.module, self.configure = module, configure
         self._made: tuple[torch.dtype, torch.device] | None = None
+        self._timetables: dict[int, Timetable] = {}
         self._make(torch.empty(0))
 
     def _make(self, like: Tensor) -> None:
@@ -60,9 +95,9 @@ class TorchRule:
         if self._made == (like.dtype, like.device):
             return
         module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
-        self.optimizer, scheduler, self.every, self.by_epoch = self.configure(module)
+        self.optimizer, schedule = self.configure(module)
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._scheduler, self._known = scheduler, [self._settings()]
+        self._by_step = any(not one.by_epoch for one in schedule)
         trial = copy.deepcopy(self.optimizer)
         held, name = [p for group in trial.param_groups for p in group["params"]], type(trial).__name__
         for p in held:
@@ -81,24 +116,18 @@ class TorchRule:
             )
         self._made = like.dtype, like.device
 
-    def _settings(self) -> list[dict[str, Any]]:
-        return [{key: group[key] for key in SCHEDULED if key in group} for group in self.optimizer.param_groups]
-
-    def settings(self, scheduled: int) -> list[dict[str, Any]]:
-        """What the scheduler says of each group of parameters after so many of its steps."""
-        while self._scheduler is not None and len(self._known) <= scheduled:
-            for group, known in zip(self.optimizer.param_groups, self._known[-1], strict=True):
-                group.update(known)
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]
-            self._scheduler.step()
-            self._known.append(self._settings())
-        return self._known[min(scheduled, len(self._known) - 1)]
+    def settings(self, taken: int, per_epoch: int) -> list[dict[str, Any]]:
+        """What the schedulers say of each group of parameters after so many local steps of a device."""
+        if not self._by_step:
+            taken, per_epoch = taken // per_epoch, 1
+        if per_epoch not in self._timetables:
+            self._timetables[per_epoch] = Timetable(self.configure(copy.deepcopy(self.module)), per_epoch)
+        return self._timetables[per_epoch].after(taken)
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
         """The state before the first step."""
         self._make(x)
-        zero = x.new_zeros(())
-        return OptimizerState(tuple(torch.zeros_like(value) for value in self.empty), zero, zero, zero + 1)
+        return before_steps(map(torch.zeros_like, self.empty), x)
 
     @torch.no_grad()
     def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
@@ -108,9 +137,8 @@ class TorchRule:
         for name, parameter in self.parameters.items():
             parameter.copy_(tensors[name])
             parameter.grad = gradients[name].clone()
-        taken = int(state.before)
-        place = (taken // int(state.per_epoch) if self.by_epoch else taken) // self.every
-        for group, known in zip(self.optimizer.param_groups, self.settings(place), strict=True):
+        settings = self.settings(int(state.before), int(state.per_epoch))
+        for group, known in zip(self.optimizer.param_groups, settings, strict=True):
             group.update(known)
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.optimizer.state.clear()
@@ -132,8 +160,7 @@ else:
 class ModuleOptimizer(Wrapped):
     """Devices that step by the module's own optimizer."""
 
-    steps_by_torch: ClassVar[bool] = True
-    own_rule: ClassVar[TorchRule]
+    own_rule: ClassVar[TorchRule | FlatRule]
     layout: ClassVar[Layout]
     reset: ClassVar[bool]
 
@@ -154,8 +181,10 @@ class ModuleOptimizer(Wrapped):
 
     def local_start(self, msg: Any, client: Any, layout: Layout) -> Any:
         start, kept = super().local_start(inner(msg), inner(client), layout), client.optimizer
-        steps = torch.zeros_like(kept.steps) if self.reset else kept.steps
-        return start._replace(rule=kept._replace(steps=steps, per_epoch=msg.per_epoch))
+        if self.reset:
+            anew = tuple(map(torch.zeros_like, kept.tensors))
+            kept = kept._replace(tensors=anew, steps=torch.zeros_like(kept.steps))
+        return start._replace(rule=kept._replace(per_epoch=msg.per_epoch))
 
     def local_step(self, local: Any, batch: Any, grad: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
         return super().local_step(local, batch, grad, inner(msg), inner(client))
@@ -181,7 +210,21 @@ def plain_class(algorithm: Algorithm) -> type[Algorithm]:
     )
 
 
-def with_module_optimizer(algorithm: Algorithm, rule: TorchRule, layout: Layout, reset: bool = False) -> Algorithm:
+def rule_of(module: nn.Module, configure: Callable[[Any], Configured], layout: Layout) -> TorchRule | FlatRule:
+    """The rule of what a module's ``configure_optimizers`` returned, ``module`` being a copy that is free to be used.
+
+    Raises:
+        ValueError: for an optimizer whose steps are no function of a gradient and tensors.
+    """
+    optimizer, schedule = configure(module)
+    names = {id(p): name for name, p in module.named_parameters()}
+    flat = None if schedule else twin(optimizer, names, layout)
+    return flat or TorchRule(module, configure)
+
+
+def with_module_optimizer(
+    algorithm: Algorithm, rule: TorchRule | FlatRule, layout: Layout, reset: bool = False
+) -> Algorithm:
     """The method, whose devices step by a module's own optimizer.
 
     Raises:
@@ -195,4 +238,5 @@ def with_module_optimizer(algorithm: Algorithm, rule: TorchRule, layout: Layout,
         why = "its devices train several models at once"
     if why:
         raise ValueError(f"local_optimizer: module makes no sense for {name}: {why}; use local_optimizer: rule")
-    return derived(algorithm, ModuleOptimizer, own_rule=rule, layout=layout, reset=reset)
+    alone = isinstance(rule, TorchRule)
+    return derived(algorithm, ModuleOptimizer, own_rule=rule, layout=layout, reset=reset, steps_by_torch=alone)
