@@ -45,7 +45,7 @@ class Configured(NamedTuple):
     schedule: tuple[Scheduled, ...] = ()
 
 
-class Timetable:
+class SteppedRates:
     """What the schedulers of a module say, where an epoch has so many steps.
 
     Args:
@@ -87,7 +87,7 @@ class TorchRule:
     def __init__(self, module: nn.Module, configure: Callable[[Any], Configured]) -> None:
         self.module, self.configure = module, configure
         self._made: tuple[torch.dtype, torch.device] | None = None
-        self._timetables: dict[int, Timetable] = {}
+        self._rates: dict[int, SteppedRates] = {}
         self._make(torch.empty(0))
 
     def _make(self, like: Tensor) -> None:
@@ -120,9 +120,9 @@ class TorchRule:
         """What the schedulers say of each group of parameters after so many local steps of a device."""
         if not self._by_step:
             taken, per_epoch = taken // per_epoch, 1
-        if per_epoch not in self._timetables:
-            self._timetables[per_epoch] = Timetable(self.configure(copy.deepcopy(self.module)), per_epoch)
-        return self._timetables[per_epoch].after(taken)
+        if per_epoch not in self._rates:
+            self._rates[per_epoch] = SteppedRates(self.configure(copy.deepcopy(self.module)), per_epoch)
+        return self._rates[per_epoch].after(taken)
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
         """The state before the first step."""
