@@ -6,18 +6,20 @@ hyper-parameters are 0-d tensors and the task's parameters are arguments. Other 
 
 import hashlib
 import io
+import logging
 import os
 import pickle
 import shutil
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +34,8 @@ from flstudy.execution.loops import LoopProgram, NotCompiled
 from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.tasks import TaskFunction
+
+log = logging.getLogger(__name__)
 
 BLOCK = 64  # validation examples of one step of a compiled loop
 STEPS = 4  # local steps of a compiled program without a loop: compilation grows with them
@@ -55,6 +59,18 @@ def compilations() -> int:
     return len(_compiled)
 
 
+class Counts(NamedTuple):
+    """What was run."""
+
+    calls: int = 0  # of programs, or of the mapped steps that take their place
+    sequential_steps: int = 0  # one after another, whatever their widths
+    lane_steps: int = 0  # masked ones included
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Both."""
+        return Counts(*(one + more for one, more in zip(self, other, strict=True)))
+
+
 class Programs:
     """Runs local steps of all lanes.
 
@@ -68,6 +84,7 @@ class Programs:
     def __init__(self, context: TrainingContext, compile: Compile = False) -> None:
         self.task_function, self.store = context
         self.undecided, self.compiled = compile == "auto" and not self.task_function.couples, False
+        self.calls = self.validations = self.sequential_steps = 0  # so far: of training, but for the second
         self.part_lanes: int | None = None  # lanes of a part that one thread takes, once loops are compiled
         self._threads = torch.get_num_threads()  # that torch may use
         self._last: tuple[Any, Algorithm] | None = None
@@ -148,7 +165,7 @@ class Programs:
         if self.compiled and self.looped:
             start, constants = (local, torch.zeros_like(local.steps)), (concept, msg, client)
             (local, losses), executed = self._loop(trained, algorithm, start, rows, todo, constants)
-            return local, losses, executed
+            return local, losses, self._count(executed).lane_steps
         width = len(todo)
         widths = (width,) if together else halvings(width)
         state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
@@ -167,7 +184,7 @@ class Programs:
             step = self._of_one_size if self.task_function.couples else self._unrolled
             local, losses = step(algorithm, state[0], lines, concept[:width], left, msg, client)
             state = local, state[1] + losses
-            executed += width * (until - done)
+            executed += self._count(Counts(1, until - done, width * (until - done))).lane_steps
             done = until
         local, losses = join([state, *reversed(finished)]) if finished else state
         return local, losses, executed
@@ -191,8 +208,10 @@ class Programs:
             rows = functional.pad(rows, (0, blocks * BLOCK - rows.shape[1]), value=-1)
             rows = rows.reshape(len(rows), blocks, BLOCK)
             todo = [-(-count // BLOCK) for count in counts]
-            found: tuple[Tensor, int] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
-            return found[0]
+            found, executed = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
+            self.validations += executed.calls
+            return found
+        self.validations += 1
         with self.task_function.evaluating():
             widths, begin = halvings(len(models)), 0
             for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
@@ -219,18 +238,25 @@ class Programs:
             NotCompiled: with the reason.
         """
         with self.threads_for_parts():
-            found: tuple[Tensor, int] = self._loop(step, None, start, rows, todo, (concept, models))
-        return found[0]
+            return self._loop(step, None, start, rows, todo, (concept, models))[0]
+
+    def _count(self, executed: Counts) -> Counts:
+        """The same, remembered."""
+        self.calls, self.sequential_steps = (
+            self.calls + executed.calls,
+            self.sequential_steps + executed.sequential_steps,
+        )
+        return executed
 
     def _loop(
         self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
-    ) -> tuple[Any, int]:
-        """The carried leaves [A, ...] after all steps of a compiled loop, and the lane steps executed."""
+    ) -> tuple[Any, Counts]:
+        """The carried leaves [A, ...] after all steps of a compiled loop, and what was run."""
         rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
         program, shared = self._program(step, algorithm, carried, rows, constants)
         parts = self._parts(carried, todo)
 
-        def part(place: slice) -> tuple[Any, int]:
+        def part(place: slice) -> tuple[Any, Counts]:
             state, lines, kept = take((carried, rows, constants), place)
             return all_steps(program, state, lines, todo[place], kept, shared, self.entry)
 
@@ -238,7 +264,7 @@ class Programs:
             return part(parts[0])
         mapped = threads(self._threads).map if program.side_by_side else map
         done = list(mapped(part, parts))
-        return join([found for found, _ in done]), sum(steps for _, steps in done)
+        return join([found for found, _ in done]), reduce(Counts.plus, (run for _, run in done))
 
     def _parts(self, carried: Any, todo: Sequence[int]) -> list[slice]:
         """The lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few enough
@@ -280,7 +306,10 @@ class Programs:
                         method = algorithm and replace(algorithm, **numbers)
                         return step(task_function, method, store, carried, line, real, *constants)
 
+                    start, owner = time.perf_counter(), "" if algorithm is None else f" of {type(algorithm).__name__}"
                     _compiled[key] = LoopProgram(one, carried, rows, constants, shared, alone=alone)
+                    told = step.__name__, owner, type(task_function.module).__name__, time.perf_counter() - start
+                    log.info("compiled %s%s for %s in %.1f s, or found it on disk", *told)
         return _compiled[key], shared
 
     def _unrolled(self, algorithm: Algorithm, local: Any, lines: Tensor, *arguments: Any) -> tuple[Any, Tensor]:
@@ -348,16 +377,16 @@ def cache_bytes() -> int:
 
 def all_steps(
     program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any, entry: int
-) -> tuple[Any, int]:
-    """The carried leaves after all steps, and the lane steps executed."""
-    left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, 0, len(todo)
+) -> tuple[Any, Counts]:
+    """The carried leaves after all steps, and what was run."""
+    left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, Counts(), len(todo)
     for active, end in cuts(todo, entry):
         if active < width:
             finished.append(take(carried, slice(active, width)))
             carried, width = take(carried, slice(0, active)), active
         lines, kept = take((rows, constants), slice(0, width))
         carried = program(carried, torch.tensor(begin), lines, left[:width].clamp(max=end), kept, shared)
-        executed += width * (end - begin)
+        executed = executed.plus(Counts(1, end - begin, width * (end - begin)))
         begin = end
     return (join([carried, *reversed(finished)]) if finished else carried), executed
 

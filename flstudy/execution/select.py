@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.devices import accelerated, forked_random, synchronize
@@ -17,12 +18,14 @@ from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.trees import take
 from flstudy.execution.vectorized import Vectorized, ragged
+from flstudy.execution.wager import Wager
 from flstudy.population import Batches
 
 log = logging.getLogger(__name__)
 
 SHORT, LONG = 1, 3  # local steps of the measured fits: their difference leaves out what a fit costs but once
 MOST = 20.0  # compiling has never been seen to make steps this many times faster
+ALONE = 0.7  # share of an eager step's time that a compiled one takes of a model too large to be mapped, as CNNs are
 REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
 ExecutorName = Literal["vectorized", "threads", "sequential", "trainer", "auto"]
@@ -102,11 +105,13 @@ class Unpadded(Executor):
 
 class Auto(Executor):
     """Measures a few local steps in the first round and goes on with the executor that needs the least time for the
-    rounds ahead: vectorized (compiled or not), threads or sequential.
+    rounds ahead: vectorized, threads or sequential; then compiles, if it may, when the rounds ahead pay for that, and
+    goes back where compiled rounds turn out slower.
 
     A mapped step of A lanes takes o + A c: an overhead, which compiling removes, and arithmetic, which it does not.
-    Both follow from steps of one lane and of all. The choice and the seconds that each would take for a round are in
-    ``choices``, hence in checkpoints.
+    Both follow from steps of one lane and of all. Of a model that is compiled for one lane at a time the fastest of
+    the others tells. The choice and the seconds that each would take for a round are in ``choices``, hence in
+    checkpoints.
 
     Args:
         context: task and examples.
@@ -127,31 +132,56 @@ class Auto(Executor):
         self.chosen: str | None = None
         self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
         self._first = "vectorized"
+        self._eager = ""  # what was chosen before compiling
+        self._wager = Wager()
+        self._planned = 0.0  # local steps of the round in which it was measured
+        self._done: Tensor | None = None  # [S, J] of the last fit
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if self.chosen is None and not self.seconds:
             with forked_random(jobs.client.device):  # dropout masks are those of a run that measures nothing
                 self._measure(algorithm, servers, clients, jobs, batches)
+            self._planned = float(batches.steps.sum())
             eager = {name: self.seconds.get(name, self.seconds.get("compiled", 0.0)) for name in self.executors}
             self._first = min(eager, key=eager.__getitem__)
-        return self.executors[self.chosen or self._first].fit(algorithm, servers, clients, jobs, batches)
+        done = self.executors[self.chosen or self._first].fit(algorithm, servers, clients, jobs, batches)
+        self._done = done.steps
+        return done
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Choose for good; but mapped eager steps may be compiled later, if rounds become longer than the first."""
-        if self.chosen is None and self.seconds:
-            rounds = min(rounds_left, 1e6)  # without an end, the fastest
-            ahead = {name: rounds * took for name, took in self.seconds.items()}
-            if "compiled" in ahead:
-                ahead["compiled"] += self.vectorized.cost_s()
-            best = min(ahead, key=ahead.__getitem__)
-            self.chosen = "vectorized" if best == "compiled" else best
-            if self.vectorized.programs.undecided and best != "vectorized":
-                self.vectorized.programs.decide(best == "compiled")
-            ranked = sorted(self.seconds.items(), key=lambda item: item[1])
-            told = ", ".join(f"{name} {1000 * took:.3g}" for name, took in ranked)
-            log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
-            return not self.vectorized.programs.undecided
-        return self.vectorized.weigh(seconds, rounds_left) if self.chosen == "vectorized" else True
+        """Choose an executor for good; and whether to compile, which is left open while rounds may become longer."""
+        steps, programs = 0.0 if self._done is None else float(self._done.sum()), self.vectorized.programs
+        if self.chosen is None:
+            self.chosen = self._best(rounds_left)
+            seconds = self.seconds[self.chosen] * steps / max(self._planned, 1) if programs.undecided else seconds
+        if programs.undecided:
+            eager, compiled = self.seconds.get(self.chosen, 0.0), self.seconds.get("compiled", math.inf)
+            if compiled >= eager:
+                programs.decide(False)
+            elif self._wager.pays(seconds, steps, rounds_left, 1 - compiled / eager, self.vectorized.cost_s()):
+                log.info("executor: auto compiles, after %.3g s of %s", self._wager.spent, self.chosen)
+                self._eager, self.chosen = self.chosen, "vectorized"
+                programs.decide(True)
+        elif programs.compiled and self._wager.lost(seconds, steps):
+            log.info("executor: auto goes back to %s, which is faster than what was compiled", self._eager)
+            programs.decide(False)
+        if self._eager and not programs.compiled:  # it may be that nothing can be
+            self.chosen = self._eager
+        return not (programs.undecided or (programs.compiled and self._wager.open))
+
+    def _best(self, rounds_left: float) -> str:
+        """The executor for the rounds ahead, by what was estimated. Where it is open whether to compile, the fastest of
+        eager ones; else the cost of compiling counts."""
+        undecided, rounds = self.vectorized.programs.undecided, min(rounds_left, 1e6)  # without an end, the fastest
+        ahead = {name: rounds * took for name, took in self.seconds.items() if name != "compiled" or not undecided}
+        if "compiled" in ahead:
+            ahead["compiled"] += self.vectorized.cost_s()
+        best = min(ahead, key=ahead.__getitem__)
+        told = ", ".join(
+            f"{name} {1000 * took:.3g}" for name, took in sorted(self.seconds.items(), key=lambda one: one[1])
+        )
+        log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
+        return "vectorized" if best == "compiled" else best
 
     def loops(self) -> Programs | None:
         return self.vectorized.loops() if self.chosen == "vectorized" else None
@@ -194,14 +224,17 @@ class Auto(Executor):
         arithmetic = max(all_ - one, 0.0) / max(wide - 1, 1)
         overhead = max(one - arithmetic, 0.0)
         vectorized = overhead * longest + arithmetic * total
-        if self.compile is not True:
+        if not self.vectorized.programs.compiled:
             self.seconds["vectorized"] = vectorized
-        if self.compile is not False:
-            self.seconds["compiled"] = max(arithmetic * total, vectorized / MOST)
         self.seconds["sequential"] = step_s(self.executors["sequential"], 1) * total
         if "threads" in self.executors:
             used = min(count, self.executors["threads"].workers)  # type: ignore[attr-defined]
             self.seconds["threads"] = step_s(self.executors["threads"], used) * total / used
+        programs = self.vectorized.programs
+        if programs.undecided or programs.compiled:
+            alone = programs.looped and programs.alone(servers.x)
+            mapped = max(arithmetic * total, vectorized / MOST)
+            self.seconds["compiled"] = ALONE * min(self.seconds.values()) if alone else mapped
 
 
 def timed(call: Callable[[], Any], device: torch.device) -> float:

@@ -1,5 +1,6 @@
 """Replicas × jobs as lanes of one mapped program: the default executor."""
 
+import logging
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -16,9 +17,10 @@ from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.tape import Tape
 from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
+from flstudy.execution.wager import Wager
 from flstudy.population import Batches
 
-RECENT = 3  # rounds by which those ahead are judged
+log = logging.getLogger(__name__)
 
 
 class Vectorized(Executor):
@@ -42,7 +44,8 @@ class Vectorized(Executor):
         self.max_lanes = max_lanes
         self._tape = Tape()
         self._widths = 1  # programs that a round needs
-        self._recent: list[float] = []  # seconds of the last eager rounds, while it is open whether to compile
+        self._wager = Wager()
+        self._done: Tensor | None = None  # [S, J] of the last fit
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if not self.task_function.per_example and ragged(algorithm, batches):
@@ -84,16 +87,19 @@ class Vectorized(Executor):
             release_memory(self.store.x.device)
         uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
+        self._done = steps
         return Fit(uploads, clients, personal, steps, losses / steps, down, up, executed)
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Compile as soon as that saves more than it costs, where it was left open: the first rounds may be the
-        cheapest, as where devices stop early."""
+        """Compile when that saves more than it costs, where it was left open, and go back if it turns out slower."""
+        steps = 0.0 if self._done is None else float(self._done.sum())
         if self.programs.undecided:
-            self._recent = [*self._recent, seconds][-RECENT:]
-            if sum(self._recent) / len(self._recent) * SAVED * rounds_left > self.cost_s():
+            if self._wager.pays(seconds, steps, rounds_left, SAVED, self.cost_s()):
                 self.programs.decide(True)
-        return not self.programs.undecided
+        elif self.programs.compiled and self._wager.lost(seconds, steps):
+            self.programs.decide(False)
+            log.info("local steps run eagerly again, which turned out to be faster than compiled ones")
+        return not (self.programs.undecided or (self.programs.compiled and self._wager.open))
 
     def cost_s(self) -> float:
         """Seconds that compiling would take; known after the first fit."""

@@ -123,11 +123,70 @@ def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(monkeypatch):
 
     monkeypatch.setattr(select.Auto, "_measure", seconds)
     monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 3.0)
-    monkeypatch.setattr(select.Programs, "decide", lambda self, compile: decided.append(compile))
+
+    def decide(self, compile):
+        decided.append(compile)
+        self.undecided = False
+
+    monkeypatch.setattr(select.Programs, "decide", decide)
     for rounds, expected in ((3, []), (8, [True])):
         decided: list[bool] = []
         run(FedAvg(lr=0.1), rounds, executor="auto")
         assert decided == expected
+
+
+CNN = {"task": Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4), "initial": "seeded"}
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_auto_compiles_a_model_that_is_not_mapped(monkeypatch):
+    """Lane by lane, by what the fastest of the eager executors tells; a checkpoint says so."""
+    monkeypatch.setattr(programs, "cache_bytes", lambda: 0)
+    monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 0.0)
+    images = {"population": world(dataset=examples((1, 6, 6)), participants=3, epochs=1), **CNN}
+    chosen = run(FedAvg(lr=0.1), 2, executor="auto", **images)
+    seconds = chosen.executor.choices()["seconds"]
+    assert seconds["compiled"] == select.ALONE * min(value for name, value in seconds.items() if name != "compiled")
+    assert (chosen.executor.choices()["executor"], chosen.executor.choices()["compile"]) == ("vectorized", True)
+    assert programs.compilations() == 1
+    plain = run(FedAvg(lr=0.1), 2, executor="sequential", **images)
+    assert difference(state(plain), state(chosen)) <= 1e-12
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("faster", [True, False])
+def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster, monkeypatch):
+    def seconds(self, *_):
+        self.seconds = {"vectorized": 2.0, "compiled": 0.5, "sequential": 1.0}
+
+    took = iter([1.0, 30.0, *[0.1 if faster else 1.5] * 5])
+    weigh = select.Auto.weigh
+    monkeypatch.setattr(select.Auto, "weigh", lambda self, *_: weigh(self, next(took), 40))
+    monkeypatch.setattr(select.Auto, "_measure", seconds)
+    chosen = run(FedAvg(lr=0.1), 6, executor="auto")
+    assert chosen.executor.choices()["executor"] == ("vectorized" if faster else "sequential")
+    assert chosen.executor.choices()["compile"] is faster
+    assert len(list(took)) == (4 if faster else 2)  # asked no more once that is settled
+    assert difference(state(run(FedAvg(lr=0.1), 6, executor="sequential")), state(chosen)) <= 1e-12
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_auto_goes_back_where_torch_cannot_compile(monkeypatch):
+    def seconds(self, *_):
+        self.seconds = {"vectorized": 2.0, "compiled": 0.5, "sequential": 1.0}
+
+    def refuse(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(select.Auto, "_measure", seconds)
+    monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 0.0)
+    monkeypatch.setattr(loops, "loaded", refuse)
+    told = []
+    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
+    chosen = run(FedAvg(lr=0.1), 3, executor="auto")
+    assert len([sentence for sentence in told if "torch could not compile them" in sentence]) == 1
+    assert chosen.executor.choices()["executor"] == "sequential"
+    assert chosen.executor.choices()["compile"] is False
 
 
 def test_a_resumed_run_keeps_what_auto_chose(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import torch
 
 from flstudy.algorithms import FedAda2, FedAvg, FedProx, Flash, Scaffold
 from flstudy.execution import loops, programs, vectorized
+from flstudy.execution.wager import Wager
 from flstudy.tasks import Mlp
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, run
@@ -160,14 +161,22 @@ def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_auto_compiles_when_rounds_become_longer_than_the_first():
+@pytest.mark.parametrize("faster", [True, False])
+def test_auto_compiles_when_rounds_become_longer_and_stays_with_what_is_faster(faster):
     executor = run(FedAvg(lr=0.1), 1, compile="auto").executor
     cost = executor.cost_s()
+    executor._wager = Wager()  # the run had one round, which was told, too
     assert not executor.weigh(seconds=cost / 1000, rounds_left=100)
     assert not executor.weigh(seconds=cost / 900, rounds_left=99)
     assert not executor.programs.compiled
-    assert executor.weigh(seconds=cost / 10, rounds_left=98)
+    assert not executor.weigh(seconds=cost / 10, rounds_left=98)
     assert executor.programs.compiled
+    assert not executor.weigh(seconds=2 * cost, rounds_left=97)  # which compiled
+    if not faster:
+        assert [executor.weigh(seconds=cost / 500, rounds_left=left) for left in (96, 95)] == [False, False]
+    assert executor.weigh(seconds=cost / (2000 if faster else 500), rounds_left=94)
+    assert executor.programs.compiled is faster
+    assert executor.choices()["compile"] is faster
 
 
 @pytest.mark.usefixtures("without_compiler")
