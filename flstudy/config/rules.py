@@ -90,7 +90,7 @@ def check_privacy(config: "Config", parts: Parts) -> None:
 def check_work(algorithm: Algorithm, population: Population) -> None:
     """Raise ConfigError for a warm-up that no device of a settled population ever ends."""
     warmup = getattr(algorithm, "warmup", 0)
-    largest = max(len(device["train"]) for devices in population.members for device in devices)
+    largest = max(int(devices.counts[:, 0].max()) for devices in population.members)
     steps = population.plan.longest(largest)
     if warmup > steps:
         raise ConfigError(

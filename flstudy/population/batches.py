@@ -83,6 +83,13 @@ def shuffled(word: NDArray[np.uint64], epochs: int, size: int) -> NDArray[np.int
     return key.view(np.int64)
 
 
+def table(rows: NDArray[np.int64], counts: NDArray[np.int64], width: int | None = None) -> NDArray[np.int64]:
+    """[L, width]: rows of which counts [L] belong together, padded with -1; by default as wide as the longest."""
+    found = np.full((len(counts), counts.max(initial=0) if width is None else width), -1, dtype=np.int64)
+    found[np.arange(found.shape[1]) < counts[:, None]] = rows
+    return found
+
+
 def padded(lists: list[NDArray[np.int64]]) -> Tensor:
     """Ragged rows as one table [L, longest], padded with -1."""
     return pad_sequence([torch.from_numpy(rows) for rows in lists], batch_first=True, padding_value=-1)

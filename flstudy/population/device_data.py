@@ -5,18 +5,18 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.batches import padded
+from flstudy.population.batches import padded, table
 from flstudy.population.data_stream import DataStream
 from flstudy.population.datasets.base import SPLITS, Examples, Split
 from flstudy.population.drift import Drift
+from flstudy.population.membership import Membership, Ownership, Rows, natural_ownership, ownership, refuse_strangers
 from flstudy.population.partition import NOBODY, Iid, Partition, deal_evenly
-from flstudy.population.streams import generator, random_bits
+from flstudy.population.streams import generator
 
-Rows = NDArray[np.int64]  # of the stacked examples
-Members = list[list[dict[Split, Rows]]]  # [S][N] rows of each split
 Classes = tuple[int, ...] | None
 
 
@@ -30,9 +30,9 @@ class EvaluationIndex(NamedTuple):
 class ClassStage(NamedTuple):
     """What the devices hold while the same classes are there."""
 
-    members: Members
+    members: Sequence[Membership]  # [S]
     pools: list[Rows]  # [S] training examples of all devices; empty where nobody asks
-    valid: Tensor  # [S, N, V] rows of validation examples, -1 is padding
+    most: int  # validation examples of the device that has the most
     able: NDArray[np.bool_]  # [S, N] whether a device has an example of each split
 
 
@@ -44,7 +44,7 @@ class DeviceData:
 
     Args:
         seeds: of the S replicas.
-        members: [S][N] rows of each split that devices own.
+        members: [S] what devices own.
         labels: [D] of the stacked examples; [D, ...] where all classes are always there.
         drift: says which classes there are in a round.
         data_stream: what devices train on instead of all they own, or None.
@@ -56,7 +56,7 @@ class DeviceData:
     def __init__(
         self,
         seeds: Sequence[int],
-        members: Members,
+        members: Sequence[Membership],
         labels: Tensor,
         drift: Drift | None,
         data_stream: DataStream | None,
@@ -70,18 +70,38 @@ class DeviceData:
 
     def held(self, replica: int, device: int, split: Split, round: int) -> Rows:
         """The rows of a split that a device holds in a round (from 1), none of them twice."""
+        return self.lists(replica, np.array([device]), split, round)[0]
+
+    def lists(self, replica: int, devices: NDArray[np.int64], split: Split, round: int) -> list[Rows]:
+        """The same of devices [L]."""
         stage = self.stage(round)
-        own = stage.members[replica][device][split]
         if split != "train" or self.data_stream is None:
-            return own
+            rows, counts = stage.members[replica].rows(devices, split)
+            return np.split(rows, np.cumsum(counts)[:-1])
         number, arrived = self._arrived
         if number != round:
             self._arrived = round, (arrived := {})
-        if (replica, device) not in arrived:
-            pool = stage.pools[replica] if self.data_stream.pooled else own
+        missing = [device for device in devices.tolist() if (replica, device) not in arrived]
+        if self.data_stream.pooled:
+            pools = [stage.pools[replica]] * len(missing)
+        else:
+            rows, counts = stage.members[replica].rows(np.array(missing, dtype=np.int64), split)
+            pools = np.split(rows, np.cumsum(counts)[:-1])
+        for device, pool in zip(missing, pools, strict=False):
             drawn = self.data_stream.draw(self.seeds[replica], round, device, pool) if len(pool) else pool
             arrived[replica, device] = drawn
-        return arrived[replica, device]
+        return [arrived[replica, device] for device in devices.tolist()]
+
+    def flat(
+        self, replica: int, devices: NDArray[np.int64] | None, split: Split, round: int
+    ) -> tuple[Rows, NDArray[np.int64]]:
+        """The same one after another, and how many each device holds [L]; None: of all devices."""
+        if split == "train" and self.data_stream is not None:
+            everybody = np.arange(len(self.members[replica]))
+            lists = self.lists(replica, everybody if devices is None else devices, split, round)
+            return np.concatenate(lists), np.array([len(rows) for rows in lists])
+        members = self.stage(round).members[replica]
+        return members.every(split) if devices is None else members.rows(devices, split)
 
     def moment(self, split: Split, round: int) -> Hashable:
         """Equal for rounds (from 0) in which all devices hold the same examples of a split."""
@@ -90,18 +110,21 @@ class DeviceData:
     def evaluation_index(self, split: Split, round: int, clients: Tensor | None = None) -> EvaluationIndex:
         """All examples of a split in a round (from 1), of all devices or of the devices clients [S, J], which
         are then numbered 0 … J-1."""
-        devices = [range(len(line)) for line in self.members] if clients is None else clients.tolist()
-        held = [[self.held(s, k, split, round) for k in line] for s, line in enumerate(devices)]
-        rows = padded([np.concatenate(lists) for lists in held])
+        held = [
+            self.flat(replica, None if clients is None else clients[replica].numpy(), split, round)
+            for replica in range(len(self.members))
+        ]
         return EvaluationIndex(
-            rows, padded([np.repeat(np.arange(len(lists)), [len(r) for r in lists]) for lists in held])
+            padded([rows for rows, _ in held]),
+            padded([np.repeat(np.arange(len(counts)), counts) for _, counts in held]),
         )
 
-    def examples_of(self, split: Split, clients: Tensor, round: int) -> Tensor:
-        """[S, J, V]: rows of a split of the devices clients [S, J] in a round (from 1), padded with -1."""
-        lists = [self.held(s, k, split, round) for s, line in enumerate(clients.tolist()) for k in line]
-        rows = padded(lists)
-        return rows.view(*clients.shape, rows.shape[1])
+    def examples_of(self, split: Split, clients: Tensor, round: int, width: int | None = None) -> Tensor:
+        """[S, J, V]: rows of a split of the devices clients [S, J] in a round (from 1), padded with -1 to the longest
+        of them, or to a width."""
+        held = [self.flat(replica, line.numpy(), split, round) for replica, line in enumerate(clients)]
+        rows, counts = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        return torch.from_numpy(table(rows, counts, width)).view(*clients.shape, -1)
 
     def stage(self, round: int) -> ClassStage:
         """What is the same in all rounds with the classes of a round (from 1)."""
@@ -119,17 +142,15 @@ class DeviceData:
         members = self.members
         if classes is not None:
             there = np.isin(self.labels, classes)
-            members = [
-                [{split: rows[there[rows]] for split, rows in device.items()} for device in line] for line in members
-            ]
+            members = [one.among(there) for one in members]
         pooled = self.data_stream is not None and self.data_stream.pooled
-        pools = [np.concatenate([device["train"] for device in line]) for line in members] if pooled else []
-        own: tuple[Split, ...] = ("valid", "test") if pooled else SPLITS
-        able = np.array([[all(len(device[split]) for split in own) for device in line] for line in members])
+        pools = [one.every("train")[0] for one in members] if pooled else []
+        own = slice(1 if pooled else 0, len(SPLITS))
+        able = np.stack([(one.counts[:, own] > 0).all(1) for one in members])
         if pooled:
             able &= np.array([[len(pool) > 0] for pool in pools])
-        valid = padded([device["valid"] for line in members for device in line])
-        return ClassStage(members, pools, valid.view(len(members), len(members[0]), valid.shape[1]), able)
+        place = SPLITS.index("valid")
+        return ClassStage(members, pools, max(int(one.counts[:, place].max()) for one in members), able)
 
 
 def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) -> None:
@@ -144,18 +165,37 @@ def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) 
             )
 
 
-def owners(examples: Examples, partition: Partition | None, clients: int, seed: int) -> NDArray[np.int64]:
+def blocks_of(examples: Examples, partition: Partition | None, clients: int, seed: int) -> Ownership:
+    """The blocks of rows of a replica's devices.
+
+    Raises:
+        ValueError: as `owners` does.
+    """
+    if partition is None and examples.ranges is not None:
+        return natural_ownership(examples.ranges, clients)
+    split = own_split(examples)
+    return ownership(owners(examples, split, partition, clients, seed), clients, split)
+
+
+def own_split(examples: Examples) -> NDArray[np.int64] | None:
+    """[D]: the user's own split of each example, as places in `SPLITS`; None where shares have to say."""
+    if examples.ranges is not None:
+        return examples.ranges.split(len(examples.y))
+    return None if examples.split is None else examples.split.numpy()
+
+
+def owners(
+    examples: Examples, split: NDArray[np.int64] | None, partition: Partition | None, clients: int, seed: int
+) -> NDArray[np.int64]:
     """[D]: the device of each example of a replica, or `NOBODY`; without a partition the data set's own, or an Iid
     one's.
 
     Raises:
         ValueError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
     """
-    if partition is None and examples.ranges is not None:
-        return examples.ranges.owner(len(examples.y))
     if partition is None and examples.owner is not None:
         natural: NDArray[np.int64] = examples.owner.numpy()
-        _refuse_strangers("the data set", natural, clients, 0)
+        refuse_strangers("the data set", natural, clients, 0)
         return natural
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
@@ -164,89 +204,16 @@ def owners(examples: Examples, partition: Partition | None, clients: int, seed: 
     labels = labels if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
     labels.setflags(write=False)  # they may be other processes' as well
     partition = partition or Iid()
-    if not partition.training_only or examples.split is None:
+    if not partition.training_only or split is None:
         found = partition.assign(labels, clients, rng)
     else:
         found = np.empty(len(labels), dtype=np.int64)
         for place in range(len(SPLITS)):
-            rows = np.flatnonzero(examples.split.numpy() == place)
+            rows = np.flatnonzero(split == place)
             found[rows] = (deal_evenly if place else partition.assign)(labels[rows], clients, rng)
     name = type(partition).__name__
     if not isinstance(found, np.ndarray) or found.shape != labels.shape or found.dtype.kind not in "iu":
         said = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
         raise ValueError(f"{name}: assign must return an array of {len(labels)} integers, got {said}")
-    _refuse_strangers(name, found, clients, NOBODY)
+    refuse_strangers(name, found, clients, NOBODY)
     return found
-
-
-def _refuse_strangers(source: str, owner: NDArray[np.int64], clients: int, least: int) -> None:
-    """Raise ValueError for owners that are no devices."""
-    for strange in (owner.max(), owner.min()):
-        if not least <= strange < clients:
-            more = f": set clients: {strange + 1}" if strange > 0 else ""
-            raise ValueError(f"population: owners must lie in 0 … {clients - 1}, but {source} names {strange}{more}")
-
-
-def divided(
-    owner: NDArray[np.int64],
-    start: int,
-    clients: int,
-    seed: int,
-    shares: dict[str, float],
-    split: NDArray[np.int64] | None = None,
-) -> Members:
-    """[1][N]: the rows of each split of a replica's devices, the replica's first example being row ``start``.
-
-    Args:
-        owner: [D] the device of each example.
-        start: of the replica among all examples.
-        clients: N.
-        seed: of the replica.
-        shares: of a device's training examples that are kept for validation and testing.
-        split: [D] the user's own, as places in `SPLITS`, which are kept; only what no example has is taken from the
-            training examples by its share.
-
-    Raises:
-        ValueError: for a device without an example for training, one for validation and one for testing.
-    """
-    order = np.argsort(owner, kind="stable")  # rows of device 0, of device 1, ..., each ascending
-    ends = np.searchsorted(owner, np.arange(clients + 1), sorter=order)
-    own = [order[ends[k] : ends[k + 1]] for k in range(clients)]
-    if split is None:
-        return [[splits(seed, k, start + rows, shares) for k, rows in enumerate(own)]]
-    kept = [name for place, name in enumerate(SPLITS) if place and (split == place).any()]
-    left = {name: share for name, share in shares.items() if name not in kept}
-    members = []
-    for device, rows in enumerate(own):
-        parts: dict[Split, Rows] = {name: start + rows[split[rows] == SPLITS.index(name)] for name in kept}
-        for name, part in parts.items():
-            if not len(part):
-                raise ValueError(
-                    f"population: device {device} of seed {seed} has no example in the {name} split of its own: give "
-                    "it one, or leave that split out, so that it is taken from the training examples"
-                )
-        members.append(parts | splits(seed, device, start + rows[split[rows] == 0], left))
-    return [members]
-
-
-def splits(seed: int, device: int, rows: Rows, shares: dict[str, float]) -> dict[Split, Rows]:
-    """A device's rows for training, and those that shares of them are taken for.
-
-    Raises:
-        ValueError: for a device with fewer examples than that.
-    """
-    names: list[Split] = [name for name in SPLITS if name in shares]
-    if len(rows) < 1 + len(names):
-        what = ", ".join(("train", *names))
-        raise ValueError(
-            f"population: device {device} of seed {seed} holds {len(rows)} examples, but needs {1 + len(names)} "
-            f"({what}); lower clients or make the partition less extreme"
-        )
-    rows = rows[np.argsort(random_bits(seed, "split", device, np.arange(len(rows))), kind="stable")]
-    sizes = {name: max(1, round(shares[name] * len(rows))) for name in names}
-    while len(rows) - sum(sizes.values()) < 1:  # three or four examples: one for each at least
-        sizes[max(reversed(names), key=sizes.__getitem__)] -= 1
-    parts: dict[Split, Rows] = {}
-    for name, size in sizes.items():
-        parts[name], rows = rows[:size], rows[size:]
-    return {**parts, "train": rows}

@@ -7,6 +7,7 @@ concept. Concept 0 is the data set's own; what the others are is a ``Change``.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -99,13 +100,20 @@ class OneChange(Drift):
 
     def drifting(self, seed: int, devices: int) -> tuple[NDArray[np.int64], int]:
         """(rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per seed."""
-        rank = np.argsort(np.argsort(random_bits(seed, "drift", np.arange(devices))))
-        return rank, round_half_up(self.p_drift * devices)
+        return drift_ranks(seed, devices), round_half_up(self.p_drift * devices)
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
         """Concept [devices] of every device in round ``number`` (from 1)."""
         rank, count = self.drifting(seed, devices)
         return (rank < round_half_up(self.share(number) * count)).astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def drift_ranks(seed: int, devices: int) -> NDArray[np.int64]:
+    """[devices]: the place of each device in the order in which they drift; asked for in every round."""
+    rank = np.argsort(np.argsort(random_bits(seed, "drift", np.arange(devices))))
+    rank.setflags(write=False)
+    return rank
 
 
 def round_half_up(value: float) -> int:

@@ -19,8 +19,9 @@ from flstudy.population.data_stream import DataStream
 from flstudy.population.dataset_cache import load_examples
 from flstudy.population.datasets.base import Coding, Dataset
 from flstudy.population.datasets.in_memory import InMemory
-from flstudy.population.device_data import DeviceData, Members, divided, owners, refuse_empty
+from flstudy.population.device_data import DeviceData, blocks_of, refuse_empty
 from flstudy.population.drift import Drift, Event
+from flstudy.population.membership import Membership, Ownership, membership
 from flstudy.population.partition import ClientLists, Partition
 from flstudy.population.streams import generator, random_bits
 
@@ -102,6 +103,14 @@ def cohort_size(sampling: str, number: int, there: int, participants: int, clien
     return int(generator(0, "participants", number).binomial(there, participants / clients))
 
 
+def lowest(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """[S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones."""
+    bound = np.partition(keys, count - 1, axis=1)[:, count - 1 : count]
+    below, at = keys < bound, keys == bound
+    at &= at.cumsum(1) <= count - below.sum(1, keepdims=True)
+    return np.nonzero(below | at)[1].reshape(len(keys), count)
+
+
 class Population(L.LightningDataModule):
     """Devices with their data, who takes part in which round, and what the world does to them.
 
@@ -167,14 +176,13 @@ class Population(L.LightningDataModule):
         if self.availability is not None:
             self.availability.check(self.clients)
         examples = load_examples(self.dataset, seeds, self.clients)
-        self.members: Members = []  # [S][N] rows of each split that devices own; what they hold is the `DeviceData`
+        self.members: list[Membership] = []  # [S] what devices own; what they hold is the `DeviceData`
+        alike = self.partition is None and (examples.owner is not None or examples.ranges is not None)
+        blocks: Ownership | None = None
         for replica, seed in enumerate(seeds):
-            mine = examples.replica(replica)
-            owner, split = owners(mine, self.partition, self.clients, seed), mine.split
-            own = None if split is None else split.numpy()
-            if mine.ranges is not None:
-                own = mine.ranges.split(len(mine.y))
-            self.members += divided(owner, examples.starts[replica], self.clients, seed, self.shares, own)
+            if blocks is None or not alike or self.dataset.seeded:
+                blocks = blocks_of(examples.replica(replica), self.partition, self.clients, seed)
+            self.members.append(membership(blocks, examples.starts[replica], seed, self.shares))
         self.store = ExampleStore(examples.x, examples.y)
         if (coding := examples.coding) is not None:
             like = torch.zeros(1, dtype=torch.float32 if coding.mean.numel() else torch.int64)
@@ -207,20 +215,20 @@ class Population(L.LightningDataModule):
         draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
         draw = np.where(self.available(round), draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
         participants = max(1, self.drawn(round)) if devices is None else min(devices, self.fewest(round))
-        client = np.sort(np.argsort(draw, axis=1, kind="stable")[:, :participants], axis=1)
+        client = lowest(draw, participants)
         concept = np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
-        lists = [self.device_data.held(s, k, "train", round) for s, line in enumerate(client.tolist()) for k in line]
+        lists = [rows for s, line in enumerate(client) for rows in self.device_data.lists(s, line, "train", round)]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
         where = torch.from_numpy(client)
-        # numpy's indices, here and elsewhere: torch's wait for each other's threads longer than they work.
-        valid = self.device_data.stage(round).valid.numpy()[np.arange(len(seeds))[:, None], client]
+        # As wide for every cohort: programs are compiled for it.
+        valid = self.device_data.examples_of("valid", where, round, self.device_data.stage(round).most)
         batches = Batches(
             rows=rows.view(*shape, *rows.shape[1:]),
             steps=steps.view(shape),
             epoch=epoch.view(*shape, -1),
-            valid=torch.from_numpy(valid),
-            validated=torch.from_numpy((valid >= 0).sum(-1)),
+            valid=valid,
+            validated=torch.from_numpy((valid.numpy() >= 0).sum(-1)),
             concept=torch.from_numpy(concept),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)

@@ -101,6 +101,11 @@ class Timetable(NamedTuple):
         return Entry(tuple(found), place)
 
 
+def columns_of(entries: Sequence[Entry]) -> NDArray[np.int64]:
+    """[3, entries]: the numbers of a timetable with three columns."""
+    return np.array([values for values, _ in entries], dtype=np.int64).T.reshape(3, -1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduledDrift(Drift):
     """Every device's drifts are given: a mapping or a table of (device, round, concept).
@@ -131,6 +136,11 @@ class ScheduledDrift(Drift):
         """By round: later ones have the last word."""
         return sorted(self.table.read(self.schedule), key=lambda entry: entry.values[1])
 
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """[3, entries]: their devices, rounds and concepts."""
+        return columns_of(self.entries)
+
     @property
     def concepts(self) -> int:
         """One more than the largest concept named."""
@@ -141,9 +151,9 @@ class ScheduledDrift(Drift):
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
         concept = np.zeros(devices, dtype=np.int64)
-        for (device, first, new), _ in self.entries:
-            if first <= number:
-                concept[device] = new
+        device, first, new = self.columns
+        begun = int(np.searchsorted(first, number, side="right"))
+        concept[device[:begun]] = new[:begun]  # of several entries of a device the last one stays
         return concept
 
     def events(self) -> list[Event]:
@@ -184,6 +194,11 @@ class ScheduledAvailability(Availability):
         return self.table.read(self.schedule)
 
     @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """[3, stays]: their devices and the rounds with which these join and leave."""
+        return columns_of(self.stays)
+
+    @cached_property
     def turns(self) -> list[int]:
         """Rounds from 2 on with which devices join, or have left."""
         return sorted({number for (_, *both), _ in self.stays for number in both if number > 1})
@@ -196,9 +211,8 @@ class ScheduledAvailability(Availability):
 
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
         there = np.zeros(devices, dtype=bool)
-        for (device, joins, leaves), _ in self.stays:
-            if joins <= number and (leaves == 0 or number < leaves):
-                there[device] = True
+        device, joins, leaves = self.columns
+        there[device[(joins <= number) & ((leaves == 0) | (number < leaves))]] = True
         return there
 
     def session(self, number: int) -> int:

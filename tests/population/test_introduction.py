@@ -221,4 +221,4 @@ def test_other_drifts_leave_all_classes_there():
         assert population.available(5).all()
         for split in SPLITS:
             assert population.device_data.moment(split, 1) == population.device_data.moment(split, 6)
-            assert population.device_data.held(0, 3, split, 5) is population.members[0][3][split]
+            assert population.device_data.held(0, 3, split, 5).tolist() == population.members[0][3][split].tolist()
