@@ -161,7 +161,7 @@ class Membership(Sequence[dict[Split, Rows]]):
         blocks, counts = self.blocks, self.shared[devices]
         given = blocks.given[devices]
         first, pool, sizes = blocks.starts[devices], given[:, 0], given.sum(1)
-        device, place = np.repeat(np.arange(len(devices)), sizes), within(sizes)
+        device, place = np.repeat(np.arange(len(devices)), sizes), counted_up(sizes)
         mixed = place < pool[device]  # what the user gave for validation and testing comes behind, in its own order
         owner, inside = device[mixed], place[mixed]
         drawn = inside[ordered(owner, random_bits(self.seed, "split", devices[owner], inside))]
@@ -228,7 +228,7 @@ def remaining(rows: Rows, counts: NDArray[np.int64], there: NDArray[np.bool_]) -
     return rows[stays], np.bincount(segment[stays], minlength=counts.size).reshape(counts.shape)
 
 
-def within(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def counted_up(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, …, size-1 for each of the sizes [L], one after another."""
     return stretches(np.zeros_like(sizes), sizes)
 
