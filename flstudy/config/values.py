@@ -216,7 +216,8 @@ def _apart(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _preset(content: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     study = content.get("study")
-    presets = study.get("presets") if isinstance(study, Mapping) else None
+    said_of_presets = [value for key, value in changes if key == "study.presets"]  # replaces the file's
+    presets = said_of_presets[-1] if said_of_presets else study.get("presets") if isinstance(study, Mapping) else None
     own = short(content.get("algorithm"))
     chosen = next((value for key, value in reversed(changes) if key == "algorithm"), content.get("algorithm"))
     values = presets.get(short(chosen)) if isinstance(presets, Mapping) else None

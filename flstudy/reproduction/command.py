@@ -10,6 +10,7 @@ from rich.console import Console
 from flstudy.config import Config, ConfigError, load, nearest
 from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
+from flstudy.reproduction.counterparts import write_overview
 from flstudy.reproduction.pages import write_pages
 from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder
@@ -23,8 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         description="Run the studies that reproduce a paper, each once and on where it stopped, and write their "
         "results beside the published ones.",
     )
-    parser.add_argument("paper", help="A folder of tune_configs with a reproduction.yaml, such as flash.")
-    parser.add_argument("--worlds", nargs="+", default=[], help="Only these worlds of it; default: all.")
+    parser.add_argument("paper", nargs="?", help="A folder of tune_configs with a reproduction.yaml, such as flash.")
+    parser.add_argument("--worlds", nargs="+", default=[], help="Only these of it; default: all that need no files.")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), help="preset, tuned; default: both.")
     parser.add_argument("--configs", type=Path, default=config_folder(), help="Where the papers' folders are.")
     parser.add_argument("--out", type=Path, default=None, help="Where the page goes; default: PAPER/results.")
@@ -32,8 +33,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--options", type=str, default="", help="Options for every study, such as '--study.folder big --rounds 10'."
     )
+    parser.add_argument(
+        "--counterparts",
+        action="store_true",
+        help="Run nothing, only write the page of all papers' tables and figures and what stands for them here.",
+    )
     given = parser.parse_args(list(arguments))
-    paper = read_paper(given.paper, given.configs)
+    console, options = terminal(), shlex.split(given.options)
+    if given.counterparts:
+        console.print(f"Counterparts: {write_overview(given.configs)}", highlight=False)
+        return 0
+    paper = read_paper(given.paper or "", given.configs)
     for names, known, what in (
         (given.worlds, [world.name for world in paper.worlds], "world"),
         (given.stages, list(STAGES), "stage"),
@@ -41,7 +51,6 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             if name not in known:
                 raise ConfigError(f"unknown {what} {name!r}{nearest(name, known)}")
-    console, options = terminal(), shlex.split(given.options)
     asked = stages_of(paper, given.worlds, given.stages)
     configs = {stage: stage_config(paper, stage, options) for stage in asked}  # all of them, before the first one runs
     if not given.write:
@@ -50,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         for stage in asked:
             run_stage(paper, stage, console, options)
     folders = {}
-    for stage in stages_of(paper):
+    for stage in dict.fromkeys([*stages_of(paper), *asked]):
         config = configs.get(stage) or stage_config(paper, stage, options)
         folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
         if folder.trials.is_file():

@@ -1,7 +1,10 @@
 """What a reproduction consists of, read from a folder of configs, and its studies' configs.
 
 tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they are run
-                   published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds
+                   published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds, table;
+                                       a measure is a name of MEASURES, a start and session ("Previous 5"), or the key
+                                       of a hyper-parameter, which is what the world's preset has
+                   counterparts.csv    what stands for each of its tables and figures (``counterparts``)
                    differences.md      what the authors of the reproduction have to say, if anything
                    *.yaml              the studies
 """
@@ -61,6 +64,7 @@ class World:
     compared: str = ""  # the variant that the others are compared with
     sessions: tuple[int, ...] = ()  # that the tables show, from 1
     bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
+    on_request: bool = False  # run where --worlds names it only: it needs files that do not come along, or days
 
     def __post_init__(self) -> None:
         where = f"worlds.{self.name}"
@@ -131,6 +135,7 @@ def read_paper(name: str, configs: Path) -> Paper:
 def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
     given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
     given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths") if key in written}
+    given["on_request"] = written.get("on_request", False) is True
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
     options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
     given = {"compared": next(iter(variants), ""), **given}
@@ -151,10 +156,41 @@ def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
     return found
 
 
+def unknown_rows(paper: Paper) -> list[str]:
+    """A sentence for each published figure that no page could show: of an unknown world, row or measure."""
+    worlds, found = {world.name: world for world in paper.worlds}, []
+    for name, row, measure in paper.published:
+        world = worlds.get(name)
+        if world is None:
+            found.append(f"unknown world {name!r}{nearest(name, list(worlds))}")
+            continue
+        rows, measures = _rows_of(world), [*MEASURES, *_starts_of(world)]
+        if row not in rows:
+            found.append(f"{name}: unknown row {row!r}{nearest(row, rows)}")
+        if measure not in measures and "." not in measure:  # with one it is the key of a hyper-parameter
+            found.append(f"{name}, {row}: unknown measure {measure!r}{nearest(measure, measures)}")
+    return found
+
+
+def _rows_of(world: World) -> list[str]:
+    """What a published figure of a world may be about: its variants, or the algorithms that its study compares."""
+    if world.kind == "variants":
+        return list(world.variants)
+    written = yaml.safe_load(world.config.read_text(encoding="utf-8"))
+    own = written.get("algorithm")
+    choice = ((written.get("study") or {}).get("search") or {}).get("algorithm") or {}
+    return [*(choice.get("choice") or []), str(own["class_path"] if isinstance(own, Mapping) else own)]
+
+
+def _starts_of(world: World) -> list[str]:
+    """Measures of sessions: a start and the number of a session."""
+    return [f"{variant} {number}" for variant in world.variants for number in world.sessions]
+
+
 def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:
-    """The stages of these worlds (of all, if none is named), tuned ones last. An ablation has one, sessions and
-    variants have one for each variant, whatever the names."""
-    chosen = [world for world in paper.worlds if not worlds or world.name in worlds]
+    """The stages of these worlds (if none is named, of all but those on request), tuned ones last. An ablation has one,
+    sessions and variants have one for each variant, whatever the names."""
+    chosen = [world for world in paper.worlds if (world.name in worlds if worlds else not world.on_request)]
     first = [world for world in chosen if "preset" in names or world.kind != "comparison"]
     found = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
     return found + [PaperStage(world, "tuned") for world in chosen if "tuned" in names and world.kind == "comparison"]

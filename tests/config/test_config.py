@@ -350,6 +350,13 @@ def test_presets_are_an_algorithm_s_own_values(tmp_path: Path) -> None:
     assert load(written).flat() == prox.flat()
 
 
+def test_presets_of_the_command_line_replace_the_file_s(tmp_path: Path) -> None:
+    path = with_presets(tmp_path, {"FedProx": {"mu": 0.25}})
+    config = load(path, options=["--study.presets={FedProx: {lr: 0.02}}"]).with_overrides({"algorithm": "FedProx"})
+    assert config.flat()["algorithm.lr"] == 0.02
+    assert config.flat()["algorithm.mu"] != 0.25
+
+
 def test_a_preset_may_reach_beyond_its_algorithm(tmp_path: Path) -> None:
     path = with_presets(tmp_path, {"FedProx": {"mu": 0.25, "population.epochs": 7}})
     assert load(path).flat()["population.epochs"] != 7

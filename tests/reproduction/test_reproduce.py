@@ -1,6 +1,5 @@
 """`flstudy reproduce`, with a paper of two small worlds, real Ray workers and a real store."""
 
-import csv
 import io
 import json
 import shutil
@@ -14,7 +13,7 @@ from flstudy.cli import main
 from flstudy.config.sections import ConfigError
 from flstudy.reproduction import command
 from flstudy.reproduction.command import run_stage
-from flstudy.reproduction.plan import MEASURES, read_paper, stage_config, stages_of
+from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.study import load_study
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
@@ -253,6 +252,16 @@ def test_a_wrong_plan_is_refused(paper, change, sentence):
         read_paper("small", paper.parent)
 
 
+def test_worlds_on_request_run_where_they_are_named_only(paper):
+    path = paper / "reproduction.yaml"
+    plan = yaml.safe_load(path.read_text())
+    plan["worlds"]["drift"]["on_request"] = True
+    path.write_text(yaml.safe_dump(plan))
+    plan = read_paper("small", paper.parent)
+    assert [stage.world.name for stage in stages_of(plan)] == ["epochs"]
+    assert [stage.world.name for stage in stages_of(plan, ["drift"])] == ["drift", "drift"]
+
+
 def test_unknown_papers_worlds_and_stages_are_named(paper, capsys):
     for arguments, sentence in (
         (["smal"], "unknown paper 'smal': did you mean 'small'?"),
@@ -268,10 +277,6 @@ def test_unknown_papers_worlds_and_stages_are_named(paper, capsys):
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*/reproduction.yaml")), ids=lambda path: path.parent.name)
 def test_the_papers_plans_are_right(path):
     plan = read_paper(path.parent.name, CONFIGS)
-    assert {world for world, _, _ in plan.published} <= {world.name for world in plan.worlds}
-    variants = {f"{name} {number}" for world in plan.worlds for name in world.variants for number in world.sessions}
-    with (path.parent / "published.csv").open() as file:
-        assert {row["measure"] for row in csv.DictReader(file)} <= set(MEASURES) | variants
     for stage in stages_of(plan):
         config = stage_config(plan, stage)
         if stage.world.kind == "sessions":
