@@ -94,7 +94,7 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]]) -> str:
     parts = [
         "# The papers' tables and figures, and what stands for them here",
         f"Made by `flstudy reproduce --counterparts` from each paper's `{FILE}`. *{BASES['settings'].capitalize()}*: "
-        "the paper's numbers of devices, rounds, rates and so on, as far as the data allow; *on other data*: only what is "
+        "the paper's devices, rounds, rates and so on, as far as the data allow; *on other data*: only what is "
         "varied is the paper's. Published numbers: `published.csv` beside the configs.",
     ]
     for name, (title, lines) in papers.items():

@@ -1,7 +1,7 @@
 """What a reproduction consists of, read from a folder of configs, and its studies' configs.
 
 tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they are run
-                   published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds and
+                   published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds,
                                        table; a measure is a name of MEASURES, a start and session ("Previous 5"), or
                                        the key of a hyper-parameter, which is what the world's preset has
                    counterparts.csv    what stands for each of its tables and figures (``counterparts``)
