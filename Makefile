@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help study test lint ui bench setup clean
+.PHONY: help study test lint docs ui bench setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ lint: $(READY) ## Ruff and mypy, the same as pre-commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY) ## Build the docs into build/docs; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 ui: $(READY) ## Browse studies in the MLflow UI on 127.0.0.1
 	$(BIN)/flstudy ui --port $(PORT)
