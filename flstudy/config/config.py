@@ -185,6 +185,7 @@ class Config:
                 local_optimizer=settings.local_optimizer,
                 buffers=settings.buffers,
                 max_lanes=settings.max_lanes,
+                bank_memory=settings.bank_memory,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
             )

@@ -36,6 +36,8 @@ class Settings(Configurable):
     (FedBN), or never changed."""
     max_lanes: int | None = hyper(None, "[1, 1e6]")
     """Most lanes at once; null is all of them."""
+    bank_memory: int = hyper(2**32, "[0, 1e15]")
+    """Most bytes of devices' states in memory; beyond it files in the folder for temporary files (TMPDIR) take them."""
     accelerator: str = "cpu"
     """Lightning's accelerator: cpu, gpu or auto."""
     devices: int = hyper(1, "[1, 1e4]")

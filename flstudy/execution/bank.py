@@ -7,24 +7,31 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm
 from flstudy.execution.devices import to_device
+from flstudy.execution.row_files import RowFile, row_bytes
 from flstudy.execution.trees import leaves, refill
+
+IN_MEMORY = 2**32  # bytes of rows
+AT_ONCE = 2**26  # bytes of rows in files that are moved together
+GROWTH = 8  # a file grows by this part of it at least
 
 
 class ClientBank:
     """Rows of client state for S replicas of N devices, on CPU; gathered and scattered once per round.
 
     A device that leaves keeps its row: in life the state is on the device. Storage grows with the devices seen, not
-    with the population.
+    with the population; beyond a bound it is memory-mapped files.
 
     Args:
         replicas: S.
         devices: N.
+        memory: bytes of rows that are kept in memory at most.
     """
 
-    def __init__(self, replicas: int, devices: int) -> None:
+    def __init__(self, replicas: int, devices: int, memory: int = IN_MEMORY) -> None:
         self.slot = torch.full((replicas, devices), -1, dtype=torch.int64)  # row of each device, -1 before its visit
         self.rows: list[Tensor] = []  # leaves [capacity, ...]
-        self.used = 0
+        self.used, self.memory = 0, memory
+        self._files: list[RowFile] = []  # one for each leaf, where memory does not suffice
 
     def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
         """The rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are sent.
@@ -75,37 +82,66 @@ class ClientBank:
         template = algorithm.client_init(x)
         if not leaves(template) or not len(slots):
             return
-        rows = refill(template, [stored[slots] for stored in self.rows])
-        restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
-        for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
-            stored[slots] = leaf
+        for part in slots.split(self._together(len(slots))):
+            rows = refill(template, [stored[part] for stored in self.rows])
+            restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
+            for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
+                stored[part] = leaf
 
     def forget(self, replica: int) -> None:
         """No row of a replica's devices: their next visits are first ones."""
         self.slot[replica] = -1
         known = self.slot >= 0
-        kept = self.slot[known]
-        self.rows = [stored[kept] for stored in self.rows]
-        self.slot[known] = torch.arange(len(kept))
+        kept, place = self.slot[known].sort()
+        for stored in self.rows:
+            done = 0
+            for part in kept.split(self._together(len(kept))):  # ascending: none is written to before it is read
+                stored[done : done + len(part)] = stored[part]
+                done += len(part)
+        self.slot[known] = torch.empty_like(kept).index_copy(0, place, torch.arange(len(kept)))
         self.used = len(kept)
+
+    def _together(self, rows: int) -> int:
+        """How many of so many rows are moved at once: all of those in memory."""
+        return max(1, AT_ONCE // row_bytes(self.rows) if self._files else rows)
 
     def _grow(self, more: int, like: list[Tensor]) -> None:
         if not self.rows:
             self.rows = [leaf.new_empty((0, *leaf.shape[1:])) for leaf in like]
-        capacity = len(self.rows[0])
-        if self.used + more > capacity:
-            extra = max(self.used + more - capacity, capacity)
+        capacity, needed = len(self.rows[0]), self.used + more
+        if needed > capacity:
+            self._make_room(needed, max(needed, 2 * capacity))
+
+    def _make_room(self, needed: int, wanted: int) -> None:
+        """Storage of so many rows at least, and if they stay in memory, of as many as are wanted."""
+        most = self.memory // max(1, row_bytes(self.rows))
+        if not self._files and needed <= most:
+            extra = min(wanted, most) - len(self.rows[0])
             self.rows = [torch.cat([stored, stored.new_zeros(extra, *stored.shape[1:])]) for stored in self.rows]
+            return
+        files = self._files or [RowFile(stored.new_empty(stored.shape[1:])) for stored in self.rows]
+        longer = [file.mapped(needed + needed // GROWTH) for file in files]
+        if not self._files:
+            for stored, room in zip(self.rows, longer, strict=True):
+                room[: self.used] = stored[: self.used]
+        self.rows, self._files = longer, files
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors for a checkpoint."""
+        """Plain tensors for a checkpoint. Those of files are the files' own, to be written before the next round."""
+        if self._files:
+            self.rows = [file.mapped(self.used) for file in self._files]  # torch saves all of what it sees a part of
+            return {"slot": self.slot.clone(), "rows": list(self.rows)}
         return {"slot": self.slot.clone(), "rows": [stored[: self.used].clone() for stored in self.rows]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The bank as it was saved."""
-        self.slot = state["slot"].clone()
-        self.rows = [stored.clone() for stored in state["rows"]]
-        self.used = len(self.rows[0]) if self.rows else 0
+        self.slot, self._files, rows = state["slot"].clone(), [], state["rows"]
+        self.rows, self.used = [stored.new_empty((0, *stored.shape[1:])) for stored in rows], 0
+        if rows and len(rows[0]):
+            self._make_room(len(rows[0]), len(rows[0]))
+            self.used = len(rows[0])
+        for stored, saved in zip(self.rows, rows, strict=True):
+            stored[: self.used] = saved
 
 
 def places(clients: Tensor) -> tuple[Tensor, Tensor]:

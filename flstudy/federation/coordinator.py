@@ -31,6 +31,7 @@ from flstudy.execution import (
     make_executor,
     training_context,
 )
+from flstudy.execution.bank import IN_MEMORY
 from flstudy.execution.devices import forked_random, synchronize
 from flstudy.execution.sharded import Sharded, of_one_place
 from flstudy.execution.trees import leaves, refill, take
@@ -110,6 +111,8 @@ class Coordinator(L.LightningModule):
             averages them (``average``), devices keep them, and BatchNorm's weights with them, as in FedBN (``local``),
             or the task's own are used and never change (``freeze``).
         max_lanes: most lanes that train at once, for models that fill the memory; null trains all of them.
+        bank_memory: most bytes of the devices' states in memory; where these are more, files in the folder for
+            temporary files take them.
         controllers: what changes the server's state around rounds, whatever the algorithm.
         schedule: how the devices' learning rate falls within a session; null keeps it.
         wireless: the radio cell whose seconds and joules every round logs; null logs none.
@@ -132,6 +135,7 @@ class Coordinator(L.LightningModule):
         local_optimizer: LocalOptimizer = "rule",
         buffers: BufferMode = "average",
         max_lanes: int | None = None,
+        bank_memory: int = IN_MEMORY,
         controllers: Sequence[Controller] = (),
         schedule: Schedule | None = None,
         wireless: Wireless | None = None,
@@ -145,6 +149,8 @@ class Coordinator(L.LightningModule):
             raise ValueError(f"seeds must be one or more different integers ≥ 0, got {list(seeds)}")
         if max_lanes is not None and max_lanes < 1:
             raise ValueError(f"max_lanes must be ≥ 1, got {max_lanes}")
+        if bank_memory < 0:
+            raise ValueError(f"bank_memory must be ≥ 0 bytes, got {bank_memory}")
         # Not a submodule: its own hooks and log calls must not meet the outer trainer.
         self.__dict__["task"] = task
         self.task_function = TaskFunction(task, buffers)
@@ -153,6 +159,7 @@ class Coordinator(L.LightningModule):
         self.seeds, self.initial, self.buffer_mode = tuple(seeds), initial, buffers
         self.local_optimizer = local_optimizer
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
+        self.bank_memory = bank_memory
         self.controllers, self.schedule, self.measure = tuple(controllers), schedule, measure
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
@@ -224,7 +231,7 @@ class Coordinator(L.LightningModule):
         layout = self.task_function.layout
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
-        self.bank = ClientBank(len(self.seeds), population.clients)
+        self.bank = ClientBank(len(self.seeds), population.clients, self.bank_memory)
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
         self.runner = ControllerRunner(
             self.controllers, self.algorithm, layout, population, self.bank, self.schedule, draw=draw
@@ -457,6 +464,7 @@ class Coordinator(L.LightningModule):
             "buffers": self.buffer_mode,
             "compile": self.compile_step,
             "max_lanes": self.max_lanes,
+            "bank_memory": self.bank_memory,
             "controllers": list(self.controllers),
         }
         parts |= {
@@ -501,7 +509,7 @@ class Coordinator(L.LightningModule):
         x = torch.zeros(len(self.seeds), *([] if starts == 1 else [starts]), layout.n)
         template = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.server = refill(template, list(saved["server"]))
-        self.bank = ClientBank(len(self.seeds), saved["bank"]["slot"].shape[1])
+        self.bank = ClientBank(len(self.seeds), saved["bank"]["slot"].shape[1], self.bank_memory)
         self.bank.load_state_dict(saved["bank"])
         self._remember(saved)
         self._loaded, self._saved = saved, None
