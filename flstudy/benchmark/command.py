@@ -21,7 +21,7 @@ from flstudy.benchmark import tables
 from flstudy.benchmark.gauge import BusyMachine, Gauge
 from flstudy.config.errors import nearest
 
-WORKLOADS = ("mlp", "mlp10", "synthetic", "cnn", "lstm")
+WORKLOADS = ("mlp", "mlp10", "synthetic", "synthetic3", "cnn", "lstm")
 EXECUTORS = ("plain", "trainer", "sequential", "threads", "vectorized", "compiled")
 ACCELERATORS = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")

@@ -78,6 +78,7 @@ def characters() -> Population:
 _MLP = partial(seeded, Mlp, (60,), 10, hidden=64)  # FLASH's model for Synthetic
 _ROWS = partial(random_examples, (60,), 10, 700, batch_size=10, steps=40)
 _FEDAVG = partial(FedAvg, lr=0.05)
+_SYNTHETIC = partial(devices, Synthetic(), batch_size=10, epochs=8)
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -103,8 +104,19 @@ WORKLOADS = {
             name="synthetic",
             sentence="Synthetic(0.5, 0.5), ragged sizes, ≤ 8 epochs of batch 10, early stopping γ 0.05, MLP",
             task=_MLP,
-            population=partial(devices, Synthetic(), batch_size=10, epochs=8),
+            population=_SYNTHETIC,
             algorithm=partial(FedAvg, lr=0.05, gamma=0.05),
+            executors=BRIEF,
+            window=3,
+        ),
+        Workload(
+            name="synthetic3",
+            sentence="the same Synthetic rounds with 3 seeds at once (plain loop: 1 seed)",
+            task=_MLP,
+            population=_SYNTHETIC,
+            algorithm=partial(FedAvg, lr=0.05, gamma=0.05),
+            seeds=3,
+            threads="all",
             executors=BRIEF,
             window=3,
         ),

@@ -1,5 +1,8 @@
 """What chooses and what limits: `executor: auto`, `max_lanes`, and memory that runs out. None of it changes results."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -60,21 +63,49 @@ def test_the_warning_names_the_lanes(monkeypatch):
         executor.fit(FedAvg(lr=0.1), servers, (), cohort.jobs, cohort.batches)
 
 
-def test_what_torch_cannot_compile_runs_eagerly_with_a_warning(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("this module is beyond me\nand more lines")
+def beyond(*_):
+    raise RuntimeError("this module is beyond me\nand more lines")
 
+
+def failing(*_):
+    raise subprocess.CalledProcessError(1, "g++")
+
+
+@pytest.mark.parametrize(
+    ("part", "broken", "sentence"),
+    [
+        ("loaded", beyond, "RuntimeError: this module is beyond me"),
+        ("compiled", failing, "CalledProcessError: Command 'g++' returned non-zero exit status 1."),
+        ("cache_folder", lambda: Path(__file__) / "flstudy", "NotADirectoryError: [Errno 20] Not a directory"),
+    ],
+    ids=["a program that is refused", "a compiler that fails", "a folder that cannot be written"],
+)
+def test_what_cannot_be_compiled_runs_eagerly_with_one_warning(part, broken, sentence, monkeypatch):
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     monkeypatch.setattr(programs, "_compiled", {})
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
-    monkeypatch.setattr(loops, "loaded", refuse)
+    monkeypatch.setattr(loops, "compiled", lambda *_: __file__)
+    monkeypatch.setattr(loops, part, broken)
     told = []
-    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(sentence))
+    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
     eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
-    (sentence,) = [sentence for sentence in told if "eagerly" in str(sentence)]
-    assert sentence.endswith("could not compile them: RuntimeError: this module is beyond me")
+    (heard,) = [sentence for sentence in told if "eagerly" in sentence]
+    assert f"could not compile them: {sentence}" in heard
     assert eager.executor.choices()["compile"] is False
-    assert difference(state(plain), state(eager)) <= 1e-12
+    assert difference(state(plain), state(eager)) == 0
+
+
+def test_without_a_compiler_steps_run_eagerly_with_one_warning(monkeypatch):
+    plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
+    monkeypatch.setattr(programs.shutil, "which", lambda name: None)
+    monkeypatch.setattr(programs.torch.cuda, "is_available", lambda: False)
+    told = []
+    monkeypatch.setattr(programs.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
+    eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
+    (heard,) = [sentence for sentence in told if "eagerly" in sentence]
+    assert heard == "no C++ compiler found: local steps run eagerly; install g++ for compiled ones"
+    assert eager.executor.choices()["compile"] is False
+    assert difference(state(plain), state(eager)) == 0
 
 
 def test_other_errors_pass_at_once(monkeypatch):

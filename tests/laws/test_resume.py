@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.controllers import DynamicInitialModel, Restart
+from flstudy.execution import Survey, programs, survey
 from flstudy.population import AlternatingGroups
 from flstudy.tasks import Mlp
 
@@ -24,6 +25,8 @@ from .cases import plain
 from .killed import main
 
 REPOSITORY = Path(__file__).parents[2]
+TWICE = {"seeds": (0, 44), "initial": "seeded"}
+LANES = 6  # three devices of each replica
 
 
 def saved(path: Path) -> dict:
@@ -77,6 +80,35 @@ def test_five_rounds_a_checkpoint_and_five_rounds_are_ten_rounds(name, tmp_path)
     assert torch.equal(measured(whole, *names)[5:], measured(resumed, *names))
     assert [record.events for record in whole.records[5:]] == [record.events for record in resumed.records]
     assert {event.round for record in whole.records for event in record.events} == {3, 8}
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_compiled_fits_and_evaluations_resume_as_well(threads, tmp_path, monkeypatch):
+    """Parts of lanes on threads, devices that stop early, and evaluations by loops from some round on."""
+    weigh, before = Survey.weigh, torch.get_num_threads()
+    monkeypatch.setattr(programs, "ENTRY", 1)  # or there would be one part
+    monkeypatch.setattr(survey, "COST_S", 0.0)
+    monkeypatch.setattr(Survey, "weigh", lambda one, _, left: weigh(one, 1.0 - bool(one.compiled), left))
+
+    def go(rounds, folder, **more):
+        saving = ModelCheckpoint(folder, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        more |= {"fit": {"enable_checkpointing": True, "default_root_dir": folder}, "evaluate": True, "compile": True}
+        world = drifting(participants=3)
+        return run(Scaffold(lr=0.1, gamma=0.05), rounds, population=world, callbacks=[saving], **TWICE, **more)
+
+    torch.set_num_threads(threads)
+    try:
+        whole = go(6, tmp_path / "whole")
+        go(4, tmp_path / "half")
+        resumed = go(6, tmp_path / "half", ckpt_path=str(tmp_path / "half" / "epoch=3.ckpt"))
+    finally:
+        torch.set_num_threads(before)
+    assert whole.executor.choices()["part_lanes"] == -(-LANES // threads)
+    assert saved(tmp_path / "half" / "epoch=3.ckpt")["flstudy"]["choices"]["compile_survey"] is True
+    check_equal(saved(tmp_path / "whole" / "epoch=5.ckpt"), saved(tmp_path / "half" / "epoch=5.ckpt"))
+    names = [name for name in whole.record.metrics if not name.startswith("time/")]
+    assert torch.equal(measured(whole, *names)[4:], measured(resumed, *names))
 
 
 @pytest.mark.parametrize("executor", ["sequential", "threads", "trainer"])
