@@ -29,7 +29,7 @@ class Recovery:
     """When accuracy has recovered from a drift (`recovery_rounds`); windows count evaluations, not rounds."""
 
     window: int = 3
-    """Evaluations over which accuracy is smoothed."""
+    """Evaluations over which accuracy is smoothed, for the recovery and for the dip over a window."""
     tolerance: float = 0.02
     """How near to the steady state smoothed accuracy must stay, a fraction of accuracy."""
     steady: int = 5
@@ -76,14 +76,21 @@ def accuracy_before(
     return np.asarray(before[..., -window:].mean(-1))
 
 
-def dip(rounds: ArrayLike, accuracy: ArrayLike, drift: int, until: int | None = None) -> Floats:
+def dip(rounds: ArrayLike, accuracy: ArrayLike, drift: int, until: int | None = None, *, window: int = 1) -> Floats:
     """FLASH eq. (4): dip^(r1, r2) = min{acc^(r) : r in [r1, r2]}, the lowest accuracy (so higher is better).
 
     r1 is `drift`; r2 is `until`, included, by default the last evaluation. With a further drift at round e give
     `until=e - 1` (see `segments`): round e belongs to the next concept.
+
+    With a `window` acc^(r) is the mean of that many evaluations in a row, all of them in [r1, r2] (the mean of all,
+    where there are fewer). All labels of a swap are wrong in its first round whatever a server does; how far accuracy
+    stays down over some rounds tells methods apart, and the paper's own curves are means over 100 rounds (its Fig. 3).
     """
     _positive("drift", drift)
+    _positive("window", window)
     _, after = _stretch(rounds, accuracy, drift, until)
+    if window > 1:
+        after = _trailing_mean(after, window)[..., min(window, after.shape[-1]) - 1 :]  # windows that are whole
     return np.asarray(after.min(-1))  # np.min hands NaN on
 
 

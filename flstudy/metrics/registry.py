@@ -68,6 +68,9 @@ def _rows(measured: Literal["round", "evaluation", "run"], needs: tuple[str, ...
     return (Metric(*row, measured, needs) for row in rows)
 
 
+ROW = "of recovery.window evaluations in a row"
+
+
 def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
     name, right = f"{split}/accuracy", ("correctness",)
     yield Metric(f"{split}/loss", f"Loss{label}", "", "min", f"Mean loss on {where}.", "evaluation", ("losses",))
@@ -86,6 +89,7 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         "run",
         (*right, "drift"),
         (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
+        (f"{split}/dip_window", f"Lowest windowed accuracy{label}", FRACTION, "max", f"{split}/dip of means {ROW}."),
         (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"From the last drift to steady {name}."),
     )
     worst = f"Mean {name} of the share of the devices that have the least."

@@ -57,9 +57,10 @@ class RunSummary:
     def figures(self) -> dict[str, list[float]]:
         """By name, a value per replica.
 
-        ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end.
+        ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end;
+        ``valid/dip_window`` and ``test/dip_window``: the same of means over ``recovery.window`` evaluations in a row.
         ``valid/recovery`` and ``test/recovery``: rounds to recovery after the last drift (`recovery_rounds`), NaN
-        where it never came. Both are missing where nothing drifts. ``valid/initial_accuracy`` and
+        where it never came. All are missing where nothing drifts. ``valid/initial_accuracy`` and
         ``test/initial_accuracy``: of the ten rounds with which a session begins (`initial_accuracy`), the mean over all
         sessions but the first; missing where there are no more. ``valid/mean_accuracy`` and ``test/mean_accuracy``: of
         all evaluations, what Master-FL's Table II calls average accuracy across T rounds. ``traffic/bits``: down and
@@ -76,6 +77,7 @@ class RunSummary:
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
                 found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
+                found[f"{split}/dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
                 recovered = recovery_rounds(rounds, accuracy, last, until, **asdict(self.rule))
                 found[f"{split}/recovery"] = recovered.tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]

@@ -24,6 +24,7 @@ MEASURES = {  # name in published.csv -> metric
     "accuracy": "test/accuracy",
     "personal": "test/personal_accuracy",
     "dip": "test/dip",
+    "dip_window": "test/dip_window",
     "recovery": "test/recovery",
     "initial": "test/initial_accuracy",
     "mean": "test/mean_accuracy",
@@ -31,7 +32,7 @@ MEASURES = {  # name in published.csv -> metric
     **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
-KINDS = ("comparison", "ablation", "sessions", "variants")
+KINDS = ("comparison", "ablation", "sessions", "sweep", "variants")
 VARIED = ("sessions", "variants")  # kinds with a study for each variant
 STAGES = ("preset", "tuned")
 
@@ -49,7 +50,8 @@ class World:
     """A study of a reproduction, or several.
 
     A comparison of algorithms has one with the values that the paper gives, and one tuned; an ablation has one, whose
-    every trial is a row; sessions have one for each of the ways in which a session may start, their variants; and
+    every trial is a row; a sweep has one, tuned, whose arms get the same draws or the same grid and are compared over
+    them; sessions have one for each of the ways in which a session may start, their variants; and
     variants have one for each row of their table, be it an algorithm, a controller over one, or whatever options say.
     """
 
@@ -64,6 +66,7 @@ class World:
     compared: str = ""  # the variant that the others are compared with
     sessions: tuple[int, ...] = ()  # that the tables show, from 1
     bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
+    arms: tuple[str, ...] = ()  # keys whose values together make an arm of a sweep
     on_request: bool = False  # run where --worlds names it only: it needs files that do not come along, or days
 
     def __post_init__(self) -> None:
@@ -75,6 +78,8 @@ class World:
         for measure in self.measures:
             if measure not in MEASURES:
                 raise ConfigError(f"{where}.measures: unknown {measure!r}{nearest(measure, list(MEASURES))}")
+        if (self.kind == "sweep") != bool(self.arms):
+            raise ConfigError(f"{where}.arms must be given where kind is sweep, and only there")
         if (self.kind in VARIED) != bool(self.variants):
             raise ConfigError(f"{where}.variants must be given where kind is {' or '.join(VARIED)}, and only there")
         if self.variants and self.compared not in self.variants:
@@ -134,7 +139,7 @@ def read_paper(name: str, configs: Path) -> Paper:
 
 def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
     given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
-    given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths") if key in written}
+    given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms") if key in written}
     given["on_request"] = written.get("on_request", False) is True
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
     options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
@@ -189,11 +194,12 @@ def _starts_of(world: World) -> list[str]:
 
 def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:
     """The stages of these worlds (if none is named, of all but those on request), tuned ones last. An ablation has one,
-    sessions and variants have one for each variant, whatever the names."""
+    sessions and variants have one for each variant, whatever the names; a sweep has one, tuned."""
     chosen = [world for world in paper.worlds if (world.name in worlds if worlds else not world.on_request)]
-    first = [world for world in chosen if "preset" in names or world.kind != "comparison"]
+    first = [world for world in chosen if ("preset" in names or world.kind != "comparison") and world.kind != "sweep"]
     found = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
-    return found + [PaperStage(world, "tuned") for world in chosen if "tuned" in names and world.kind == "comparison"]
+    searched = [world for world in chosen if ("tuned" in names and world.kind == "comparison") or world.kind == "sweep"]
+    return found + [PaperStage(world, "tuned") for world in searched]
 
 
 def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -> Config:

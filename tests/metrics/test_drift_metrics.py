@@ -31,6 +31,15 @@ def test_dip_is_the_lowest_accuracy_of_the_stretch_both_ends_included():
     assert dip(ROUNDS, CURVE, 2, 10) == pytest.approx(0.30)
 
 
+def test_the_dip_over_a_window_is_the_lowest_mean_of_evaluations_in_a_row():
+    curve = [0.9, 0.9, 0.0, 0.6, 0.9, 0.3, 0.3]
+    for window, lowest in ((1, 0.0), (2, 0.3), (3, 0.5), (5, 0.42), (9, 0.42)):  # nothing from before the drift
+        assert dip(np.arange(1, 8), curve, 3, window=window) == pytest.approx(lowest)
+    assert np.isnan(dip(np.arange(1, 8), [*curve[:-1], np.nan], 3, window=2))
+    with pytest.raises(ValueError, match="window must be an integer >= 1, got 0"):
+        dip(ROUNDS, CURVE, 9, window=0)
+
+
 def test_recovery_without_smoothing():
     # level = mean(0.8, 0.8) = 0.8; within 0.05 from round 16 on: 16 - 9.
     assert recovery_rounds(ROUNDS, CURVE, 9, window=1, tolerance=0.05, steady=2) == 7

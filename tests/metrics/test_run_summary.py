@@ -38,6 +38,7 @@ def test_a_run_without_drift_has_sums_only():
 def test_dip_and_recovery_are_those_of_the_curve():
     found = told([5], rounds=14, levels=[0.9] * 4 + [0.5] + [0.88] * 9).figures()
     assert found["valid/dip"] == [0.5, 0.4]
+    assert all(np.array(found["valid/dip_window"]) >= found["valid/dip"])
     assert found["valid/recovery"] == [3.0, 3.0]  # the mean of rounds 6 to 8 is at the level, that of 5 to 7 is not
     assert "test/dip" not in found
     assert all(METRICS[name].measured == "run" for name in found)
