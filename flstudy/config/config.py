@@ -188,6 +188,7 @@ class Config:
                 bank_memory=settings.bank_memory,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
+                panel=built["evaluation"],
             )
             return Parts(population, **built, coordinator=coordinator)
 

@@ -87,6 +87,7 @@ SECTIONS = {  # by key; of '' the keys stand at the top
     "recovery": SectionClass("flstudy.metrics.drift", "Recovery", "When accuracy has recovered from a drift."),
     "regret": SectionClass("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
     "privacy": SectionClass("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
+    "evaluation": SectionClass("flstudy.metrics.panel", "Panel", "Whom evaluations ask; null: everybody.", True),
     "run": SectionClass("flstudy.config.sections", "Run", "Where a single run leaves its results."),
     "study": SectionClass("flstudy.config.sections", "StudySection", "The search for hyper-parameters."),
 }

@@ -11,6 +11,7 @@ from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import Measure
+from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
@@ -33,6 +34,7 @@ class Parts(NamedTuple):
     wireless: Wireless | None
     regret: Regret | None
     privacy: Privacy | None
+    evaluation: Panel | None
     coordinator: Coordinator
 
 
@@ -44,6 +46,8 @@ def check_parts(config: "Config", parts: Parts) -> None:
         drift.tables(population.dataset.shape, population.dataset.classes)
     if population.availability is not None:
         population.availability.check(population.clients, rounds)
+    if parts.evaluation is not None:
+        parts.evaluation.check(population.clients, config.settings.evaluate_every)
     if parts.controller is not None:
         try:
             check_horizons([parts.controller], parts.schedule, population, rounds)

@@ -53,6 +53,7 @@ from flstudy.federation.trainer_flags import (
 )
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import Measure, measured_names
+from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import measured_by, replica_means
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Event, Population, Split
@@ -119,6 +120,7 @@ class Coordinator(L.LightningModule):
         regret: how to solve for the best model of each round, so that every round logs its regret; null logs none.
         privacy: clipping and noise between the devices and the server; null changes nothing.
         measure: what evaluations tell of the devices beside means and deviations; null tells no more.
+        panel: whom evaluations ask; null asks everybody.
     """
 
     task: L.LightningModule
@@ -142,6 +144,7 @@ class Coordinator(L.LightningModule):
         regret: Regret | None = None,
         privacy: Privacy | None = None,
         measure: Measure | None = None,
+        panel: Panel | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -160,7 +163,7 @@ class Coordinator(L.LightningModule):
         self.local_optimizer = local_optimizer
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
         self.bank_memory = bank_memory
-        self.controllers, self.schedule, self.measure = tuple(controllers), schedule, measure
+        self.controllers, self.schedule, self.measure, self.panel = tuple(controllers), schedule, measure, panel
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
         self.clock = torch.nn.Parameter(torch.zeros(()))
@@ -187,6 +190,7 @@ class Coordinator(L.LightningModule):
             "regret": self.round_metrics.regret is not None,
             "clip": self.aggregator.privacy is not None,
             "noise": self.aggregator.private,
+            "panel": self.panel is not None,
             "detector": any(isinstance(controller, Detector) for controller in self.controllers),
         }
         own = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]
@@ -214,6 +218,8 @@ class Coordinator(L.LightningModule):
                 "the coordinator needs a Population: call trainer.fit(coordinator, datamodule=Population(dataset, "
                 f"clients=..., participants=...)), got {type(population).__name__}"
             )
+        if self.panel is not None:
+            self.panel.check(population.clients, self.trainer.check_val_every_n_epoch or 1)
         return population.settle(self.seeds)
 
     def on_fit_start(self) -> None:
@@ -227,7 +233,7 @@ class Coordinator(L.LightningModule):
         self._weighed = False
         self.algorithm.meets(population.count_concepts())
         survey = Survey(context, self.executor.loops)
-        self.evaluation = Evaluation(self.algorithm, survey, population, self.device, self.measure)
+        self.evaluation = Evaluation(self.algorithm, survey, population, self.device, self.measure, self.panel)
         layout = self.task_function.layout
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
@@ -370,7 +376,7 @@ class Coordinator(L.LightningModule):
         self.server = pytree.tree_map(lambda leaf: leaf.to(self.device), self.server)
         given = self.device, self.server.x.dtype, population.dataset
         context = training_context(self.task_function, population.store, *given)
-        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device, self.measure)
+        self.evaluation = Evaluation(self.algorithm, Survey(context), population, self.device, self.measure, self.panel)
 
     def _measure(self, split: Split) -> None:
         """Log the metrics of a split in the world of the last round, as they were then."""
@@ -472,7 +478,7 @@ class Coordinator(L.LightningModule):
             "wireless": self.round_metrics.wireless,
             "regret": self.round_metrics.regret,
         }
-        parts |= {"privacy": self.aggregator.privacy, "measure": self.measure}
+        parts |= {"privacy": self.aggregator.privacy, "measure": self.measure, "panel": self.panel}
         told = {name: files.recipe_or_none(part) for name, part in parts.items()}
         unknown = [name for name, part in parts.items() if part is not None and told[name] is None]
         return {"task": files.class_path(self.task), "parts": told, "unknown": unknown}
@@ -600,7 +606,8 @@ class Coordinator(L.LightningModule):
         if self._chosen is None or self._chosen[0] is not self.server:
             round = self.record.round
             world = self.population.cohort(round).to(x.device).round
-            self._chosen = self.server, self.evaluation.choice(self.server, world, round)
+            everybody = self.evaluation.everybody(round)
+            self._chosen = self.server, self.evaluation.choice(self.server, world, round, everybody)
         return self._global(replica, self._chosen[1][replica, client])
 
     def _refuse_lost_rows(self) -> None:

@@ -1,4 +1,5 @@
-"""How good the models are that devices use: the global ones on everybody, participants' local ones on themselves."""
+"""How good the models are that devices use: the global ones on everybody or a panel, participants' local ones on
+themselves."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from flstudy.execution.survey import Sheets
 from flstudy.execution.tape import Tape
 from flstudy.federation.module_metrics import module_metrics
 from flstudy.metrics.measure import Measure, values_of
+from flstudy.metrics.panel import Panel
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -30,6 +32,7 @@ class Evaluation:
         population: the world.
         device: where the models are.
         measure: tells more of the devices; None: nothing.
+        panel: whom it asks; None: everybody.
     """
 
     def __init__(
@@ -39,14 +42,17 @@ class Evaluation:
         population: Population,
         device: torch.device,
         measure: Measure | None = None,
+        panel: Panel | None = None,
     ) -> None:
-        self.measure = measure
+        self.measure, self.panel = measure, panel
         self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
         self.tape = survey.tape
-        self.examples: dict[Split, EvaluationIndex] = {}  # of everybody, in the round that was evaluated last
+        self.examples: dict[Split, EvaluationIndex] = {}  # of those asked, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
         self._sheets: dict[Split, Sheets] = {}
         self._concepts = torch.empty(0, 0, dtype=torch.int64)  # [S, N] of the round that was evaluated last
+        self._drawn: tuple[NDArray[np.bool_], Tensor] | None = None  # [S, N] who was there last, [S, P] the panel
+        self._last: Tensor | None = None  # [S, P] who was asked last; None: everybody
 
     def ask(self, server: Any, jobs: Job, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
         """The survey [S, J, M] of a round's jobs that live under concept [S, J], ∞ for models not in
@@ -69,7 +75,7 @@ class Evaluation:
             round: its number.
         """
         columns = self._columns(server, bank, cohort.round, round, MEASURED)
-        personal = self._personal(cohort, fit.personal, self._lived(round), round)
+        personal = self._personal(cohort, fit.personal, round)
         columns.append(Column("test/personal_accuracy", personal.accuracy))
         own = module_metrics(self, server, bank, cohort.round, round, MEASURED)
         return self._told(columns) | own
@@ -88,12 +94,46 @@ class Evaluation:
     def _columns(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split]
     ) -> "list[Column]":
-        concepts, there = self._lived(round), self.population.available(round)  # the available devices of eq. (1)
+        asked = self.asked(round)
         columns: list[Column] = []
-        for split, scores in self._devices(server, bank, world, concepts, round, splits).items():
-            columns.append(Column(f"{split}/loss", scores.loss, there, with_spread=False))
-            columns.append(Column(f"{split}/accuracy", scores.accuracy, there))
+        for split, scores in self._devices(server, bank, world, asked, round, splits).items():
+            columns.append(Column(f"{split}/loss", scores.loss, asked.there, with_spread=False, error=asked.error))
+            columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.there, error=asked.error))
         return columns
+
+    def asked(self, round: int) -> "Asked":
+        """Who is asked in a round (from 1): the panel, or everybody."""
+        everybody = self._everybody(round)  # of whom those count who are there: the available devices of eq. (1)
+        if self.panel is None:
+            return self._going_to(everybody)
+        if self.panel.asks_everybody(round):
+            return self._going_to(everybody._replace(error=[0.0] * len(everybody.there)))
+        clients = self._panel(self.panel, everybody.there)
+        error = [self.panel.error(clients.shape[1], int(line.sum())) for line in everybody.there]
+        concepts = everybody.concepts.gather(1, clients.to(self.device))
+        return self._going_to(Asked(clients, concepts, np.ones(clients.shape, dtype=bool), error))
+
+    def everybody(self, round: int) -> "Asked":
+        """All devices in a round (from 1), whoever is asked else."""
+        return self._going_to(self._everybody(round))
+
+    def _everybody(self, round: int) -> "Asked":
+        return Asked(None, self._lived(round), self.population.available(round), None)
+
+    def _going_to(self, asked: "Asked") -> "Asked":
+        """Those asked next, without what was laid out of others."""
+        if asked.clients is not self._last:
+            self._last, self._moments, self._sheets = asked.clients, {}, {}
+        return asked
+
+    def _panel(self, panel: Panel, there: NDArray[np.bool_]) -> Tensor:
+        """[S, P]: the panel of those who are there [S, N]; the same tensor as long as they are the same."""
+        if self._drawn is None or not np.array_equal(self._drawn[0], there):
+            population, count = self.population, min(panel.clients, int(there.sum(1).min()))
+            pairs = zip(population.seeds, population.members, there, strict=True)
+            lines = [panel.draw(seed, own.shared.sum(1), line, count) for seed, own, line in pairs]
+            self._drawn = there, torch.from_numpy(np.stack(lines))
+        return self._drawn[1]
 
     def _lived(self, round: int) -> Tensor:
         """[S, N]: the concepts of a round; the same tensor as long as they are the same."""
@@ -103,44 +143,51 @@ class Evaluation:
             self._sheets = {}
         return self._there
 
-    def _everybody(self, split: Split, round: int) -> EvaluationIndex:
-        """Collected only where it has changed since the last time."""
+    def _examples(self, split: Split, asked: "Asked", round: int) -> EvaluationIndex:
+        """Of those asked; collected only where it has changed since the last time."""
         moment = self.population.device_data.moment(split, round)
         if self._moments.get(split) != moment:
-            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round))
+            most = None if split == "train" else self.most(round)
+            given = () if asked.clients is None else (asked.clients, most)
+            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round, *given))
             self._moments[split] = moment
             self._sheets.pop(split, None)
         return self.examples[split]
 
-    def _laid_out(self, models: Tensor, split: Split, concepts: Tensor, round: int) -> Sheets:
-        """Everybody's examples as they are now."""
-        examples = self._everybody(split, round)
+    def most(self, round: int) -> int | None:
+        """Examples of a split that a device is asked about in a round; None: all. What it chooses a model by are
+        always all."""
+        return None if self.panel is None or self.panel.asks_everybody(round) else self.panel.examples
+
+    def _laid_out(self, models: Tensor, split: Split, asked: "Asked", round: int) -> Sheets:
+        """The examples of those asked as they are now."""
+        examples = self._examples(split, asked, round)
         if split not in self._sheets:
-            self._sheets[split] = self.survey.sheets(models, examples, concepts)
+            self._sheets[split] = self.survey.sheets(models, examples, asked.concepts)
         return self._sheets[split]
 
     def _devices(
-        self, server: Any, bank: ClientBank, world: Round, concepts: Tensor, round: int, splits: Sequence[Split]
+        self, server: Any, bank: ClientBank, world: Round, asked: "Asked", round: int, splits: Sequence[Split]
     ) -> dict[str, Scores]:
-        """Of the models that all devices use [S, N], by split."""
+        """Of the models that the devices asked use [S, P], by split."""
         if self.algorithm.personalized:
-            return {split: self._own(server, bank, split, concepts, round) for split in splits}
+            return {split: self._own(server, bank, split, asked, round) for split in splits}
         models = self.models(server)
-        sheets = {split: self._laid_out(models, split, concepts, round) for split in splits}
+        sheets = {split: self._laid_out(models, split, asked, round) for split in splits}
         if models.shape[1] == 1:
             return {split: self.survey.on(models[:, 0], sheets[split]) for split in splits}
-        chosen = self.choice(server, world, round)
+        chosen = self.choice(server, world, round, asked)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
         return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
 
-    def choice(self, server: Any, world: Round, round: int) -> Tensor:
-        """[S, N]: which of a method's several models each device uses in a round, whose ``world`` is given."""
-        concepts, asks = self._lived(round), self.algorithm.asks is not None
-        survey = self._ask(server, self._laid_out(self.models(server), "train", concepts, round))[0] if asks else None
-        everybody = torch.arange(self.population.clients, device=self.device).expand_as(concepts)
+    def choice(self, server: Any, world: Round, round: int, asked: "Asked") -> Tensor:
+        """[S, P]: which of a method's several models each device asked uses in a round, whose ``world`` is given."""
+        asks, concepts = self.algorithm.asks is not None, asked.concepts
+        survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None
+        devices = asked.devices.to(self.device)
         world = world._replace(concepts=concepts if self.algorithm.oracle else None)
         choose = torch.vmap(self.algorithm.choose, in_dims=(0, None if survey is None else 0, 0, axes(world)))
-        chosen: Tensor = choose(server, survey, Job(everybody, torch.zeros_like(everybody)), world)
+        chosen: Tensor = choose(server, survey, Job(devices, torch.zeros_like(devices)), world)
         return chosen
 
     def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
@@ -155,29 +202,30 @@ class Evaluation:
 
         return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
 
-    def _own(self, server: Any, bank: ClientBank, split: Split, concepts: Tensor, round: int) -> Scores:
+    def _own(self, server: Any, bank: ClientBank, split: Split, asked: "Asked", round: int) -> Scores:
         """Of the devices' own models, some devices at a time."""
-        replicas, devices = concepts.shape
         size = max(1, MOST // server.x.numel())
         deployed = torch.vmap(torch.vmap(self.algorithm.deployed, in_dims=(None, 0)))
+        most = self.most(round)
         parts = []
-        for clients in torch.arange(devices).expand(replicas, devices).split(size, 1):
+        for clients, concepts in zip(asked.devices.split(size, 1), asked.concepts.split(size, 1), strict=True):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
-            rows = self.population.device_data.examples_of(split, clients, round).to(self.device)
-            parts.append(self.survey.devices(models, rows, concepts[:, clients[0]]))
+            rows = self.population.device_data.examples_of(split, clients, round, most=most).to(self.device)
+            parts.append(self.survey.devices(models, rows, concepts))
         columns = zip(*parts, strict=True)
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
-    def _personal(self, cohort: Cohort, models: Tensor, concepts: Tensor, round: int) -> Scores:
+    def _personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
         """Of the participants' local models [S, J, n] on their own test examples; where a device trained several, of
         the one that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device
         devices, lives = cohort.jobs.client, cohort.batches.concept
-        present = lives == concepts.gather(1, devices)
+        present = lives == self._lived(round).gather(1, devices)
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
         clients = devices.gather(1, job)
-        rows = self.population.device_data.examples_of("test", clients, round).to(self.device)
+        rows = self.population.device_data.examples_of("test", clients, round, most=self.most(round))
+        rows = rows.to(self.device)
         models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
         return self.survey.devices(models, rows, lives.gather(1, job))
 
@@ -214,6 +262,22 @@ def axes(round: Round) -> Round:
     return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]
 
 
+class Asked(NamedTuple):
+    """Whom an evaluation asks."""
+
+    clients: Tensor | None  # [S, P] the panel, on the CPU; None: everybody
+    concepts: Tensor  # [S, P] under which they live
+    there: NDArray[np.bool_]  # [S, P] which of them count
+    error: list[float] | None  # [S] standard error of a mean in standard deviations; None: it is not told
+
+    @property
+    def devices(self) -> Tensor:
+        """[S, P]: their numbers, on the CPU."""
+        if self.clients is not None:
+            return self.clients
+        return torch.arange(self.concepts.shape[1]).expand(self.concepts.shape)
+
+
 class Column(NamedTuple):
     """One metric of single devices."""
 
@@ -221,6 +285,7 @@ class Column(NamedTuple):
     values: Tensor | None  # [S, N]; None: it is not measured
     there: NDArray[np.bool_] | None = None  # [S, N] which devices count, at least one of each replica; None: all
     with_spread: bool = True  # whether the deviation is wanted
+    error: list[float] | None = None  # [S] the mean's standard error in deviations, ``name_se``; None: it is not wanted
 
 
 def over_devices(columns: Sequence[Column], tape: Tape | None = None) -> dict[str, list[float]]:
@@ -231,12 +296,15 @@ def over_devices(columns: Sequence[Column], tape: Tape | None = None) -> dict[st
     eq. (3): the deviation divides by the number of devices.
     """
     tape, names, lines = tape or Tape(), list[str](), list[Tensor]()
-    for name, values, there, with_spread in columns:
+    for name, values, there, with_spread, error in columns:
         if values is None:
             continue
         means, deviations = tape("over devices", None, over_lines, counted(values, there))
         names += [name, f"{name}_spread"][: 1 + with_spread]
         lines += [means, deviations][: 1 + with_spread]
+        if error is not None:
+            names.append(f"{name}_se")
+            lines.append(deviations * torch.tensor(error, dtype=deviations.dtype, device=deviations.device))
     return dict(zip(names, torch.stack(lines).tolist(), strict=True)) if lines else {}
 
 

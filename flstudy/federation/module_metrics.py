@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,35 +73,35 @@ def devices(
     evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """The available devices of a round: replica, device, model [n] and concept []."""
-    algorithm, population = evaluation.algorithm, evaluation.population
-    concepts = population.concepts(round).to(evaluation.device)
-    x = evaluation.models(server)
+    algorithm = evaluation.algorithm
+    asked, x = evaluation.asked(round), evaluation.models(server)
     chosen = None
     if x.shape[1] > 1 and not algorithm.personalized:
-        chosen = evaluation.choice(server, world, round)
-    there = population.available(round)
+        chosen = evaluation.choice(server, world, round, asked)
     deployed = torch.vmap(torch.vmap(algorithm.deployed, in_dims=(None, 0)))
-    for device in range(population.clients):
-        if not there[:, device].any():
+    numbers = asked.devices
+    for place in range(numbers.shape[1]):
+        if not asked.there[:, place].any():
             continue
         if algorithm.personalized:
-            clients = torch.full((len(x), 1), device)
+            clients = numbers[:, place : place + 1]
             plain = server.x if server.x.dim() == 2 else server.x[:, 0]
             models = deployed(server, bank.read(algorithm, clients, plain))[:, 0]
         elif chosen is None:
             models = x[:, 0]
         else:
-            models = torch.stack([of[m] for of, m in zip(x, chosen[:, device].tolist(), strict=True)])
+            models = torch.stack([of[m] for of, m in zip(x, chosen[:, place].tolist(), strict=True)])
         for replica in range(len(x)):
-            if there[replica, device]:
-                yield replica, device, models[replica], concepts[replica, device]
+            if asked.there[replica, place]:
+                yield replica, int(numbers[replica, place]), models[replica], asked.concepts[replica, place]
 
 
 def examples(
     evaluation: "Evaluation", replica: int, device: int, split: Any, round: int, concept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A device's data of a split in a round."""
-    rows = torch.from_numpy(evaluation.population.device_data.held(replica, device, split, round))
+    """A device's data of a split in a round, as far as it is asked about them."""
+    held, devices = evaluation.population.device_data, np.array([device])
+    rows = torch.from_numpy(held.flat(replica, devices, split, round, evaluation.most(round))[0])
     return evaluation.survey.store.gather(rows.to(evaluation.device), concept)
 
 

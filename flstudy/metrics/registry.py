@@ -24,6 +24,7 @@ NEEDS: Mapping[str, str] = {
     "regret": "the rounds' optima to be solved for (regret)",
     "clip": "a bound on uploads (privacy.clip)",
     "noise": "noise on uploads (privacy.noise or privacy.solve)",
+    "panel": "a panel of devices that evaluations ask (evaluation)",
     "detector": "a controller that detects drifts, such as MasterFL",
     "own": "an algorithm, a controller or a measure that tells it",
 }
@@ -80,6 +81,12 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         (name, f"Accuracy{label}", FRACTION, "max", f"Of the model that a device would use on {where}, over devices."),
         (f"{name}_spread", f"Spread over devices{label}", FRACTION, "min", f"Deviation of {name} over devices."),
     )
+    for metric, title, unit, needs in (
+        (f"{split}/loss", "Loss", "", ("losses",)),
+        (name, "Accuracy", FRACTION, right),
+    ):
+        row = f"{metric}_se", f"{title}'s error{label}", unit, "min", f"Standard error of {metric} over a panel."
+        yield Metric(*row, "evaluation", (*needs, "panel"))
     yield from _rows(
         "run",
         right,
@@ -273,7 +280,7 @@ def _hint(name: str, known: Collection[str]) -> str:
 def _told(known: Collection[str]) -> Collection[str]:
     """Of many names those of evaluations and of a user's own, which tell how good models are, without deviations."""
     about = [name for name in known if name not in METRICS or METRICS[name].measured == "evaluation"]
-    about = [name for name in about if not name.endswith(("_spread", "_s"))]
+    about = [name for name in about if not name.endswith(("_spread", "_s", "_se"))]
     return about if about and len(known) > MANY else known
 
 

@@ -13,9 +13,17 @@ from flstudy.population.batches import padded, table
 from flstudy.population.data_stream import DataStream
 from flstudy.population.datasets.base import SPLITS, Examples, Split
 from flstudy.population.drift import Drift
-from flstudy.population.membership import Membership, Ownership, Rows, natural_ownership, ownership, refuse_strangers
+from flstudy.population.membership import (
+    Membership,
+    Ownership,
+    Rows,
+    fewer,
+    natural_ownership,
+    ownership,
+    refuse_strangers,
+)
 from flstudy.population.partition import NOBODY, Iid, Partition, deal_evenly
-from flstudy.population.streams import generator
+from flstudy.population.streams import generator, random_bits
 
 Classes = tuple[int, ...] | None
 
@@ -93,9 +101,19 @@ class DeviceData:
         return [arrived[replica, device] for device in devices.tolist()]
 
     def flat(
+        self, replica: int, devices: NDArray[np.int64] | None, split: Split, round: int, most: int | None = None
+    ) -> tuple[Rows, NDArray[np.int64]]:
+        """The same one after another, and how many each device holds [L]; None: of all devices. Of more rows than
+        ``most`` a device's own random choice, which stays as long as it holds the same."""
+        rows, counts = self._flat(replica, devices, split, round)
+        if most is None or counts.max(initial=0) <= most:
+            return rows, counts
+        number = np.arange(len(counts)) if devices is None else devices
+        return fewer(rows, counts, random_bits(self.seeds[replica], "asked", np.repeat(number, counts), rows), most)
+
+    def _flat(
         self, replica: int, devices: NDArray[np.int64] | None, split: Split, round: int
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """The same one after another, and how many each device holds [L]; None: of all devices."""
         if split == "train" and self.data_stream is not None:
             everybody = np.arange(len(self.members[replica]))
             lists = self.lists(replica, everybody if devices is None else devices, split, round)
@@ -107,11 +125,13 @@ class DeviceData:
         """Equal for rounds (from 0) in which all devices hold the same examples of a split."""
         return self.classes(round), round if split == "train" and self.data_stream is not None else -1
 
-    def evaluation_index(self, split: Split, round: int, clients: Tensor | None = None) -> EvaluationIndex:
-        """All examples of a split in a round (from 1), of all devices or of the devices clients [S, J], which
-        are then numbered 0 … J-1."""
+    def evaluation_index(
+        self, split: Split, round: int, clients: Tensor | None = None, most: int | None = None
+    ) -> EvaluationIndex:
+        """All examples of a split in a round (from 1), or ``most`` of each device, of all devices or of the devices
+        clients [S, J], which are then numbered 0 … J-1."""
         held = [
-            self.flat(replica, None if clients is None else clients[replica].numpy(), split, round)
+            self.flat(replica, None if clients is None else clients[replica].numpy(), split, round, most)
             for replica in range(len(self.members))
         ]
         return EvaluationIndex(
@@ -119,10 +139,12 @@ class DeviceData:
             padded([np.repeat(np.arange(len(counts)), counts) for _, counts in held]),
         )
 
-    def examples_of(self, split: Split, clients: Tensor, round: int, width: int | None = None) -> Tensor:
-        """[S, J, V]: rows of a split of the devices clients [S, J] in a round (from 1), padded with -1 to the longest
-        of them, or to a width."""
-        held = [self.flat(replica, line.numpy(), split, round) for replica, line in enumerate(clients)]
+    def examples_of(
+        self, split: Split, clients: Tensor, round: int, width: int | None = None, most: int | None = None
+    ) -> Tensor:
+        """[S, J, V]: rows of a split, or ``most`` of each device, of the devices clients [S, J] in a round (from 1),
+        padded with -1 to the longest of them, or to a width."""
+        held = [self.flat(replica, line.numpy(), split, round, most) for replica, line in enumerate(clients)]
         rows, counts = (np.concatenate(parts) for parts in zip(*held, strict=True))
         return torch.from_numpy(table(rows, counts, width)).view(*clients.shape, -1)
 

@@ -228,6 +228,13 @@ def remaining(rows: Rows, counts: NDArray[np.int64], there: NDArray[np.bool_]) -
     return rows[stays], np.bincount(segment[stays], minlength=counts.size).reshape(counts.shape)
 
 
+def fewer(rows: Rows, counts: NDArray[np.int64], keys: NDArray[np.uint64], most: int) -> tuple[Rows, NDArray[np.int64]]:
+    """Of rows, of which counts [L] belong together, the ``most`` with the lowest random keys, and how many they are."""
+    rank = np.empty_like(rows)
+    rank[ordered(np.repeat(np.arange(len(counts)), counts), keys)] = counted_up(counts)
+    return rows[rank < most], np.minimum(counts, most)
+
+
 def counted_up(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, …, size-1 for each of the sizes [L], one after another."""
     return stretches(np.zeros_like(sizes), sizes)

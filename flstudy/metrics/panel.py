@@ -1,0 +1,73 @@
+"""Whom evaluations ask where asking everybody takes too long: the same devices in every round."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flstudy.hyper import Configurable, hyper
+from flstudy.population.streams import random_bits
+
+STRATA = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel(Configurable):
+    """Some devices that stand for all. They are drawn once per seed and stay, so that curves are comparable: those that
+    are there are sorted by their numbers of examples and divided into ten strata, in each of which equal shares are
+    drawn at random. Only where devices come and go others take the places of those that are away.
+
+    A metric's mean over the panel estimates that over all devices; ``NAME_se`` is its standard error, by the formula
+    for devices that are drawn without strata, which is rather too large than too small.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ()
+
+    clients: int = hyper(500, "[2, 1e6]")
+    """Devices that are asked."""
+    examples: int | None = hyper(None, "[1, 1e6]")
+    """Most examples of a device that it is asked about, drawn at random and the same in every round; null: all."""
+    full_every: int | None = hyper(None, "[1, 1e6]")
+    """Rounds after which everybody is asked about everything, a multiple of evaluate_every; null: never."""
+
+    def check(self, devices: int, every: int = 1) -> None:
+        """Raise ValueError for what does not suit so many devices, evaluated after every so many rounds."""
+        if self.clients > devices:
+            raise ValueError(
+                f"evaluation.clients must be ≤ population.clients ({devices}), got {self.clients}: lower it, or leave "
+                "evaluation out, which asks everybody"
+            )
+        if self.full_every is not None and self.full_every % every:
+            raise ValueError(
+                f"evaluation.full_every must be a multiple of evaluate_every ({every}), got {self.full_every}"
+            )
+
+    def asks_everybody(self, round: int) -> bool:
+        """Whether it does in a round (from 1)."""
+        return self.full_every is not None and round % self.full_every == 0
+
+    def draw(self, seed: int, sizes: NDArray[np.int64], there: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+        """[count]: the devices of a replica that are asked, ascending.
+
+        Args:
+            seed: of the replica.
+            sizes: [N] the devices' numbers of examples.
+            there: [N] who can be asked, ``count`` devices at least.
+            count: how many are.
+        """
+        devices = np.flatnonzero(there)
+        devices = devices[np.argsort(sizes[devices], kind="stable")]
+        word, drawn = random_bits(seed, "panel", devices), []
+        asked = np.arange(STRATA + 1) * count // STRATA
+        for begin, end in itertools.pairwise(asked):
+            stratum = slice(begin * len(devices) // count, end * len(devices) // count)
+            drawn.append(devices[stratum][np.argsort(word[stratum], kind="stable")[: end - begin]])
+        return np.sort(np.concatenate(drawn))
+
+    def error(self, asked: int, devices: int) -> float:
+        """Standard error of a mean over the asked ones of so many devices, in standard deviations over those."""
+        share = 0.0 if self.examples is not None else asked / devices
+        return math.sqrt((1 - share) / max(1, asked - 1))
