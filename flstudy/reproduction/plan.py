@@ -32,6 +32,10 @@ MEASURES = {  # name in published.csv -> metric
     **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
+EFFORTS = ("rounds", "latency_s", "energy_j", "gain")
+"""Of a start's session, until it is as good as another start: measures ``Previous 7 rounds``."""
+SPENT = ("cpu_s", "memory_gb")
+"""What an algorithm's runs take of a machine."""
 KINDS = ("comparison", "ablation", "sessions", "sweep", "variants")
 VARIED = ("sessions", "variants")  # kinds with a study for each variant
 STAGES = ("preset", "tuned")
@@ -65,8 +69,10 @@ class World:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)  # name -> options on top of these
     compared: str = ""  # the variant that the others are compared with
     sessions: tuple[int, ...] = ()  # that the tables show, from 1
+    target: float = 0.95  # ρ of eq. (31): the share of the best accuracy that counts as recovered
     bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
     arms: tuple[str, ...] = ()  # keys whose values together make an arm of a sweep
+    without: Mapping[str, str] = field(default_factory=dict, hash=False)  # the paper's rows that cannot be here -> why
     on_request: bool = False  # run where --worlds names it only: it needs files that do not come along, or days
 
     def __post_init__(self) -> None:
@@ -141,6 +147,7 @@ def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
     given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
     given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms") if key in written}
     given["on_request"] = written.get("on_request", False) is True
+    given |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
     options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
     given = {"compared": next(iter(variants), ""), **given}
@@ -163,13 +170,12 @@ def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
 
 def unknown_rows(paper: Paper) -> list[str]:
     """A sentence for each published figure that no page could show: of an unknown world, row or measure."""
-    worlds, found = {world.name: world for world in paper.worlds}, []
+    known, found = {world.name: (_rows_of(world), _measures_of(world)) for world in paper.worlds}, []
     for name, row, measure in paper.published:
-        world = worlds.get(name)
-        if world is None:
-            found.append(f"unknown world {name!r}{nearest(name, list(worlds))}")
+        if name not in known:
+            found.append(f"unknown world {name!r}{nearest(name, list(known))}")
             continue
-        rows, measures = _rows_of(world), [*MEASURES, *_starts_of(world)]
+        rows, measures = known[name]
         if row not in rows:
             found.append(f"{name}: unknown row {row!r}{nearest(row, rows)}")
         if measure not in measures and "." not in measure:  # with one it is the key of a hyper-parameter
@@ -178,18 +184,21 @@ def unknown_rows(paper: Paper) -> list[str]:
 
 
 def _rows_of(world: World) -> list[str]:
-    """What a published figure of a world may be about: its variants, or the algorithms that its study compares."""
+    """What a published figure of a world may be about: its variants, or the algorithms that its study compares, and
+    those that cannot be here."""
     if world.kind == "variants":
-        return list(world.variants)
+        return [*world.variants, *world.without]
     written = yaml.safe_load(world.config.read_text(encoding="utf-8"))
     own = written.get("algorithm")
     choice = ((written.get("study") or {}).get("search") or {}).get("algorithm") or {}
-    return [*(choice.get("choice") or []), str(own["class_path"] if isinstance(own, Mapping) else own)]
+    own = str(own["class_path"] if isinstance(own, Mapping) else own)
+    return [*(choice.get("choice") or []), own, *world.without]
 
 
-def _starts_of(world: World) -> list[str]:
-    """Measures of sessions: a start and the number of a session."""
-    return [f"{variant} {number}" for variant in world.variants for number in world.sessions]
+def _measures_of(world: World) -> list[str]:
+    """Measures that a page of the world can show; of sessions a start and the number of a session, and its efforts."""
+    starts = [f"{variant} {number}" for variant in world.variants for number in world.sessions]
+    return [*MEASURES, *SPENT, *starts, *(f"{start} {effort}" for start in starts for effort in EFFORTS)]
 
 
 def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:

@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_accuracy, time_to_accuracy
 from flstudy.metrics.wireless import Wireless
 from flstudy.reporting.ranking import Floats, recorded
+from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.style import colour, dashes, draw_mean, finish, mark_events, marker, new_panels, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import finish_accuracy
-from flstudy.reproduction.plan import Paper, World
+from flstudy.reproduction.plan import EFFORTS, SPENT, Paper, World
 from flstudy.reproduction.values import Speaker, speakers, tuned_table
 from flstudy.study import StudyResults
 
 FIRST = (1, 10)  # rounds that are averaged; ten in Tables II, III and X to XIV
-RHO = 0.95  # of eq. (31)
 COSTS = ("wireless/latency_s", "wireless/energy_j")
 DEVICES, STEPS, BATCH = 100, 5, 128  # of the paper, App. C
 SVHN = 667_178  # parameters of its network, Table I
@@ -50,9 +50,13 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
     parts = [_start_table(paper, world, best, names, where, first) for where in chosen for first in FIRST]
     compared = world.compared in best and bool(chosen)
     if compared:
-        parts.append(_effort_table(world, best, names, chosen[-1]))
+        parts.append(_effort_table(paper, world, best, names, chosen[-1]))
     tuned = [((name, variant), found[name]) for name in names for variant, found in best.items() if name in found]
     parts.append(tuned_table(("Algorithm", "Start"), tuned))
+    parts += [
+        *_spent_table(paper, world, best, names),
+        *(f"{name} is not here: {why}." for name, why in world.without.items()),
+    ]
     path = to_png(start_curves(world, best, names), folder / f"{world.name}-curves.png")
     parts.append(f"![{world.title}: accuracy by round]({path.name})")
     if world.bandwidths and compared and names:
@@ -80,9 +84,9 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
     return Cells(title=title, header=("Algorithm", *best), rows=tuple(rows), words=frozenset({0})).markdown()
 
 
-def _effort_table(world: World, best: Starts, names: list[str], where: Stretch) -> str:
+def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch) -> str:
     """T_ρ, eq. (31), with what it costs in the radio cell, and G_total, eq. (32), as in Table VII."""
-    rows = []
+    rows, beside = [], False
     for name in [name for name in names if name in best[world.compared]]:
         rounds, proposed = best[world.compared][name].curve()
         for variant, taken in _rounds_to_target(world, best, name, where).items():
@@ -90,16 +94,49 @@ def _effort_table(world: World, best: Starts, names: list[str], where: Stretch) 
             gain = 100 * accumulated_gain(rounds, proposed, speaker.curve()[1], where.begin, where.until)
             costs = [_mean_or_infinite(_cost_of_first(speaker, metric, where.begin, taken)) for metric in COSTS]
             gained = NOTHING if variant == world.compared else f"{gain.mean():+.1f}"
-            rows.append((name, variant, _mean_or_infinite(taken), *costs, gained))
-    title = f"Session {where.number}, rounds to {RHO:.0%} of the best accuracy of {world.compared}, and what they cost"
+            cells = [_mean_or_infinite(taken), *costs, gained]
+            for place, effort in enumerate(EFFORTS):
+                published = paper.published.get((world.name, name, f"{variant} {where.number} {effort}"))
+                if published is not None:
+                    beside, cells[place] = True, f"{cells[place]} / {published.value:g}"
+            rows.append((name, variant, *cells))
+    target = f"{world.target:.0%} of the best accuracy of {world.compared}"
+    title = f"Session {where.number}, rounds to {target}, and what they cost" + (
+        ": here / the paper's" if beside else ""
+    )
     header = ("Algorithm", "Start", "Rounds", "Latency s", "Energy J", f"Gain of {world.compared}, % × rounds")
     return Cells(title=title, header=header, rows=tuple(rows), words=frozenset({0, 1})).markdown()
+
+
+def _spent_table(paper: Paper, world: World, best: Starts, names: list[str]) -> list[str]:
+    """What the trials took of this machine beside the paper's CPU time and memory, where it has them."""
+    spent = {name: [paper.published.get((world.name, name, measure)) for measure in SPENT] for name in names}
+    if not any(value is not None for values in spent.values() for value in values):
+        return []
+    rows = []
+    for name, published in spent.items():
+        theirs = [NOTHING if value is None else f"{value.value:g}" for value in published]
+        for variant in [variant for variant, found in best.items() if name in found]:
+            results, trial, _ = best[variant][name]
+            seconds = 3600 * trial_cost(results, trial).hours
+            server = sum(float(values[0].sum()) for _, values in recorded(results, trial, "time/server_s"))
+            rows.append((name, variant, f"{seconds:.0f}", f"{server:.1f}", str(len(results.seeds_of(trial))), *theirs))
+    header = (
+        "Algorithm",
+        "Start",
+        "Trial s",
+        "Its server's steps s",
+        "Seeds",
+        "Paper: CPU s of all starts",
+        "Paper: GB",
+    )
+    return [Cells(title="Time", header=header, rows=tuple(rows), words=frozenset({0, 1})).markdown()]
 
 
 def _rounds_to_target(world: World, best: Starts, name: str, where: Stretch) -> dict[str, Floats]:
     """T_ρ [S] of an algorithm's starts."""
     span = (where.begin, where.until)
-    target = RHO * best_accuracy(*best[world.compared][name].curve(), *span)
+    target = world.target * best_accuracy(*best[world.compared][name].curve(), *span)
     own = {variant: found[name] for variant, found in best.items() if name in found}
     return {variant: time_to_accuracy(*speaker.curve(), target, *span) for variant, speaker in own.items()}
 
@@ -144,7 +181,8 @@ def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folde
     for variant, taken in _rounds_to_target(world, best, name, where).items():
         controller = best[variant][name].results.config.get("controller") or {}
         needed[variant] = float(taken.mean()) + (controller.get("init_args") or {}).get("gradient_rounds", 0)
-    title = f"{name}, session {where.number}: to {RHO:.0%} of the best accuracy of {world.compared}, at SVHN's costs"
+    target = f"{world.target:.0%} of the best accuracy of {world.compared}"
+    title = f"{name}, session {where.number}: to {target}, at SVHN's costs"
     path = to_png(bandwidth_figure(title, needed, world.bandwidths), folder / f"{world.name}-bandwidth.png")
     return f"![{title}]({path.name})"
 

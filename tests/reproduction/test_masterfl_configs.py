@@ -8,7 +8,7 @@ import pytest
 from flstudy.config.config import load
 from flstudy.controllers import MasterFL
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
-from tests.population.datasets.on_disk import write_libsvm
+from tests.population.datasets.on_disk import write_idx, write_libsvm
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
 PLAN = read_paper("masterfl", CONFIGS)
@@ -24,6 +24,9 @@ def small(config, folder):
     few = dict(SMALL)
     if name is not None:
         write_libsvm(folder, name)
+    if config.tags()["dataset"] == "FashionMnist":
+        write_idx(folder, "FashionMNIST", 600)
+    if config.tags()["dataset"] != "Digits":
         few["population.dataset.root"] = str(folder)
     if config.tags()["drift"] == "RepeatedDrift":
         few["population.drift.rounds"] = [2]
@@ -64,7 +67,7 @@ def test_the_paper_s_numbers(path):
     if path.stem.startswith("digits"):
         assert config.drift_rounds() in DRIFTS.values()
     elif path.stem != "rho_hat_scale":
-        assert config.drift_rounds() == DRIFTS[flat["population.dataset.name"]]
+        assert config.drift_rounds() == DRIFTS[flat.get("population.dataset.name") or "mnist"]
         assert (flat["population.data_stream.mean"], flat["population.data_stream.deviation"]) == (1000, 200)
         assert flat["population.data_stream.source"] == "everybody"
     if kind == "swap":
@@ -86,6 +89,22 @@ def test_rows_are_tuned_equally_and_are_what_they_are_called():
             assert ("controller.rho_hat_scale" in config.study.search) == bool(masters)
 
 
+def test_nobody_is_tuned_at_the_paper_s_rates():
+    """Sec. VI: η = 1/√T, one step of everybody on all that a device has; Alg. 3: an instance of L rounds has 1/√L."""
+    rows = ("Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx", "FedAvg")
+    made = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN, ["digits-swap-paper"])}
+    assert list(made)[: len(rows)] == list(rows)
+    for name, config in made.items():
+        flat = config.flat()
+        assert config.study.trials == 1
+        assert flat["population.epochs"] == (5 if name.endswith("5-steps") else 1)
+        assert flat["algorithm.lr"] == (1.0 if name.startswith("Master") else pytest.approx(500**-0.5, rel=1e-3))
+    controllers = {name: config.build()[0].controllers[0] for name, config in made.items() if name.startswith("Master")}
+    changed = [(one.instance_init, one.tests, one.rho_hat_scale) for one in controllers.values()]
+    assert changed[:3] == [("last", "active", 1e-3)] * 2 + [("last", "active", 1.0)]
+    assert changed[3:] == [("longest", "active", 1e-3), ("current", "active", 1e-3), ("last", "all", 1e-3)]
+
+
 def test_the_scales_reach_from_never_to_always():
     config = load(PLAN.folder / "rho_hat_scale.yaml")
     scales = config.study.search["controller.rho_hat_scale"]["choice"]
@@ -97,6 +116,8 @@ def test_the_scales_reach_from_never_to_always():
 
 def test_table_2_is_beside_it():
     said = {(world, name): figure.value for (world, name, measure), figure in PLAN.published.items()}
+    assert said["covtype-swap", "FedProx"] == 0.686
+    assert said["digits-swap", "FedNova"] == said["digits-swap-paper", "FedNova"] == said["mnist-swap", "FedNova"]
     assert said["digits-swap", "Master-FL-FedOmd"] == 0.780
     assert said["digits-introduction", "FedProx"] == 0.577
     assert {name for _, name in said} == {"Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx"}

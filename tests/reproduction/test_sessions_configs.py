@@ -1,10 +1,12 @@
 """Every config of device sessions loads, and runs three sessions on small files in its data set's real format."""
 
+import csv
 from pathlib import Path
 
 import pytest
 
 from flstudy.config.config import load
+from flstudy.reproduction.plan import read_paper
 from tests.population.datasets.on_disk import (
     accept_any_checksum,
     write_ag_news,
@@ -82,3 +84,51 @@ def test_the_paper_s_numbers(name):
     assert set(config.study.presets) == set(algorithms)
     assert config.study.trials == 8 * len(algorithms)
     assert config.study.allocation == "equal"
+
+
+def published(table):
+    """(world, algorithm, measure) -> value of one of the paper's tables, as it is written."""
+    with (FOLDER / "published.csv").open() as file:
+        found = {(row["world"], row["algorithm"], row["measure"]): row for row in csv.DictReader(file)}
+    ours = {world.name for world in read_paper("sessions", FOLDER.parent).worlds if not world.on_request}
+    return {key: row["value"] for key, row in found.items() if row["table"] == table and key[0] not in ours}
+
+
+def test_all_of_the_paper_s_tables_are_there():
+    """Values in each: rows times columns."""
+    sizes = {"II": 16 * 8, "III": 16 * 6, "IV": 8 * 4, "V": 4 * 6, "VI": 4 * 6, "VII": 4 * 15, "VIII": 108 * 2}
+    sizes |= {"IX": 112 * 2, "X": 5 * 16 * 8, "XI": 40 * 9, "XII": 30 * 9, "XIII": 2 * 6, "XIV": 7 * 9}
+    assert {table: len(published(f"Table {table}")) for table in sizes} == sizes
+
+
+def test_what_the_paper_prints_twice_is_the_same_but_for_one_value():
+    """V = 1 and the lowest R are the settings of Tables II, III and X: a check of what was transcribed."""
+    main = published("Table II") | published("Table III") | published("Table X")
+    main = {(world.split("-")[0], *rest, world): value for (world, *rest), value in main.items()}
+    different = []
+    for table, first, kind in (("Table V", "V=1", "gradients"), ("Table VI", "R=", "scales")):
+        for (world, algorithm, measure), value in published(table).items():
+            start, number = measure.split()
+            if start == first or start in ("R=10", "R=800"):
+                same = [
+                    v
+                    for (d, a, m, _), v in main.items()
+                    if (d, a, m) == (world[: -len(kind) - 1], algorithm, f"Proposed {number}")
+                ]
+                assert len(same) == 4
+                different += [] if value in same else [(table, world, measure, value)]
+    assert different == [("Table V", "tinyimagenet-gradients", "V=1 7", "0.6556")]  # 66.56 in Tables II and VI
+
+
+def test_rows_that_the_paper_prints_under_two_names():
+    """Three rows of Tables XI to XIII stand there for two worlds each, to the last digit: one of them must be wrong."""
+    each = published("Table XI") | published("Table XII") | published("Table XIII")
+
+    def row(world, algorithm):
+        return [value for (w, a, _), value in each.items() if (w, a) == (world, algorithm)]
+
+    assert row("mnist-partial-overlap", "FedProx") == row("cifar100-half", "FedProx")
+    assert row("mnist-two-shard", "FedProx") == row("mnist-two-shard", "FedAvg")
+    assert row("fmnist-two-shard", "FedProx") == row("fmnist-two-shard", "FedAvg")
+    tiny, svhn = row("tinyimagenet-partial-overlap", "FedAvg"), row("svhn-partial-overlap", "FedAvg")
+    assert tiny == [value for place, value in enumerate(svhn) if place % 3 < 2]
