@@ -21,6 +21,7 @@ ROWS = [
     {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
+    {"preparation"},  # of data sets, before anything trains
     {"ray_worker"},  # the script of Ray's workers
     {"nursery"},  # forks them
     {"tuning", "run"},  # a study, and a single run

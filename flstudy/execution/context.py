@@ -13,7 +13,6 @@ from flstudy.tasks import TaskFunction
 from flstudy.tasks.findings import EXAMPLES
 
 EMBEDDED = 64  # examples at once
-TYPED = ("x", "y", "like")  # of a store, what comes in the models' precision where it is no integer
 
 _last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs and what became of them
 
@@ -47,9 +46,9 @@ def training_context(
             )
         z = embedded(task_function, store, device, dtype)
         store = store._replace(x=z, y=store.read(slice(None))[1], like=z.new_empty(0))
-    store = store._replace(
-        **{name: part.to(dtype) for name in TYPED if (part := getattr(store, name)).is_floating_point()}
-    )
+    typed = ("like",) if store.like.numel() > 0 else ("x", "y")  # what is coded, a batch brings into the type
+    parts = {name: getattr(store, name) for name in typed}
+    store = store._replace(**{name: part.to(dtype) for name, part in parts.items() if part.is_floating_point()})
     moved = ExampleStore(*(part.to(device) for part in store))
     some = torch.linspace(0, len(moved.x) - 1, min(EXAMPLES, len(moved.x)), device=device).round().long()
     x, y = (moved.x, moved.y) if moved.like.numel() == 0 else moved.read(some)

@@ -5,9 +5,11 @@ from flstudy.population.batches import Batches, BatchPlan
 from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, LabelSwap, NoChange, Rotation
 from flstudy.population.data_stream import DataStream, FreshDraws
 from flstudy.population.datasets.base import Dataset, Examples, Split
+from flstudy.population.datasets.federated import FederatedParquet
 from flstudy.population.datasets.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.population.datasets.landmarks import Landmarks
+from flstudy.population.datasets.leaf import LeafFemnist, LeafShakespeare
 from flstudy.population.datasets.libsvm import LibSvm
 from flstudy.population.datasets.natural import Emnist, Shakespeare, StackOverflow
 from flstudy.population.datasets.news import AgNews

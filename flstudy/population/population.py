@@ -74,7 +74,8 @@ class ExampleStore(NamedTuple):
         x, y = self.x[rows], self.y[rows]
         if self.like.numel() > 0:
             x = Coding(self.mean, self.deviation).inputs(x).to(self.like.dtype)
-            y = y if y.is_floating_point() else y.to(torch.int64)
+            real = self.real and y.is_floating_point()
+            y = y.to(self.like.dtype) if real else y if y.is_floating_point() else y.to(torch.int64)
         return x, y
 
     def gather(self, rows: Tensor, concept: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +186,7 @@ class Population(L.LightningDataModule):
             self.members.append(membership(blocks, examples.starts[replica], seed, self.shares))
         self.store = ExampleStore(examples.x, examples.y)
         if (coding := examples.coding) is not None:
-            like = torch.zeros(1, dtype=torch.float32 if coding.mean.numel() else torch.int64)
+            like = coding.inputs(examples.x[:1]).new_zeros(1)
             self.store = self.store._replace(mean=coding.mean, deviation=coding.deviation, like=like)
         if self.drift is not None:
             self.drift.check(self.clients)

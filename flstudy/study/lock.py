@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -95,8 +95,12 @@ class FolderLock:
             os.close(file)
 
     @contextlib.contextmanager
-    def held(self, study: str) -> Iterator[None]:
+    def held(self, study: str, refused: Callable[[str, Holder], str] | None = None) -> Iterator[None]:
         """Hold the folder.
+
+        Args:
+            study: its name, or of what else the folder holds.
+            refused: the sentence for whoever comes while another one holds it; None: a study's.
 
         Raises:
             ConfigError: where another process holds it; its number, machine and start are named.
@@ -104,12 +108,13 @@ class FolderLock:
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | _SAFE, 0o644)
         except OSError as error:
-            raise ConfigError(f"study {study} cannot be locked: {self.path} ({error.strerror})") from error
+            name = f"study {study}" if refused is None else study
+            raise ConfigError(f"{name} cannot be locked: {self.path} ({error.strerror})") from error
         over = threading.Event()
         beating = threading.Thread(target=self._beat, args=(file, over), daemon=True, name="lock")
         _forked.add(file)
         try:
-            self._take(file, study)
+            self._take(file, study, refused or refusal)
             beating.start()
             try:
                 yield
@@ -123,7 +128,7 @@ class FolderLock:
             _forked.discard(file)
             os.close(file)
 
-    def _take(self, file: int, study: str) -> None:
+    def _take(self, file: int, study: str, refused: Callable[[str, Holder], str]) -> None:
         until = time.monotonic() + 1.0
         while (locked := _try(file, fcntl.LOCK_EX)) is True and time.monotonic() < until:
             time.sleep(0.05)  # a reader that asks holds it for a moment
@@ -139,7 +144,7 @@ class FolderLock:
                 other = self._holder(file, None)
                 other = None if other == me else other
         if other is not None:
-            raise ConfigError(refusal(study, other))
+            raise ConfigError(refused(study, other))
 
     @staticmethod
     def _holder(file: int, locked: bool | None) -> Holder | None:

@@ -1,7 +1,7 @@
 """Data sets: examples in memory, and who owns them where the data set says so."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
@@ -44,14 +44,17 @@ class Ranges(NamedTuple):
 
 
 class Coding(NamedTuple):
-    """How examples are kept in less memory than they take in a batch: inputs as uint8 pixels or narrow integers, labels
-    as narrow integers. What a batch is given is int64, or of pixels, float32 normalised by channel."""
+    """How examples are kept in less memory than they take in a batch: inputs as uint8 pixels, narrow integers or real
+    numbers, labels as narrow integers. A batch is given int64, of pixels float32 normalised by channel, and real
+    numbers as they are."""
 
-    mean: Tensor  # float32 [channels, 1, 1] in 0 … 1; empty: inputs are integers
+    mean: Tensor  # float32 [channels, 1, 1] in 0 … 1; empty: inputs are no pixels
     deviation: Tensor
 
     def inputs(self, x: Tensor) -> Tensor:
         """What is stored as a batch is given it; the same bits wherever it is done."""
+        if x.is_floating_point():
+            return x
         if self.mean.numel() == 0:
             return x.to(torch.int64)
         return x.to(torch.float32).div(255).sub(self.mean).div(self.deviation)
@@ -66,6 +69,29 @@ class Examples(NamedTuple):
     split: Tensor | None = None  # [D] its place in `SPLITS`; None where shares, or `ranges`, have to say
     ranges: Ranges | None = None  # of natural devices whose examples lie side by side; they stand for owner and split
     coding: Coding | None = None  # of x and y; None: they are as a batch is given them
+
+
+class Piece(NamedTuple):
+    """Examples as they are stored: all of a natural device, or some of a pooled set's."""
+
+    x: NDArray[Any]  # [n, ...] uint8 pixels, integers, or real numbers
+    y: NDArray[Any]  # [n, ...]
+    client: str | None  # the device's own name; None: of a pooled set
+    split: NDArray[np.int64] | None = None  # [n] places in `SPLITS`; None where shares have to say
+
+
+class Originals(NamedTuple):
+    """A data set as its authors' files have it, piece by piece, so that it never has to be in memory as a whole."""
+
+    files: list[Path]  # it is read from them
+    count: int  # pieces
+    pieces: Callable[[int], Iterator[Piece]]  # from the piece with that number on
+    mean: tuple[float, ...] = ()  # of pixels, by channel in 0 … 1
+    deviation: tuple[float, ...] = ()
+    task: str = "classification"
+    vocabulary: tuple[str, ...] = ()  # what the numbers 1, 2, … of texts stand for
+    shape: tuple[int, ...] | None = None  # of one input, and the number of labels, where the data set itself would have
+    classes: int | None = None  # to be in memory to tell them
 
 
 class Dataset(Configurable, ABC):
@@ -102,11 +128,26 @@ class Dataset(Configurable, ABC):
     def load(self, seed: int, clients: int) -> Examples:
         """The examples for one replica of ``clients`` devices."""
 
+    def originals(self, scratch: Path) -> Originals:
+        """Everybody's examples, for a copy of them as Federated Parquet.
+
+        Args:
+            scratch: a folder for files that are gone when the process is.
+
+        Raises:
+            ValueError: for a data set that cannot be copied, or files that are not as published.
+        """
+        raise ValueError(
+            f"{type(self).__name__} is not read from files, so there is nothing to prepare: name it as it is"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileDataset(Dataset):
     """A data set in files that its authors publish."""
 
+    licence: ClassVar[str] = "see its authors' page"
+    """Under which its authors publish it."""
     inside: ClassVar[str] = ""
     """Folder in the root to which the authors' archive unpacks."""
 

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.population.datasets.base import Dataset, Examples, FileDataset
+from flstudy.population.datasets.base import Dataset, Examples, FileDataset, Originals, Piece
+
+SLICE = 1024  # examples of a pooled set that make a piece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +51,36 @@ class Images(FileDataset):
         """Pixels uint8 [D, channels, height, width] and labels [D], those for training first."""
 
     def load(self, seed: int, clients: int) -> Examples:
+        pixels, y = self.checked()
+        return Examples(normalised(pixels, self.mean, self.deviation), y, None)
+
+    def checked(self) -> tuple[Tensor, Tensor]:
+        """`read`, of the shapes and labels that the data set says."""
         pixels, y = self.read()
         if tuple(pixels.shape[1:]) != self.shape or y.shape != pixels.shape[:1]:
             self.refuse(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
         if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
             self.refuse(f"labels must lie in 0 … {self.classes - 1}, got {int(y.min())} … {int(y.max())}")
-        return Examples(normalised(pixels, self.mean, self.deviation), y, None)
+        return pixels, y
+
+    def sources(self) -> list[Path]:
+        """The files that `read` reads, or the folder that holds them all."""
+        return [self.folder]
+
+    def originals(self, scratch: Path) -> Originals:
+        pixels, y = self.checked()
+        pieces = in_slices(pixels.numpy(), y.numpy())
+        return Originals(self.sources(), -(-len(y) // SLICE), pieces, self.mean, self.deviation)
+
+
+def in_slices(x: NDArray[Any], y: NDArray[Any]) -> Callable[[int], Iterator[Piece]]:
+    """The pieces of a pooled set that is in memory, or mapped."""
+
+    def pieces(start: int) -> Iterator[Piece]:
+        for begin in range(start * SLICE, len(y), SLICE):
+            yield Piece(x[begin : begin + SLICE], y[begin : begin + SLICE], None)
+
+    return pieces
 
 
 def normalised(pixels: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
@@ -82,6 +110,9 @@ class TorchvisionImages(Images):
     @abstractmethod
     def files(self) -> list[str]:
         """Names below the folder."""
+
+    def sources(self) -> list[Path]:
+        return [self.folder / name for name in self.files()]
 
     def parts(self) -> list[tuple[Any, Any]]:
         """Pixels and labels for training and for testing, as torchvision has them."""
@@ -177,6 +208,7 @@ class Mnist(Idx):
     """MNIST (LeCun et al. 1998): 70,000 grey images of 28×28 of the ten digits, pooled."""
 
     citations: ClassVar[tuple[str, ...]] = ("lecun1998",)
+    licence: ClassVar[str] = "CC BY-SA 3.0"
     published = "MNIST"
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     deviation: ClassVar[tuple[float, ...]] = (0.3081,)
@@ -189,6 +221,7 @@ class FashionMnist(Idx):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("xiao2017",)
+    licence: ClassVar[str] = "MIT"
     published = "FashionMNIST"
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
@@ -244,6 +277,7 @@ class Svhn(TorchvisionImages):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("netzer2011",)
+    licence: ClassVar[str] = "non-commercial use"
     published = "SVHN"
     shape, classes = (3, 32, 32), 10
     mean: ClassVar[tuple[float, ...]] = (0.4377, 0.4438, 0.4728)

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from flstudy.hyper import hyper
-from flstudy.population.datasets.base import Examples
+from flstudy.population.datasets.base import Examples, Originals, Piece
 from flstudy.population.datasets.decoded import DecodedImages
 from flstudy.population.datasets.images import normalised
-from flstudy.population.datasets.natural import LEAST
-from flstudy.population.streams import random_bits
+from flstudy.population.datasets.natural import LEAST, in_order_of_choice
 
 COLUMNS = ("user_id", "image_id", "class")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as FedAda²'s published code takes
@@ -65,22 +64,39 @@ class Landmarks(DecodedImages):
         )
 
     def load(self, seed: int, clients: int) -> Examples:
-        people: dict[str, list[tuple[str, int]]] = {}
-        for user, image, label in self._rows():
-            people.setdefault(user, []).append((image, label))
-        names = [user for user in sorted(people) if len(people[user]) >= LEAST]
+        people = self._people()
+        names = list(people)
         if len(names) < clients:
             raise ValueError(
                 f"Landmarks: clients must be ≤ {len(names)}, the people with {LEAST} or more images in {self.mapping}, "
                 f"got {clients}"
             )
-        order = np.argsort(random_bits(self.selection, "people", np.arange(len(names))), kind="stable")
+        order = in_order_of_choice(self.selection, len(names))
         chosen = [people[names[index]] for index in sorted(order[:clients].tolist())]
         held = [row for rows in chosen for row in rows]
         owner = np.repeat(np.arange(clients), [len(rows) for rows in chosen])
         copy = Path(self.root) / f"{Path(self.mapping).stem}-{self.size}-{clients}-{self.selection}.npy"
         x = normalised(self.decoded([self._file(image) for image, _ in held], copy), MEAN, DEVIATION)
         return Examples(x, torch.tensor([label for _, label in held]), torch.from_numpy(owner))
+
+    def originals(self, scratch: Path) -> Originals:
+        people = self._people()
+
+        def pieces(start: int) -> Iterator[Piece]:
+            for name in list(people)[start:]:
+                pixels = np.stack([self.decode(self._file(image)) for image, _ in people[name]])
+                yield Piece(pixels, np.array([label for _, label in people[name]]), name)
+
+        files = [self.folder / self.mapping]
+        files += [self.folder / self._file(image) for rows in people.values() for image, _ in rows]
+        return Originals(files, len(people), pieces, MEAN, DEVIATION)
+
+    def _people(self) -> dict[str, list[tuple[str, int]]]:
+        """Images and labels of everybody who has enough for a device, by name."""
+        people: dict[str, list[tuple[str, int]]] = {}
+        for user, image, label in self._rows():
+            people.setdefault(user, []).append((image, label))
+        return {user: people[user] for user in sorted(people) if len(people[user]) >= LEAST}
 
     def _rows(self) -> Iterator[tuple[str, str, int]]:
         """Person, image and label of every line."""

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.population.datasets.base import Examples, FileDataset
+from flstudy.population.datasets.base import Examples, FileDataset, Originals
+from flstudy.population.datasets.images import SLICE, in_slices
 
 
 class Known(NamedTuple):
@@ -64,10 +65,21 @@ class LibSvm(FileDataset):
         )
 
     def load(self, seed: int, clients: int) -> Examples:
-        known = KNOWN[self.name]
-        parts = [self._read(file, known) for file in ((self.file,) if self.file else known.files)]
-        x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+        x, y = self._tables()
         return Examples(torch.from_numpy(x), torch.from_numpy(y), None)
+
+    def originals(self, scratch: Path) -> Originals:
+        x, y = self._tables()
+        return Originals([self._path(file) for file in self._files()], -(-len(y) // SLICE), in_slices(x, y))
+
+    def _files(self) -> tuple[str, ...]:
+        return (self.file,) if self.file else KNOWN[self.name].files
+
+    def _tables(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Inputs [D, features] and labels [D] of all files."""
+        parts = [self._read(file, KNOWN[self.name]) for file in self._files()]
+        x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return x, y
 
     def _read(self, file: str, known: Known) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Inputs [n, features] and labels [n] of a file."""

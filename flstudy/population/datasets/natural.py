@@ -6,7 +6,7 @@ pooled and divided anew for each device, by the population's shares ``valid`` an
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,17 @@ import torch
 from numpy.typing import NDArray
 
 from flstudy.hyper import hyper
-from flstudy.population.datasets.base import Examples, FileDataset
+from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
 from flstudy.population.datasets.text import CHARACTERS, Special, by_character, by_word, most_frequent
 from flstudy.population.streams import random_bits
 
 Reader = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[Any], NDArray[np.int64]]]
 LEAST = 3  # examples of a device: one to train on, one to validate, one to test
+
+
+def in_order_of_choice(selection: int, people: int) -> NDArray[np.int64]:
+    """[people]: everybody's number in the order in which a seed chooses them for devices."""
+    return np.argsort(random_bits(selection, "people", np.arange(people)), kind="stable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class Natural(FileDataset):
 
     contents: ClassVar[tuple[str, ...]]
     """What each person's group must hold."""
+    aim: ClassVar[str] = "classification"
+    """What a task predicts."""
     page: ClassVar[str]
     """TensorFlow Federated's module that documents where the files come from, and how large they are."""
 
@@ -62,9 +69,8 @@ class Natural(FileDataset):
         with contextlib.ExitStack() as opened:
             groups = [opened.enter_context(self._open(name))["examples"] for name in self.files()]
             people = list(groups[0])
-            order = np.argsort(random_bits(self.selection, "people", np.arange(len(people))), kind="stable")
             chosen: dict[int, tuple[NDArray[Any], NDArray[np.int64]]] = {}
-            for index in order:
+            for index in in_order_of_choice(self.selection, len(people)):
                 if len(chosen) == clients:
                     break
                 person = self._person(read, people[index], groups)
@@ -79,6 +85,27 @@ class Natural(FileDataset):
         owner = np.repeat(np.arange(clients), [len(y) for _, y in parts])
         x, y = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
         return Examples(x, y, torch.from_numpy(owner))
+
+    def originals(self, scratch: Path) -> Originals:
+        with self._open(self.files()[0]) as first:
+            count = len(first["examples"])
+        self.reader()  # what it needs beside the people is there
+        return Originals(
+            [self.folder / name for name in self.files()], count, self._pieces, task=self.aim, vocabulary=self.known()
+        )
+
+    def _pieces(self, start: int) -> Iterator[Piece]:
+        """Everybody from the person with that number on, those with too few examples for a device included."""
+        read = self.reader()
+        with contextlib.ExitStack() as opened:
+            groups = [opened.enter_context(self._open(name))["examples"] for name in self.files()]
+            for index, name in enumerate(groups[0]):
+                if index >= start:
+                    yield Piece(*self._capped(index, *self._person(read, name, groups)), name)
+
+    def known(self) -> tuple[str, ...]:
+        """What the numbers 1, 2, … of texts stand for."""
+        return ()
 
     def _person(self, read: Reader, name: str, groups: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """All examples of a person, whose groups some files may lack."""
@@ -164,7 +191,9 @@ class Shakespeare(Natural):
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017", "caldas2018")
 
     contents: ClassVar[tuple[str, ...]] = ("snippets",)
+    aim: ClassVar[str] = "next character"
     page: ClassVar[str] = "shakespeare (about 10 MB)"
+    licence: ClassVar[str] = "public domain (Project Gutenberg)"
     classes = tokens = Special.after(len(CHARACTERS)).size
 
     length: int = hyper(80, "[1, 1e5]")
@@ -179,6 +208,9 @@ class Shakespeare(Natural):
 
     def reader(self) -> Reader:
         return lambda person: by_character(person["snippets"], self.length)
+
+    def known(self) -> tuple[str, ...]:
+        return tuple(CHARACTERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +228,9 @@ class StackOverflow(Natural):
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     contents: ClassVar[tuple[str, ...]] = ("tokens",)
+    aim: ClassVar[str] = "next word"
     page: ClassVar[str] = "stackoverflow (tens of GB)"
+    licence: ClassVar[str] = "CC BY-SA 3.0"
 
     parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
     """train (users before 2018), held_out (other users) or test (users since 2018), one or more of them; devices are
@@ -229,6 +263,9 @@ class StackOverflow(Natural):
     def reader(self) -> Reader:
         vocabulary = self.words()
         return lambda person: by_word(person["tokens"], self.length, vocabulary)
+
+    def known(self) -> tuple[str, ...]:
+        return tuple(word.decode(errors="replace") for word in self.words())
 
     def words(self) -> dict[bytes, int]:
         """Numbers 1 … vocabulary of the most frequent words."""

@@ -6,15 +6,19 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from flstudy.hyper import hyper
-from flstudy.population.datasets.base import Examples, FileDataset
+from flstudy.population.datasets.base import Examples, FileDataset, Originals
+from flstudy.population.datasets.images import SLICE, in_slices
 from flstudy.population.datasets.text import PADDING, Special
 
+FILES = ("train.csv", "test.csv")
 WORD = re.compile(r"[^\W_]+")  # letters and digits; a backslash is a line's end in these files
 
 
@@ -33,6 +37,7 @@ class AgNews(FileDataset):
     citations: ClassVar[tuple[str, ...]] = ("zhang2015",)
 
     classes = 4
+    licence: ClassVar[str] = "non-commercial use (AG's corpus of news articles)"
     inside: ClassVar[str] = "ag_news_csv"
     remedy = "unpack ag_news_csv.tgz of Zhang et al. 2015 (about 12 MB) into root"
 
@@ -52,7 +57,17 @@ class AgNews(FileDataset):
         return Special.after(self.vocabulary).unknown + 1
 
     def load(self, seed: int, clients: int) -> Examples:
-        parts = [self._read(name) for name in ("train.csv", "test.csv")]
+        x, y, _ = self._numbered()
+        return Examples(torch.from_numpy(x), torch.from_numpy(y), None)
+
+    def originals(self, scratch: Path) -> Originals:
+        x, y, words = self._numbered()
+        files = [self.folder / name for name in FILES]
+        return Originals(files, -(-len(y) // SLICE), in_slices(x, y), vocabulary=words)
+
+    def _numbered(self) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+        """Texts [D, length], their labels [D], and the words that have numbers of their own."""
+        parts = [self._read(name) for name in FILES]
         counts = Counter(word for _, words in parts[0] for word in words)
         if len(counts) < self.vocabulary:
             raise ValueError(
@@ -67,7 +82,7 @@ class AgNews(FileDataset):
         for line, (_, words) in zip(x, rows, strict=True):
             known = [numbers.get(word, unknown) for word in words[: self.length]]
             line[: len(known)] = known
-        return Examples(torch.from_numpy(x), torch.tensor([label for label, _ in rows]), None)
+        return x, np.array([label for label, _ in rows], dtype=np.int64), tuple(ranked)
 
     def _read(self, name: str) -> list[tuple[int, list[str]]]:
         """Label and words of each text."""

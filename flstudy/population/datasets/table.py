@@ -1,13 +1,64 @@
 """A table in a file: examples with their owners and splits as columns."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flstudy.population.datasets.base import Examples, FileDataset
-from flstudy.population.datasets.in_memory import InMemory
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
+from flstudy.population.datasets.in_memory import Columns, InMemory, Part, part_of
+
+SLICE_ROWS = 2**14  # of a table that are turned into numbers at once
+
+
+def _csv_batches(path: Path) -> Iterator[Any]:
+    from pyarrow import csv
+
+    yield from csv.open_csv(path)
+
+
+def _parquet_batches(path: Path) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(SLICE_ROWS)
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as file:
+        opened = pa.ipc.open_file(file)
+        for number in range(opened.num_record_batches):
+            yield opened.get_batch(number)
+
+
+class Names:
+    """The names, or numbers, in a column that is read in parts."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+        self._codes: list[NDArray[np.int32]] = []
+
+    def add(self, values: NDArray[Any]) -> None:
+        """The next part."""
+        values = values if values.dtype.kind in "iu" else values.astype(str)
+        found, inverse = np.unique(values, return_inverse=True)
+        codes = np.array([self._known.setdefault(name, len(self._known)) for name in found.tolist()], dtype=np.int32)
+        self._codes.append(codes[inverse])
+
+    def sorted(self) -> tuple[list[Any], NDArray[np.int64]]:
+        """All names in their order, and the place there of each row's."""
+        names = sorted(self._known)
+        place = np.empty(len(names), dtype=np.int64)
+        place[[self._known[name] for name in names]] = np.arange(len(names))
+        return names, place[np.concatenate(self._codes)]
 
 
 def _csv(path: Path) -> Any:
@@ -39,6 +90,13 @@ class TableFile(FileDataset):
         ".parquet": _parquet,
         ".arrow": _arrow,
         ".feather": _arrow,
+    }
+
+    batches: ClassVar[dict[str, Callable[[Path], Iterator[Any]]]] = {
+        ".csv": _csv_batches,
+        ".parquet": _parquet_batches,
+        ".arrow": _arrow_batches,
+        ".feather": _arrow_batches,
     }
 
     file: str
@@ -82,3 +140,60 @@ class TableFile(FileDataset):
 
     def load(self, seed: int, clients: int) -> Examples:
         return self._read.examples
+
+    def originals(self, scratch: Path) -> Originals:
+        path = self.existing(self.folder / self.file)
+        clients, labels, numbers, splits = Names(), Names(), list[NDArray[Any]](), list[NDArray[np.int64]]()
+        form: tuple[np.dtype[Any], tuple[int, ...]] | None = None
+        rows = owned = 0
+        with tempfile.TemporaryFile(dir=scratch) as aside:  # inputs in the file's order
+            for part in self._in_parts(path):
+                x = np.ascontiguousarray(part.x.numpy())
+                if form is not None and form != (x.dtype, x.shape[1:]):
+                    self.refuse(f"inputs are {form} at first and {(x.dtype, x.shape[1:])} from row {rows + 1} on", path)
+                form, rows = (x.dtype, x.shape[1:]), rows + len(x)
+                aside.write(memoryview(x).cast("B"))
+                if part.client is not None:
+                    clients.add(part.client)
+                    owned += len(x)
+                if isinstance(part.y, Tensor):
+                    numbers.append(part.y.numpy())
+                else:
+                    labels.add(part.y)
+                if part.split is not None:
+                    splits.append(part.split)
+            if form is None:
+                self.refuse("it holds no row", path)
+            aside.flush()
+            inputs = np.memmap(aside, dtype=form[0], mode="r", shape=(rows, *form[1]))
+        y = np.concatenate(numbers) if numbers else labels.sorted()[1]
+        split = np.concatenate(splits) if splits else None
+        classes = 0 if y.dtype.kind == "f" else int(y.max()) + 1
+        if owned:
+            names, owner = clients.sorted()
+            keys = (owner,) if split is None else (split, owner)
+            order = np.lexsort(keys)  # of equal ones, the file's
+            ends = np.searchsorted(owner[order], np.arange(len(names) + 1))
+        else:
+            names, order = [None] * -(-rows // SLICE_ROWS), np.arange(rows)
+            ends = np.minimum(np.arange(len(names) + 1) * SLICE_ROWS, rows)
+
+        def pieces(start: int) -> Iterator[Piece]:
+            for place in range(start, len(names)):
+                here, name = order[ends[place] : ends[place + 1]], names[place]
+                own = None if split is None else split[here]
+                yield Piece(inputs[here], y[here], None if name is None else str(name), own)
+
+        return Originals([path], len(names), pieces, shape=tuple(form[1]), classes=classes)
+
+    def _in_parts(self, path: Path) -> Iterator[Part]:
+        """The rows of a file, some at a time."""
+        columns = Columns(self.label, self.client, self.split, self.inputs)
+        try:
+            for batch in self.batches[path.suffix](path):
+                for begin in range(0, len(batch), SLICE_ROWS):
+                    yield part_of(batch.slice(begin, SLICE_ROWS), columns)
+        except (OSError, ValueError) as error:
+            if str(error).startswith("dataset:"):
+                raise ValueError(f"TableFile: {path}: {str(error).removeprefix('dataset: ')}") from error
+            raise ValueError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error

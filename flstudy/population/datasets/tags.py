@@ -34,6 +34,7 @@ class StackOverflowTags(StackOverflow):
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     contents: ClassVar[tuple[str, ...]] = ("tokens", "title", "tags")
+    aim: ClassVar[str] = "tags"
 
     length: int = hyper(64, "[1, 1e5]")
     """Words of a sentence and its title."""

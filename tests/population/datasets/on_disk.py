@@ -235,3 +235,27 @@ def write_libsvm(root: Path, name: str, each: int = 12) -> None:
         y = np.repeat(known.labels, each)
         x = np.where(rng.random((len(y), known.features)) < 0.2, rng.random((len(y), known.features)), 0)
         dump_svmlight_file((known.largest * x).round(4), y, str(root / file), zero_based=False)
+
+
+def write_leaf(root: Path, name: str, people: Sequence[int] = (12, 5, 18, 2, 13), each: int = 2) -> None:
+    """train/*.json and test/*.json of LEAF's femnist or shakespeare, ``each`` people in a file; the last fifth of a
+    person's examples is of testing."""
+    rng = np.random.default_rng(0)
+    text = b"".join(LINES).decode() * 3
+    for number, begin in enumerate(range(0, len(people), each)):
+        parts: dict[str, dict[str, Any]] = {part: {} for part in ("train", "test")}
+        for k in range(begin, min(begin + each, len(people))):
+            if name == "femnist":
+                y = rng.integers(0, 62, people[k]).tolist()
+                x = [[round(label / 62, 6)] * 784 for label in y]
+            else:
+                x, y = [text[i : i + 80] for i in range(people[k])], [text[i + 80] for i in range(people[k])]
+            cut = people[k] - people[k] // 5
+            for part, here in (("train", slice(0, cut)), ("test", slice(cut, None))):
+                parts[part][f"f{k:04d}_{k:02d}"] = {"x": x[here], "y": y[here]}
+        for part, held in parts.items():
+            counts = [len(own["y"]) for own in held.values()]
+            content = {"users": list(held), "num_samples": counts, "user_data": held}
+            path = root / part / f"all_data_{number}_niid_0_keep_0_{part}_8.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))

@@ -1,0 +1,1 @@
+"""Data sets before anything trains: copied into Federated Parquet, listed, and drawn as a run would meet them."""
