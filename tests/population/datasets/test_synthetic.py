@@ -114,7 +114,10 @@ def test_every_data_set_has_a_name():
     expected = {
         *("AgNews", "Cifar10", "Cifar100", "Digits", "Emnist", "FashionMnist", "HeavyTails", "LibSvm", "Mnist"),
         *(
+            "FederatedParquet",
             "Landmarks",
+            "LeafFemnist",
+            "LeafShakespeare",
             "Shakespeare",
             "StackOverflow",
             "StackOverflowTags",
