@@ -30,6 +30,7 @@ COMMANDS = {
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
     "costs": "what methods send, keep and compute: flstudy costs CONFIG [--algorithms FedAvg FedAda2 ...]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
+    "data": "prepare and look at data:         flstudy data prepare NAME --source PATH | describe CONFIG | list",
     "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|... [NAME]",
     "schema": "the JSON Schema of configs:       flstudy schema [--path | --write]",
 }
@@ -37,6 +38,7 @@ ELSEWHERE = {
     "reproduce": "flstudy.reproduction.command",
     "costs": "flstudy.benchmark.costs",
     "bench": "flstudy.benchmark.command",
+    "data": "flstudy.preparation.command",
 }
 
 

@@ -230,6 +230,16 @@ class Config:
         check_work(self.parts.algorithm, population)
         return dict(cache.own)
 
+    def settled(self) -> Population:
+        """A population of the first seed whose data are divided, to be looked at.
+
+        Raises:
+            ConfigError: what the data set or the partition said.
+        """
+        with self._refusing():
+            population: Population = _part("population", self._values, None)
+            return population.settle(self.seeds[:1])
+
     def build(self) -> tuple[Coordinator, Population]:
         """A coordinator and its population, which no other run has."""
         parts = self._build() if self._used else self.parts
