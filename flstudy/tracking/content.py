@@ -24,6 +24,7 @@ DELIVERED = "flstudy.delivered"  # the last round, once the run has all that the
 TEXT_LENGTH = 5000  # of a tag
 NOTE = "mlflow.note.content"  # a run's description, in Markdown
 BAD_ENDS = (Status.PRUNED, Status.DIVERGED, Status.FAILED, Status.INTERRUPTED)  # a tag each
+_METRICS_HEAD = "| metric | role | unit | meaning |"
 _STATUS = {Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED", Status.RUNNING: "KILLED"}
 _LIBRARIES = ("torch", "lightning", "ray", "optuna", "mlflow", "flstudy")
 _PREDICTIONS = {"correctness", "losses"}  # what metrics of a model's predictions need
@@ -86,7 +87,7 @@ def study_note(config: "Config") -> str:
     for metric, bounds in study.constraints.items():
         bound = "constraint, " + ", ".join(f"{kind} {value:g}" for kind, value in bounds.items())
         roles[metric] = f"{roles[metric]}; {bound}" if metric in roles else bound
-    rows = ["| metric | role | unit | meaning |", "|---|---|---|---|"]
+    rows = [_METRICS_HEAD, "|---|---|---|---|"]
     for name in dict.fromkeys([*roles, *_MAIN]):
         known = METRICS.get(name)
         unit, sentence = (known.unit, known.sentence) if known else ("", "")
@@ -129,6 +130,29 @@ def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[st
         trial = best[0].trial
         tags |= {"best.trial": str(trial.number), "best.algorithm": trial.algorithm, "best.run_id": str(trial.run_id)}
     return tags, {f"best/{one.trial.algorithm}": one.judged for one in best}
+
+
+def concluded_note(note: str, *, study: str, experiment: str, best: Sequence[BestTrial], measured: str) -> str:
+    """A study's description in the end, in Markdown: its ranking with links to the runs, the commands that go on from
+    here, and what its metrics say.
+
+    Args:
+        note: its description so far.
+        study: name.
+        experiment: id, for the links.
+        best: each algorithm's best trial, in order.
+        measured: the metric by which they are ranked.
+    """
+    rows = [f"| # | algorithm | {measured} | trial |", "|--:|---|--:|---|"]
+    for place, one in enumerate(best, 1):
+        trial = f"{one.trial.number} {one.trial.algorithm}"
+        link = f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id})" if one.trial.run_id else trial
+        rows.append(f"| {place} | {one.trial.algorithm} | {one.judged:.4g} | {link} |")
+    if not best:
+        rows = ["No trial has done all its rounds within the constraints."]
+    go_on = f"`flstudy report {study}` draws it, `flstudy tune --resume {study} --study.trials N` extends it."
+    metrics = note[note.find(_METRICS_HEAD) :] if _METRICS_HEAD in note else ""
+    return "\n".join([*rows, "", go_on, "", metrics]).rstrip()
 
 
 def environment() -> dict[str, str]:

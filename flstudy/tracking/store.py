@@ -237,6 +237,11 @@ def _check_server(uri: str, scheme: str) -> None:
         ) from error
 
 
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag of the experiment by which MLflow's page opens on the table of runs and their metrics; without it, it asks or
+guesses, and shows traces and evaluations of language models."""
+
+
 def _experiment(uri: str, scheme: str, name: str) -> str:
     client = _client(uri)
     try:
@@ -254,12 +259,15 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
             f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
     if found is not None:
+        if _KIND.items() - found.tags.items():  # made by an earlier version
+            for tag in _KIND.items():
+                client.set_experiment_tag(found.experiment_id, *tag)
         return found.experiment_id
     file = sqlite_file(uri)
     folder = Path(_FOLDER).absolute() if file is None else file.parent
     location = None if scheme.startswith("http") else (folder / "artifacts").as_uri()  # a server has its own
     try:
-        return client.create_experiment(name, artifact_location=location)
+        return client.create_experiment(name, artifact_location=location, tags=_KIND)
     except Exception:
         found = client.get_experiment_by_name(name)  # another study was faster
         if found is None:

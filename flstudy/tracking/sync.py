@@ -21,9 +21,11 @@ from flstudy.study.trial import Trial
 from flstudy.tracking.content import (
     BAD_ENDS,
     DELIVERED,
+    NOTE,
     STUDY,
     STUDY_ID,
     TRIAL,
+    concluded_note,
     ending_tags,
     environment,
     outcome,
@@ -165,6 +167,13 @@ class _Sync:
         if not run.data.params and (config := self._config({})) is not None:
             self._params(run, study_params(config))
         tags, metrics = outcome(results.trials, results.best)
+        tags[NOTE] = concluded_note(
+            run.data.tags.get(NOTE, ""),
+            study=results.folder.name,
+            experiment=self.store.experiment_id,
+            best=results.best,
+            measured=results.selection_metric,
+        )
         trials = str(results.section.get("trials"))
         if run.data.params.get("study.trials", trials) != trials:  # it was extended, and parameters stay
             tags["study.trials"] = trials

@@ -28,15 +28,20 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
     """
     uri = absolute_uri(store)
     if uri.startswith(("http://", "https://")):
-        open_store(uri)
-        say(f"this store has its own pages: {uri}")
+        say(f"this store has its own pages: {studies_page(uri, open_store(uri).experiment_id)}")
         return
     with mlflow_server(uri, port) as (address, process):
-        say(f"studies at {address} (Ctrl-C ends)")
+        say(f"studies at {studies_page(address, open_store(uri).experiment_id)} (Ctrl-C ends)")
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
+
+
+def studies_page(address: str, experiment: str) -> str:
+    """The table of runs on a server's pages. Without ``workflowType`` a browser that sees MLflow for the first time
+    opens on traces of language models, whatever the experiment says of itself (MLflow 3.17)."""
+    return f"{address.rstrip('/')}/#/experiments/{experiment}/runs?workflowType=machine_learning"
 
 
 @contextlib.contextmanager

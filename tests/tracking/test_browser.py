@@ -15,7 +15,7 @@ from flstudy.study import StudyFolder
 from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
 from flstudy.tracking.runs import StudyRun, TrialRun
 from flstudy.tracking.store import open_store
-from flstudy.tracking.ui import mlflow_server
+from flstudy.tracking.ui import mlflow_server, studies_page
 from tests.servers import free_port
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
@@ -100,6 +100,14 @@ def test_the_table_shows_a_study_and_its_trials_below_it(page, pages):
     expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
     page.go_back()
     expect(study).to_be_visible(timeout=WAIT_MS)
+
+
+def test_the_page_that_flstudy_names_is_the_table_of_runs(page, pages):
+    """For a browser that sees MLflow for the first time: not traces and evaluations of language models."""
+    page.goto(studies_page(pages.address, pages.experiment))
+    expect(page.get_by_role("link", name="moving-digits")).to_be_visible(timeout=WAIT_MS)
+    assert "/runs?workflowType=machine_learning" in page.url
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 def test_a_trial_has_curves(page, pages):
