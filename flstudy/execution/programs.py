@@ -261,7 +261,7 @@ class Programs:
             return all_steps(program, state, lines, todo[place], kept, shared, self.entry)
 
         if len(parts) == 1:
-            return part(parts[0])
+            return all_steps(program, carried, rows, todo, constants, shared, self.entry)
         mapped = threads(self._threads).map if program.side_by_side else map
         done = list(mapped(part, parts))
         return join([found for found, _ in done]), reduce(Counts.plus, (run for _, run in done))
@@ -384,8 +384,8 @@ def all_steps(
         if active < width:
             finished.append(take(carried, slice(active, width)))
             carried, width = take(carried, slice(0, active)), active
-        lines, kept = take((rows, constants), slice(0, width))
-        carried = program(carried, torch.tensor(begin), lines, left[:width].clamp(max=end), kept, shared)
+            rows, constants = take((rows, constants), slice(0, active))
+        carried = program(carried, torch.tensor(begin), rows, left[:width].clamp(max=end), constants, shared)
         executed = executed.plus(Counts(1, end - begin, width * (end - begin)))
         begin = end
     return (join([carried, *reversed(finished)]) if finished else carried), executed

@@ -264,6 +264,14 @@ class Coordinator(L.LightningModule):
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Lightning notes the name of each of its hooks, some forty times a round; a module's own way to keep an
+        attribute, which asks whether it is a parameter, then takes a twentieth of a small round."""
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
         """One round: controllers, the round itself, controllers, record."""
         start = fitted = time.perf_counter()
