@@ -105,7 +105,6 @@ def measure(compile: bool, trials: int, rounds: int, folder: Path) -> dict[str, 
         "bound_s": bound,
         "met": wall <= bound,
         "programs": sorted(note["programs"] for note in workers.values()),
-        "graphs": sorted(note["graphs"] for note in workers.values()),
     }
 
 
@@ -140,7 +139,6 @@ def main() -> None:
         "bound_s": "bound, s",
         "met": "met",
         "programs": "programs of each worker",
-        "graphs": "graphs that torch compiled in each worker",
     }.items():
         cells = [one[name] for one in figures]
         texts = [
