@@ -164,8 +164,8 @@ class Programs:
         """
         if self.compiled and self.looped:
             start, constants = (local, torch.zeros_like(local.steps)), (concept, msg, client)
-            (local, losses), executed = self._loop(trained, algorithm, start, rows, todo, constants)
-            return local, losses, self._count(executed).lane_steps
+            (local, losses), counts = self._loop(trained, algorithm, start, rows, todo, constants)
+            return local, losses, self._count(counts).lane_steps
         width = len(todo)
         widths = (width,) if together else halvings(width)
         state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
@@ -208,9 +208,9 @@ class Programs:
             rows = functional.pad(rows, (0, blocks * BLOCK - rows.shape[1]), value=-1)
             rows = rows.reshape(len(rows), blocks, BLOCK)
             todo = [-(-count // BLOCK) for count in counts]
-            found, executed = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
-            self.validations += executed.calls
-            return found
+            found: tuple[Tensor, Counts] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
+            self.validations += found[1].calls
+            return found[0]
         self.validations += 1
         with self.task_function.evaluating():
             widths, begin = halvings(len(models)), 0
@@ -238,7 +238,8 @@ class Programs:
             NotCompiled: with the reason.
         """
         with self.threads_for_parts():
-            return self._loop(step, None, start, rows, todo, (concept, models))[0]
+            found: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models))
+        return found[0]
 
     def _count(self, executed: Counts) -> Counts:
         """The same, remembered."""
