@@ -11,7 +11,7 @@ from flstudy.config import Config, ConfigError, load, nearest
 from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.counterparts import write_overview
-from flstudy.reproduction.pages import write_pages
+from flstudy.reproduction.pages import write_pages, write_readme
 from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder
 from flstudy.tuning.driver import run_study
@@ -64,10 +64,14 @@ def main(arguments: Sequence[str]) -> int:
         folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
         if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
+    results = given.out or results_folder(paper)
+    if not folders and (results / "README.md").is_file():  # of studies that are elsewhere
+        console.print(f"Results: {write_readme(paper, results)}", highlight=False)
+        return 0
     if not folders:
         raise ConfigError(f"no study of {paper.name} is there yet: leave out --write")
     command = f"flstudy reproduce {shlex.join(argument for argument in arguments if argument != '--write')}"
-    page = write_pages(paper, folders, given.out or results_folder(paper), command)
+    page = write_pages(paper, folders, results, command)
     console.print(f"Results: {page}", highlight=False)
     return 0
 

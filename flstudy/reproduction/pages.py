@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from flstudy.benchmark.command import cpu
 from flstudy.reporting.ranking import Findings
@@ -19,15 +18,18 @@ from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, tr
 from flstudy.reporting.style import to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
-from flstudy.reproduction.plan import MEASURES, Paper, World
+from flstudy.reproduction.plan import MEASURES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
+from flstudy.reproduction.sweeps import sweep_parts
 from flstudy.reproduction.values import (
     Speaker,
     format_measured,
     format_published,
+    impossible_spreads,
     means_of,
     measure_heading,
     places_by,
+    rank_correlation,
     speakers,
     tuned_table,
 )
@@ -48,22 +50,42 @@ def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], fo
         found = {stage: results for (name, stage), results in loaded.items() if name == world.name}
         if found:
             page.write_text(world_page(paper, world, found, folder, command), encoding="utf-8")
-    links = "\n".join(f"- [{world.title}]({page.name})" for world, page in pages.items() if page.is_file())
+    return write_readme(paper, folder)
+
+
+def write_readme(paper: Paper, folder: Path) -> Path:
+    """Writes README.md: links to the pages that are there, what the paper's own figures say of each other, and what was
+    written about the reproduction by hand."""
+    pages = {world: f"{world.name}.md" for world in paper.worlds}
+    links = "\n".join(f"- [{world.title}]({name})" for world, name in pages.items() if (folder / name).is_file())
     readme = folder / "README.md"
-    parts = [f"# {paper.title}, reproduced", links, *([paper.differences] if paper.differences else [])]
+    parts = [f"# {paper.title}, reproduced", links, *([paper.note] if paper.note else []), *own_figures(paper)]
+    parts += [paper.differences] if paper.differences else []
     readme.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return readme
 
 
+def own_figures(paper: Paper) -> list[str]:
+    """Markdown of what is impossible in the published figures, by world and measure."""
+    tables: dict[tuple[str, str], dict[str, PublishedValue]] = {}
+    for (world, row, measure), figure in paper.published.items():
+        tables.setdefault((world, measure), {})[row] = figure
+    found = {key: sentence for key, figures in tables.items() if (sentence := impossible_spreads(figures))}
+    lines = [f"- {world}, {measure}: {sentence}" for (world, measure), sentence in found.items()]
+    return ["## The paper's own figures", "\n".join(lines)] if lines else []
+
+
 def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
     """The page of a world, whose figures go to ``folder``."""
-    parts = [f"# {world.title}", *made_by(world, studies, command)]
+    parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)
     elif world.kind == "variants":
         parts += variant_parts(paper, world, studies, folder)
     elif world.kind == "ablation":
         parts.append(ablation_table(world, studies))
+    elif world.kind == "sweep":
+        parts += sweep_parts(world, studies["tuned"], folder)
     else:
         parts += [*comparison_parts(paper, world, studies), *comparison_figures(world, studies, folder)]
     return "\n\n".join(parts) + "\n"
@@ -82,8 +104,10 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
     rounds = sum(trial.rounds for _, trial in trials)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    commits = dict.fromkeys(filter(None, (commit_of(results) for results in studies.values())))
+    at = f" at commit {', '.join(commits)}" if commits else ""
     made = (
-        f"`{command}` on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {spent} of "
+        f"`{command}`{at} on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {spent} of "
         "training, all trials added up."
     )
     accuracies = (
@@ -106,6 +130,12 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
     return [made, accuracies, *([f"{own}for every method."] if world.kind == "variants" else [])]
 
 
+def commit_of(results: StudyResults) -> str:
+    """The code that ran a study, in short; '' where it is not known."""
+    environment = results.folder.state().get("environment") or {}
+    return str(environment.get("mlflow.source.git.commit", ""))[:7]
+
+
 def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     """Tables of a world, one per measure, and what became of the paper's order."""
     tuned = speakers(studies.values()) if "tuned" in studies else {}
@@ -116,12 +146,13 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
         metric = MEASURES[measure]
         published = {name: paper.published.get((world.name, name, measure)) for name in names}
         given = {name: figure.value for name, figure in published.items() if figure is not None}
+        found = [means_of(speaking, names, metric) for speaking in (preset, tuned)]
         if not place:
-            found = [means_of(speaking, names, metric) for speaking in (preset, tuned)]
             first = places_by(found[1]) or places_by(found[0])
             names.sort(key=lambda name: first.get(name, len(names)))
-            if given:
-                found = [{name: mean for name, mean in ours.items() if name in given} for ours in found]
+        if given:
+            found = [{name: mean for name, mean in ours.items() if name in given} for ours in found]
+        if not place:
             orders = [places_by(given), *map(places_by, found)]
         columns = {"Algorithm": names}
         if given:
@@ -132,7 +163,10 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
             texts = [" / ".join(str(order.get(name, NOTHING)) for order in orders) for name in names]
             columns["Place: paper / preset / tuned"] = texts
         parts.append(Cells.from_columns(measure_heading(measure), columns).markdown())
-    parts.append(order_kept(*orders))
+        if given or not place:
+            parts.append(order_kept(given, *found))
+        if wrong := impossible_spreads({name: figure for name, figure in published.items() if figure is not None}):
+            parts.append(wrong)
     if tuned:
         found_tuned = Findings(results=studies["tuned"])
         each = found_tuned.once(sensitivities)
@@ -145,19 +179,18 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     return parts
 
 
-def order_kept(paper: Mapping[str, int], preset: Mapping[str, int], tuned: Mapping[str, int]) -> str:
-    """One sentence: how the orders agree."""
+def order_kept(paper: Mapping[str, float], preset: Mapping[str, float], tuned: Mapping[str, float]) -> str:
+    """One sentence: how the orders by these values agree."""
     sentences = []
     for title, one, other in (
         ("the paper's order and that of the presets", paper, preset),
         ("the paper's order and the tuned one", paper, tuned),
         ("the presets' order and the tuned one", preset, tuned),
     ):
-        both = [name for name in one if name in other]
-        if len(both) >= 3:
-            rho = spearmanr([one[name] for name in both], [other[name] for name in both]).statistic
-            sentences.append(f"{title}: {rho:+.2f} over {len(both)} algorithms")
-    return f"Spearman's rank correlation of {'; of '.join(sentences)}." if sentences else "Too few algorithms to order."
+        if correlation := rank_correlation(one, other):
+            sentences.append(f"{title}: {correlation}")
+    said = f"Spearman's rank correlation, with a 95 % interval, of {'; of '.join(sentences)}."
+    return said if sentences else "Too few algorithms to order."
 
 
 def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str]:
@@ -215,11 +248,15 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
     places = places_by(means)
     rows = dict(sorted(rows.items(), key=lambda item: places.get(item[0], len(rows))))
     columns: dict[str, list[str]] = {"Method": list(rows)}
+    orders: list[str] = []
     for measure in world.measures:
         metric, heading = MEASURES[measure], measure_heading(measure)
         published = [paper.published.get((world.name, name, measure)) for name in rows]
         if any(figure is not None for figure in published):
             columns[f"{heading}, paper"] = [format_published(figure, metric) for figure in published]
+            theirs = {name: one.value for name, one in zip(rows, published, strict=True) if one is not None}
+            if correlation := rank_correlation(theirs, means_of(rows, list(rows), metric)):
+                orders.append(f"{heading.removesuffix(' %')}, the paper's order and ours: {correlation}")
         columns[heading] = [format_measured(speaker, metric) for speaker in rows.values()]
     lost = [name for name in studies if name not in rows]
     drawn = {
@@ -228,6 +265,7 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
     }
     return [
         Cells.from_columns("Every method, tuned", columns).markdown(),
+        *(f"Spearman's rank correlation, with a 95 % interval: {order}." for order in orders),
         tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()]),
         *([f"No trial did all its rounds: {', '.join(lost)}."] if lost else []),
         *images(drawn, world.title, folder / world.name),

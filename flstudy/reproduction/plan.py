@@ -100,6 +100,7 @@ class Paper:
     folder: Path
     title: str
     worlds: tuple[World, ...]
+    note: str = ""  # what a reader of any of its pages must know
     published: Mapping[tuple[str, str, str], PublishedValue]  # (world, algorithm, measure) -> figure
 
     @property
@@ -134,13 +135,13 @@ def read_paper(name: str, configs: Path) -> Paper:
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
         worlds = tuple(_world(path.parent, key, value) for key, value in written["worlds"].items())
-        title = str(written["paper"])
+        title, note = str(written["paper"]), str(written.get("note", ""))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} must hold paper and worlds: {' '.join(str(error).split())}") from error
     published = _published_values(path.with_name("published.csv"))
-    return Paper(name=name, folder=path.parent, title=title, worlds=worlds, published=published)
+    return Paper(name=name, folder=path.parent, title=title, worlds=worlds, note=note, published=published)
 
 
 def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:

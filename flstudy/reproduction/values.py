@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import norm, spearmanr
 
 from flstudy.metrics.registry import METRICS, is_fraction
 from flstudy.reporting.ranking import Floats
@@ -11,6 +12,53 @@ from flstudy.reporting.sections.comparison import last_values
 from flstudy.reporting.tables import NOTHING, Cells, chosen_values, percent_sign
 from flstudy.reproduction.plan import MEASURES, PublishedValue
 from flstudy.study import StudyResults, Trial
+
+LEAST_RANKED = 4  # rows that a correlation's interval needs
+ROUNDING = 2e-4  # of published figures
+
+
+class Correlation(NamedTuple):
+    """Spearman's, of two orders, with a 95 % interval."""
+
+    rho: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.rho:+.2f} [{self.low:+.2f}, {self.high:+.2f}] over {self.count} rows"
+
+
+def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation | None:
+    """Of the names that both have; None where they are fewer than four or all alike. The interval is Fisher's, with Bonett and
+    Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
+    both = [name for name in one if name in other]
+    if len(both) < LEAST_RANKED:
+        return None
+    ours, theirs = [one[name] for name in both], [other[name] for name in both]
+    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:  # no order
+        return None
+    rho = float(spearmanr(ours, theirs).statistic)
+    inside = float(np.clip(rho, -1 + 1e-12, 1 - 1e-12))
+    half = norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (len(both) - 3))
+    low, high = np.tanh(np.arctanh(inside) + np.array([-half, half]))
+    return Correlation(rho, float(low), float(high), len(both))
+
+
+def impossible_spreads(published: Mapping[str, PublishedValue]) -> str:
+    """A sentence on published deviations over devices that no accuracies could have, by row; '' where there are none:
+    values in [0, 1] with mean P deviate from it by √(P (1 - P)) at most."""
+    found = []
+    for name, figure in published.items():
+        most = float(np.sqrt(figure.value * (1 - figure.value))) if 0 <= figure.value <= 1 else np.inf
+        if figure.over_devices is not None and figure.over_devices > most + ROUNDING:
+            found.append(f"{name} {figure.over_devices:.3f} > {most:.3f}")
+    if not found:
+        return ""
+    return (
+        "Not all of the published deviations over devices can be of accuracies: with mean P in [0, 1] they are at most "
+        f"√(P (1 - P)), but {', '.join(found)}."
+    )
 
 
 class Speaker(NamedTuple):
