@@ -221,6 +221,6 @@ def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -
         algorithms = (search.get("algorithm") or {}).get("choice") or []
         if not algorithms:
             raise ConfigError(f"{path}: study.search.algorithm must be a choice of algorithms to compare")
-        # The first trial of each algorithm has its own values; nobody stops it early.
-        own += [f"--study.trials={len(algorithms)}", "--study.scheduler=null"]
+        # The first trial of each algorithm has its own values; nobody stops it early, and there is nothing to confirm.
+        own += [f"--study.trials={len(algorithms)}", "--study.scheduler=null", "--study.confirm.seeds=0"]
     return load(path, options=[*own, f"--study.name={stage.study(paper)}"], command="tune")

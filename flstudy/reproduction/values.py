@@ -30,8 +30,8 @@ class Correlation(NamedTuple):
 
 
 def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation | None:
-    """Of the names that both have; None where they are fewer than four or all alike. The interval is Fisher's, with Bonett and
-    Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
+    """Of the names that both have; None where they are fewer than four or all alike. The interval is Fisher's, with
+    Bonett and Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
     both = [name for name in one if name in other]
     if len(both) < LEAST_RANKED:
         return None
