@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from mlflow import MlflowClient
 from rich.console import Console
 
 import flstudy
@@ -18,7 +19,7 @@ from flstudy import Population, Study
 from flstudy.algorithms import FedAvg
 from flstudy.config import ConfigError
 from flstudy.config.values import dotted
-from flstudy.population import Digits, Dirichlet
+from flstudy.population import Digits, Dirichlet, TableFile
 from flstudy.reporting.notebook import NotebookDisplay, in_notebook
 from flstudy.study import Trial
 from flstudy.tasks import Logistic, Task
@@ -118,6 +119,59 @@ def test_a_study_goes_on_and_is_opened_by_its_folder(ran):
     opened.resume(quiet=True, study={"trials": 3})
     assert len(opened.trials) == 3
     assert "3 finished" in repr(study)
+
+
+METERS = """
+import lightning as L, torch
+from torch.nn import functional as F
+
+class Regression(L.LightningModule):
+    def __init__(self, shape):
+        super().__init__()
+        self.line = torch.nn.Linear(shape[0], 1)
+
+    def training_step(self, batch, batch_idx):
+        loss = F.mse_loss(self.line(batch[0]).squeeze(-1), batch[1])
+        self.log("fit_mse", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("mse", F.mse_loss(self.line(batch[0]).squeeze(-1), batch[1]))
+
+    test_step = validation_step
+"""
+
+
+@pytest.mark.end_to_end
+def test_a_study_by_a_metric_of_the_modules_own_knows_no_accuracy(ray_cluster, tmp_path, monkeypatch):
+    x = torch.randn(80, 2, generator=torch.Generator().manual_seed(1))
+    table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] - x[:, 1] / 2, "client": torch.arange(80) % 4})
+    table.to_csv(tmp_path / "meters.csv", index=False)
+    (tmp_path / "lab_of_meters.py").write_text(METERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    population = Population(TableFile(file="meters.csv", label="y"), clients=4, participants=4, batch_size=8)
+    study = Study(
+        "./lab_of_meters.py:Regression", population, "FedAvg", {"algorithm.lr": {"loguniform": [0.01, 0.3]}},
+        name="meters", rounds=4, evaluate_every=2, compile=False, store=f"sqlite:///{tmp_path}/mlflow.db",
+        study={"trials": 2, "objective": {"metric": "valid/mse", "mode": "min"}},
+    ).run(quiet=True)  # fmt: skip
+    best = study.best
+    assert best.value == study.trials["valid/mse"].min() == study.trials["objective"].min()
+    assert list(study.curves().index) == [2, 4]
+    assert list(study.curves("fit_mse").index) == [1, 2, 3, 4]
+    page = study.report().read_text()
+    assert "accuracy" not in page.lower()
+    assert "test/mse" in page
+    final = f"{best.trial.metrics['test/mse']:.3g}"
+    assert f"{final} test/mse at the end" in page
+    assert "test/mse" in study._repr_html_()
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name != "Default"]
+    logged = {name for run in client.search_runs([experiment.experiment_id]) for name in run.data.metrics}
+    assert {"valid/mse", "valid/mse_spread", "test/mse", "fit_mse", "valid/loss"} <= logged
+    assert not any("accuracy" in name for name in logged)
+    sys.modules.pop("lab_of_meters", None)
 
 
 def test_a_study_is_made_of_objects():

@@ -1,7 +1,7 @@
 """What every executor is given and returns."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ class Fit(NamedTuple):
     personal: Tensor  # [S, J, n] the models that the participants end up with
     steps: Tensor  # [S, J] steps done
     loss: Tensor  # [S, J] mean training loss over the steps
+    logged: dict[str, Tensor]  # [S, J, 2] of what training_step logs: sum over examples of all steps, their number
     down: int  # bytes sent to each job
     up: int  # bytes returned by each job
     lane_steps: int  # steps executed, padding included
@@ -72,7 +73,7 @@ def one_by_one(
     mapped: Callable[..., Iterable[tuple[Any, ...]]] = map,
 ) -> Fit:
     """All fits, each by itself. ``one(algorithm, server, client, job, batches)`` returns (message, upload, client,
-    personal model, steps, loss) of a single job; ``mapped`` is ``map`` or a pool's."""
+    personal model, steps, loss, logged) of a single job; ``mapped`` is ``map`` or a pool's."""
     replicas, count = jobs.client.shape
 
     def fit(place: tuple[int, int]) -> tuple[Any, ...]:
@@ -83,36 +84,68 @@ def one_by_one(
             error.add_note(f"in the local fit of device {int(jobs.client[s, j])}, replica {s}")
             raise
 
-    fits = stack(list(mapped(fit, [(s, j) for s in range(replicas) for j in range(count)])))
-    msg, upload, client, personal, steps, loss = grid(fits, replicas)
+    found = list(mapped(fit, [(s, j) for s in range(replicas) for j in range(count)]))
+    logs = all_logged([fit[-1] for fit in found])
+    fits = stack([(*fit[:-1], logged) for fit, logged in zip(found, logs, strict=True)])
+    msg, upload, client, personal, steps, loss, logged = grid(fits, replicas)
     down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
-    return Fit(upload, client, personal, steps, loss, down, up, int(steps.sum()))
+    return Fit(upload, client, personal, steps, loss, logged, down, up, int(steps.sum()))
+
+
+def all_logged(logs: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """What several fits logged, each under all names; 0 of 0 examples where it did not."""
+    like = {name: values for one in logs for name, values in one.items()}
+    return [{name: one.get(name, torch.zeros_like(values)) for name, values in like.items()} for one in logs]
+
+
+def divided(sums: Tensor, names: Sequence[str] | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Sums over steps of losses [...], or [..., 1 + 2 L] with what training_step logs under L names: apart."""
+    if not names:
+        return sums, {}
+    return sums[..., 0], dict(zip(names, sums[..., 1:].unflatten(-1, (-1, 2)).unbind(-2), strict=True))
 
 
 def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
     """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
     differentiating through slices of the flat vector would cost one full-size addition for each tensor. Behind the
     gradient of a model with buffers stand the buffers after the pass."""
-    layout, buffers = task_function.layout, task_function.buffers
+    layout, buffers, names = task_function.layout, task_function.buffers, task_function.findings.told
+
+    def told(loss: Tensor, listener: TaskFunction) -> Tensor:
+        return torch.cat([loss.reshape(1), listener.heard_sums(loss)]) if names else loss
 
     def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if len(y) > layout.n:
             x, b = torch.split(y, [layout.n, len(y) - layout.n])
             return with_buffers(x, b, batch)
+        if names:
+            return and_logs(y, batch, names)
         tensors, loss = grad_and_value(lambda named: algorithm.loss(task_function, named, batch, msg, client))(
             layout.split(y)
         )
         return layout.flat(tensors), loss
 
+    def and_logs(y: Tensor, batch: Batch, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+        listener = task_function.listening(names)
+
+        def objective(named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            loss = algorithm.loss(listener, named, batch, msg, client)
+            return loss, told(loss.detach(), listener)
+
+        tensors, (_, losses) = grad_and_value(objective, has_aux=True)(layout.split(y))
+        return layout.flat(tensors), losses
+
     def with_buffers(x: Tensor, b: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         task = task_function.holding(b)
+        task = task.listening(names) if names else task
 
         def objective(named: dict[str, Tensor]) -> tuple[Tensor, Any]:
             live = {name: part.clone() for name, part in buffers.split(b).items()}  # which the pass writes to
-            return algorithm.loss(task, {**named, **live}, batch, msg, client), live
+            loss = algorithm.loss(task, {**named, **live}, batch, msg, client)
+            return loss, (live, told(loss.detach(), task))
 
-        tensors, (loss, live) = grad_and_value(objective, has_aux=True)(layout.split(x))
-        return torch.cat([layout.flat(tensors), buffers.flat(live, b).detach()]), loss
+        tensors, (_, (live, losses)) = grad_and_value(objective, has_aux=True)(layout.split(x))
+        return torch.cat([layout.flat(tensors), buffers.flat(live, b).detach()]), losses
 
     return grad
 

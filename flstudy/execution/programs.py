@@ -163,12 +163,12 @@ class Programs:
             The states, the sum of the losses of the real steps [A], and the lane steps executed, masked ones included.
         """
         if self.compiled and self.looped:
-            start, constants = (local, torch.zeros_like(local.steps)), (concept, msg, client)
+            start, constants = (local, self.task_function.no_losses(local.steps)), (concept, msg, client)
             (local, losses), counts = self._loop(trained, algorithm, start, rows, todo, constants)
             return local, losses, self._count(counts).lane_steps
         width = len(todo)
         widths = (width,) if together else halvings(width)
-        state, finished = (local, torch.zeros_like(local.steps)), list[Any]()
+        state, finished = (local, self.task_function.no_losses(local.steps)), list[Any]()
         done = executed = 0
         while done < todo[0]:
             active = sum(steps > done for steps in todo)
@@ -338,7 +338,7 @@ class Programs:
         self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
     ) -> tuple[Any, Tensor]:
         """Some eager steps of batches without padding: those of lanes whose batches have the same size are mapped."""
-        sizes, losses = (lines >= 0).sum(2), local.steps.new_zeros(len(lines))
+        sizes, losses = (lines >= 0).sum(2), self.task_function.no_losses(local.steps)
         first = 0
         while first < lines.shape[1]:
             same = (sizes[:, first:] == sizes[:, first : first + 1]).all(0).tolist()
@@ -446,7 +446,7 @@ def unrolled(
     ``todo`` None: all are real."""
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        total = torch.zeros_like(local.steps)
+        total = task_function.no_losses(local.steps)
         for k, line in enumerate(rows.unbind(0)):
             real = None if todo is None else todo > k
             local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)

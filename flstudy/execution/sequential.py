@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import Executor, Fit, TrainingContext, gradient, one_by_one, validation_loss
+from flstudy.execution.executor import (
+    Executor,
+    Fit,
+    TrainingContext,
+    divided,
+    gradient,
+    one_by_one,
+    validation_loss,
+)
 from flstudy.population import Batches
 
 
@@ -46,7 +54,9 @@ class Sequential(Executor):
                 previous = current
         upload, client = algorithm.local_end(local, msg, client)
         personal = algorithm.personal(local, client)
-        return msg, upload, client, personal, torch.tensor(len(losses)), torch.stack(losses).mean()
+        loss, logged = divided(torch.stack(losses), self.task_function.findings.told)
+        sums = {name: values.sum(0) for name, values in logged.items()}
+        return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
         """The real examples at these rows."""

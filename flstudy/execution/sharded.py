@@ -493,6 +493,10 @@ def merged_fits(fits: Sequence[Fit], parts: Sequence[Share], grid: torch.Size) -
     whole: dict[str, Any] = {}
     for field in Fit._fields:
         values = [getattr(fit, field) for fit in fits]
+        if field == "logged":
+            names = dict.fromkeys(name for logged in values for name in logged)
+            empty = [fit.loss.new_zeros((*fit.loss.shape, 2)) for fit in fits]
+            values = [{name: one.get(name, none) for name in names} for one, none in zip(values, empty, strict=True)]
         if field == "lane_steps":
             whole[field] = sum(values)
         else:  # what a job sends and gets in bytes is the same everywhere

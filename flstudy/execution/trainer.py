@@ -17,6 +17,8 @@ from flstudy.execution.executor import Fit, validation_loss
 from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 from flstudy.tasks import TaskFunction
+from flstudy.tasks.module_steps import Log, training_logs
+from flstudy.tasks.task_function import mean_of
 
 
 class PerJobTrainer(Sequential):
@@ -41,10 +43,12 @@ class PerJobTrainer(Sequential):
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
         task = self.task_function.for_trainer()
+        journal = Journal(task, self.task_function)
         if not task.automatic_optimization:
-            local, losses = self.by_itself(task, local, batches)
+            local, losses = self.by_itself(task, local, batches, journal)
             upload, client = algorithm.local_end(local, msg, client)
-            return msg, upload, client, algorithm.personal(local, client), torch.tensor(len(losses)), losses.mean()
+            done = torch.tensor(len(losses)), losses.mean(), journal.sums
+            return msg, upload, client, algorithm.personal(local, client), *done
         optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
@@ -57,13 +61,15 @@ class PerJobTrainer(Sequential):
                 losses_of(batch).mean(), optimizer.parameters
             )
         stopping = EarlyStop(algorithm, self.task_function, optimizer, self.batch(batches.valid, batches.concept))
-        self.train(task, local.y, batches, [stopping, Follow(optimizer)])
+        self.train(task, local.y, batches, [stopping, Follow(optimizer), journal])
         upload, client = algorithm.local_end(optimizer.local, msg, client)
         personal = algorithm.personal(optimizer.local, client)
         losses = torch.stack(optimizer.losses)
-        return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean()
+        return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean(), journal.sums
 
-    def by_itself(self, task: L.LightningModule, local: Any, batches: Batches) -> tuple[Any, Tensor]:
+    def by_itself(
+        self, task: L.LightningModule, local: Any, batches: Batches, journal: "Journal"
+    ) -> tuple[Any, Tensor]:
         """A task in manual optimisation from the device's model: its state after that, and its losses [K]."""
         layout, buffers = self.task_function.layout, self.task_function.buffers
         parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
@@ -85,7 +91,7 @@ class PerJobTrainer(Sequential):
         with torch.no_grad():
             for name, value in self.task_function.tensors(local.y).items():
                 {**parameters, **held}[name].copy_(value)
-        self.train(task, local.y, batches, [])
+        self.train(task, local.y, batches, [journal])
         with torch.no_grad():
             y = torch.cat([layout.flat({**parameters}), buffers.flat(held, local.y)])
         return local._replace(y=y.detach().clone(), steps=local.steps + len(losses)), torch.stack(losses)
@@ -178,6 +184,46 @@ class Follow(L.Callback):
     ) -> None:
         """Before training_step."""
         self.optimizer.batch = Batch(*batch)
+
+
+class Journal(L.Callback):
+    """Sums what ``training_step`` logs, each step by its examples; Lightning hears it, too.
+
+    Args:
+        task: whose log calls are heard.
+        task_function: says under which names it logs what every executor can hear; all numbers where that is unknown.
+    """
+
+    def __init__(self, task: L.LightningModule, task_function: TaskFunction) -> None:
+        self.heard, self.names = Log(), task_function.findings.told
+        self.sums = dict[str, Tensor]()
+        self.like = next(p for p in task.parameters() if p.requires_grad).detach().new_zeros(())
+        if self.names == ():
+            return
+        lightning = task.log
+
+        def both(name: str, value: Any, *positional: Any, **options: Any) -> None:
+            self.heard(name, value, *positional, **options)
+            lightning(name, value, *positional, **options)
+
+        task.log = both  # type: ignore[method-assign, assignment]
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Before training_step."""
+        self.heard.entries.clear()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After the step."""
+        examples = len(batch[1])
+        for name, values in training_logs(self.heard).items():
+            if self.names is None or name in self.names:
+                one = mean_of(values, self.like)
+                heard = torch.stack([one * examples, one.new_full((), examples)])
+                self.sums[name] = self.sums[name] + heard if name in self.sums else heard
 
 
 class EarlyStop(L.Callback):

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Job, Layout
 from flstudy.execution.devices import numbers, release_memory
-from flstudy.execution.executor import Executor, Fit, TrainingContext
+from flstudy.execution.executor import Executor, Fit, TrainingContext, divided
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.tape import Tape
@@ -88,7 +88,8 @@ class Vectorized(Executor):
         uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         self._done = steps
-        return Fit(uploads, clients, personal, steps, losses / steps, down, up, executed)
+        sums, logged = divided(losses, self.task_function.findings.told)
+        return Fit(uploads, clients, personal, steps, sums / steps, logged, down, up, executed)
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
         """Compile when that saves more than it costs, where it was left open, and go back if it turns out slower."""
@@ -143,11 +144,12 @@ class Vectorized(Executor):
         the next, whenever that is, and otherwise to its end.
         """
         programs, count, device = self.programs, len(work.steps), local.y.device
-        losses, lengths, done, executed = local.y.new_zeros(count), work.steps.tolist(), [0] * count, 0
+        losses = self.task_function.no_losses(local.y.new_zeros(count))
+        lengths, done, executed = work.steps.tolist(), [0] * count, 0
         stops = algorithm.gamma is not None
         ends = epoch_ends(work) if stops else [[]] * count
         valid = Validation(algorithm, programs, work) if stops else None
-        previous = torch.full_like(losses, torch.inf)
+        previous = local.y.new_full((count,), torch.inf)
         lanes = list(range(count))
         if valid is not None and algorithm.first_epoch == "eval_received":
             previous = valid(algorithm.in_training(local), lanes)

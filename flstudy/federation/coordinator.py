@@ -39,7 +39,7 @@ from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import drawn_model, initial_models
-from flstudy.federation.module_metrics import foresee, promised
+from flstudy.federation.module_metrics import foresee, promised, training_metrics
 from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
@@ -316,6 +316,7 @@ class Coordinator(L.LightningModule):
         clock.step()
         known = {} if self.record is None else self.record.metrics
         metrics = self.round_metrics(round, self.server.x, result, probes, known)
+        metrics |= training_metrics(self.task_function, result.fit.logged)
         metrics |= {"train/lr": [algorithm.lr] * len(self.seeds)} | self.aggregator.metrics | self.runner.metrics()
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * len(self.seeds) for name, seconds in times.items()}

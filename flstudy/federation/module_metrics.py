@@ -5,6 +5,10 @@ batches are called, too, and torchmetrics begin anew on each device. A metric ke
 unless both steps log it: then it is ``valid/NAME`` and ``test/NAME``. Its value is the mean over devices, weighted by
 their examples of the split; ``NAME_spread`` is the standard deviation over devices. A step that takes a
 ``dataloader_idx`` is given 0, which is the device's own data: there are no other loaders.
+
+What ``training_step`` logs is a metric of each round: the mean over the examples of all steps of all participants. It
+is ``train/NAME`` where a step for evaluation logs the same name; a name of flstudy's own metrics stays that. What a
+torchmetric says in ``training_step`` is left out, since it cannot be mapped over devices.
 """
 
 import math
@@ -112,6 +116,26 @@ def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]
     return {(split, name): f"{split}/{name}" if name in several else name for split, name in every}
 
 
+def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """A value per replica of what ``training_step`` logged in a round, of sums and numbers of examples [S, J, 2]."""
+    if not logged:
+        return {}
+    sums = torch.stack([values.double().sum(1) for values in logged.values()])
+    names = shown_told(task_function, tuple(logged))
+    return {
+        names[name]: [total / count if count else math.nan for total, count in line]
+        for name, line in zip(logged, sums.tolist(), strict=True)
+        if name in names and any(count for _, count in line)
+    }
+
+
+def shown_told(task_function: TaskFunction, told: Sequence[str]) -> dict[str, str]:
+    """The metric of each name that ``training_step`` logs, but for those of flstudy's own."""
+    others = {name for names in (task_function.findings.logs or {}).values() for name in names}
+    shown = {name: f"train/{name}" if name in others else name for name in told}
+    return {name: metric for name, metric in shown.items() if metric not in METRICS}
+
+
 def over_told(told: Sequence[Logged], replicas: int) -> dict[str, tuple[list[float], list[float]]]:
     """Of each name the mean over devices by their weights and the standard deviation, a value per replica; NaN where
     none told it. All numbers leave the device at once."""
@@ -174,11 +198,13 @@ def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 
 def promised(task_function: TaskFunction) -> list[str]:
-    """Names of the metrics that a task's own steps are known to log."""
+    """Names of the metrics that a task's own steps are known to log, in training too."""
     shown = shown_names(task_function.findings.logs or {}).values()
-    return [metric for name in shown for metric in (name, f"{name}_spread")]
+    of_training = shown_told(task_function, task_function.findings.told or ())
+    return [*of_training.values(), *(metric for name in shown for metric in (name, f"{name}_spread"))]
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:
     """Whether only a run tells if a task's own steps log a metric."""
-    return metric not in METRICS and task_function.steps is not None and task_function.findings.logs is None
+    unknown = task_function.steps is not None and task_function.findings.logs is None
+    return metric not in METRICS and (unknown or task_function.findings.told is None)

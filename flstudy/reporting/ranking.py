@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flstudy.metrics.drift import DEFAULT, Floats, Recovery, accuracy_before, dip, recovery_rounds, segments
-from flstudy.reporting.tables import plural
+from flstudy.metrics.registry import is_fraction
+from flstudy.reporting.tables import mean_and_spread, plural
 from flstudy.study import Status, StudyResults, Trial
 from flstudy.study.damage import DamageError
 
 REASONS_SHOWN = 3
+ACCURACIES = ("test/accuracy", "valid/accuracy")
 TUNING_SPENDS = (
     "ε is of one run each: trying trials on devices' data and choosing among them spends more of the privacy budget, "
     "which is not counted here."
@@ -46,7 +48,7 @@ class RankedTrial:
     gap: float  # what the search's seeds promised beyond the new ones, in the objective's direction; NaN without these
     epsilon: float  # privacy that the run spent; NaN where it had none
     rounds: NDArray[np.int64]  # [T] evaluated rounds
-    accuracy: Floats  # [S, T]
+    accuracy: Floats  # [S, T] of the ranking's accuracy_metric
     final: Floats  # [S] at the last evaluation
     drifts: tuple[DriftEffect, ...]
 
@@ -75,8 +77,9 @@ class Ranking:
 
     rows: tuple[RankedTrial, ...]  # best first
     selection_metric: str
-    accuracy_metric: str  # of the curves
+    accuracy_metric: str  # of the curves; where no accuracy is recorded the metric that chose the trials, on test data
     notes: tuple[str, ...]  # one sentence each
+    higher: bool = True  # whether more of it is better
     sessions: tuple[tuple[int, int], ...] = ()  # first and last rounds of the second session and those after it
     rule: Recovery = DEFAULT  # when a drift is recovered from
 
@@ -89,6 +92,30 @@ class Ranking:
     def kind(self) -> str:
         """Of the accuracies: test, or validation."""
         return "test" if self.accuracy_metric.startswith("test/") else "validation"
+
+    @property
+    def shows_accuracy(self) -> bool:
+        """Whether the curves are of an accuracy."""
+        return self.accuracy_metric in ACCURACIES
+
+    @property
+    def shown(self) -> str:
+        """What the curves are of, in words: an accuracy, or a metric of the task's own by its name."""
+        return f"{self.kind} accuracy" if self.shows_accuracy else self.accuracy_metric
+
+    def final(self, row: RankedTrial) -> str:
+        """What a trial's curves end with: shares in percent, without the sign."""
+        return mean_and_spread(row.final, self.scale, ".1f" if self.unit else ".3g")
+
+    @property
+    def scale(self) -> int:
+        """By which numbers of the curves are multiplied to be shown: shares are in percent."""
+        return 100 if is_fraction(self.accuracy_metric) else 1
+
+    @property
+    def unit(self) -> str:
+        """Of the numbers shown, behind a space."""
+        return " %" if is_fraction(self.accuracy_metric) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,12 +157,7 @@ def rank(results: StudyResults) -> Ranking:
             f"Not confirmed on new seeds: {', '.join(unconfirmed)}. Their values are those that chose them, so they "
             "look better than they are beside the others."
         )
-    # Test accuracy where every best trial recorded it by round, else validation accuracy for all alike.
-    lacks_test = any(
-        not recorded(results, one.speaker, "test/accuracy") and recorded(results, one.speaker, "valid/accuracy")
-        for one in results.best
-    )
-    accuracy_metric = "valid/accuracy" if lacks_test else "test/accuracy"
+    accuracy_metric = curves_metric(results, metric)
     rows = []
     for one in results.best:
         try:
@@ -154,17 +176,34 @@ def rank(results: StudyResults) -> Ranking:
                 rounds=rounds,
                 accuracy=accuracy,
                 final=accuracy[:, -1] if rounds.size else np.full(1, np.nan),
-                drifts=_drift_effects(results, rounds, accuracy),
+                drifts=_drift_effects(results, rounds, accuracy) if accuracy_metric in ACCURACIES else (),
             )
         )
     return Ranking(
         rows=tuple(rows),
         selection_metric=metric,
         accuracy_metric=accuracy_metric,
+        higher=higher or accuracy_metric in ACCURACIES,
         notes=(*notes, *_notes_on_others(results)),
         sessions=tuple(segments([event.round for event in results.events if event.session], results.rounds)),
         rule=results.recovery,
     )
+
+
+def curves_metric(results: StudyResults, selection: str) -> str:
+    """What curves are of: test accuracy where every best trial recorded it by round, else validation accuracy for all
+    alike; where there is neither, the metric by which trials were selected, on test data if it is known there."""
+    known = {name: [bool(recorded(results, one.speaker, name)) for one in results.best] for name in ACCURACIES}
+    if any(map(any, known.values())) or not results.best:
+        lacks_test = any(
+            there and not tested for tested, there in zip(*(known[name] for name in ACCURACIES), strict=True)
+        )
+        return ACCURACIES[lacks_test]
+    tested = selection.replace("valid/", "test/", 1)
+    for name in (tested, selection):
+        if name not in ACCURACIES and all(recorded(results, one.speaker, name) for one in results.best):
+            return name
+    return ACCURACIES[0]
 
 
 def recorded(results: StudyResults, trial: Trial, *metrics: str) -> list[tuple[NDArray[np.int64], Floats]]:

@@ -107,12 +107,12 @@ def write_latex(path: Path, tables: Sequence[Cells], notes: Sequence[str]) -> No
     path.write_text("\n".join(heading) + "\n\n" + "\n\n".join(cells.latex() for cells in tables) + "\n")
 
 
-def mean_and_spread(values: NDArray[np.float64], scale: float = 1.0) -> str:
-    """mean ± sample standard deviation over seeds; how many of them count where some are NaN."""
+def mean_and_spread(values: NDArray[np.float64], scale: float = 1.0, form: str = ".1f") -> str:
+    """mean ± sample standard deviation over seeds, in Python's ``form``; how many of them count where some are NaN."""
     known = scale * values[~np.isnan(values)]
     if not known.size:
         return NOTHING
-    text = f"{known.mean():.1f}" + (f" ± {known.std(ddof=1):.1f}" if known.size > 1 else "")
+    text = f"{known.mean():{form}}" + (f" ± {known.std(ddof=1):{form}}" if known.size > 1 else "")
     return text if known.size == values.size else f"{text} ({known.size}/{values.size})"
 
 

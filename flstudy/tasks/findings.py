@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
-from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent
+from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent, step_and_log
 
 if TYPE_CHECKING:
     from flstudy.tasks.task_function import TaskFunction
@@ -37,15 +37,17 @@ class TaskFindings(NamedTuple):
     why: str = ""  # it is not mapped, or its losses are not those of single examples
     classifies: bool = False  # what it says can be right or wrong
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
+    told: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: whatever they are
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:
     """What a module's methods say of it, before it is called."""
     tells_losses = hasattr(task, "example_losses")
     runs: Runs = "mapped" if tells_losses or task.automatic_optimization else "under a trainer"
+    told = () if runs == "mapped" else None
     classifies = hasattr(task, "example_correct") or overrides(task, "forward")
     why = "" if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
-    return TaskFindings(tells_losses, runs, why, classifies)
+    return TaskFindings(tells_losses, runs, why, classifies, told=told)
 
 
 def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> TaskFindings:
@@ -60,17 +62,19 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
         task = near(task_function.model)
         if not task_function.tells_losses and found.runs == "mapped":
             found = of_training_step(task_function, task, x, y)
+            told = None if found.runs == "under a trainer" else names_told(task_function, task, x, y)
+            found = found._replace(told=told)
         classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
         return found._replace(classifies=classifies, logs=names_logged(task_function, x, y))
 
 
 def near(model: L.LightningModule) -> L.LightningModule:
-    """A copy whose parameters are a little away from the model's."""
+    """A copy whose trained parameters are a little away from the model's; frozen ones are called as they are."""
     task = copy.deepcopy(model)
     task.log = task.log_dict = silent  # type: ignore
     with torch.no_grad():
         for parameter in task.parameters():
-            if parameter.is_floating_point():
+            if parameter.requires_grad:
                 parameter.add_(NOISE * torch.randn_like(parameter))
     return task
 
@@ -162,7 +166,7 @@ def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
 
 def functional_loss(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> Tensor:
     """[]: the loss as executors compute it, which also differentiate it."""
-    named, b = trained_parameters(task), task_function.buffers.first().to(x.device)
+    named, b = parts_of_model(task_function, task)
     with in_modes_of(task_function.module, task):
         grad(lambda named: task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y)))(named)
         torch.default_generator.manual_seed(0)
@@ -180,18 +184,27 @@ def trained_parameters(task: L.LightningModule) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in task.named_parameters() if p.requires_grad}
 
 
+def parts_of_model(task_function: "TaskFunction", task: L.LightningModule) -> tuple[dict[str, Tensor], Tensor]:
+    """A module's trained parameters by name, and its buffers b [b] as models hold them, in the same precision."""
+    named = trained_parameters(task)
+    return named, task_function.buffers.first().to(next(iter(named.values())))
+
+
 def mapping_trouble(
     task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, masked: bool
 ) -> str | None:
     """Why the gradient cannot be mapped over devices; None: it can."""
-    one, b = task_function.layout.flat(trained_parameters(task)), task_function.buffers.first().to(x.device)
+    named, b = parts_of_model(task_function, task)
+    one = task_function.layout.flat(named)
     mask = torch.ones(len(x), dtype=torch.bool, device=x.device) if masked else None
     before = task_function.findings
     task_function.findings = before._replace(per_example=masked)
 
     def slope(flat: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Any:
-        live, batch = own_buffers(task_function, b), Batch(x, y, mask)
-        return grad(lambda named: task_function.fit({**named, **live}, batch))(task_function.layout.split(flat))
+        def loss(named: dict[str, Tensor]) -> Tensor:  # buffers are its own: it writes to them
+            return task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y, mask))
+
+        return grad(loss)(task_function.layout.split(flat))
 
     try:
         torch.vmap(slope, randomness="different")(*(torch.stack([part, part]) for part in (one, b, x, y)))
@@ -230,6 +243,23 @@ def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[st
             except Exception:  # as an evaluation will say, if there is one
                 return None
     return found
+
+
+def names_told(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:
+    """Names of the numbers that a training_step logs; not what torchmetrics say, which are muted where it is mapped."""
+    torch.default_generator.manual_seed(0)
+    with torch.no_grad():
+        _, plain = step_and_log(task, task_function.form(x, y))
+        named, b = parts_of_model(task_function, task)
+        with in_modes_of(task_function.module, task):
+            torch.default_generator.manual_seed(0)
+            heard = task_function.listening(tuple(plain))
+            heard.fit({**named, **own_buffers(task_function, b)}, Batch(x, y))
+    sums = heard.heard_sums(x.new_zeros((), dtype=next(iter(named.values())).dtype)).unflatten(0, (-1, 2))
+    means = dict(zip(plain, (sums[:, 0] / sums[:, 1]).unbind(), strict=True))
+    own = {name: torch.stack([torch.as_tensor(value).reshape(()) for value in values]).to(means[name]).mean()
+           for name, values in plain.items()}  # fmt: skip
+    return tuple(name for name in plain if equal_losses(own[name], means[name]))
 
 
 def equal_losses(one: Tensor, other: Tensor) -> bool:

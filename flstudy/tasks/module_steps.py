@@ -151,6 +151,29 @@ def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
     return (stacked * weights).sum() / weights.sum()
 
 
+def is_number(value: Any) -> bool:
+    """Whether a logged value is one number, and not a torchmetric."""
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def training_logs(log: Log) -> dict[str, list[Any]]:
+    """The numbers that a training_step has logged, by name; forgotten here."""
+    entries, log.entries = log.entries, {}
+    found = {name: [one.value for one in several if is_number(one.value)] for name, several in entries.items()}
+    return {name: values for name, values in found.items() if values}
+
+
+def step_and_log(task: L.LightningModule, batch: Any) -> tuple[Tensor, dict[str, list[Any]]]:
+    """The loss of a training_step, and what it logs; the module's log is silent before and afterwards."""
+    log = Log()
+    task.log, task.log_dict = log, log.all  # type: ignore
+    try:
+        loss = loss_of(run_step(task, "training", batch), task)
+    finally:
+        task.log = task.log_dict = silent  # type: ignore
+    return loss, training_logs(log)
+
+
 class OwnSteps:
     """Runs a module's ``validation_step`` or ``test_step`` on one device's data, its hooks around epochs and batches
     included; torchmetrics begin anew.

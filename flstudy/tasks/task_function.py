@@ -1,7 +1,7 @@
 """A task seen as functions of its parameters: what executors differentiate, whatever LightningModule it is."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,18 @@ from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.algorithms.parts.buffers import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
 from flstudy.tasks.findings import EXAMPLES, look, names_logged, plain_findings
-from flstudy.tasks.module_steps import STAGES, OwnSteps, as_pair, loss_of, mute, overrides, run_step, silent, unmute
+from flstudy.tasks.module_steps import (
+    STAGES,
+    OwnSteps,
+    as_pair,
+    loss_of,
+    mute,
+    overrides,
+    run_step,
+    silent,
+    step_and_log,
+    unmute,
+)
 from flstudy.tasks.task import Penalty, Task
 
 
@@ -65,6 +76,7 @@ class TaskFunction:
         self._normalises = norms or self.buffers.change
         self.form: Callable[[Tensor, Tensor], Any] = as_pair
         self.findings = plain_findings(task)
+        self._heard: Heard | None = None
         self._call = Call(self.module)
         # A module of its own, since switching modes to and fro would keep a step from being compiled.
         compared = hasattr(task, "features") or overrides(task, "forward")
@@ -148,6 +160,23 @@ class TaskFunction:
                 f"returns them, [B, classes]"
             )
 
+    def listening(self, names: tuple[str, ...]) -> "TaskFunction":
+        """This task, which remembers what its ``training_step`` logs under these names."""
+        listener = copy.copy(self)
+        listener._heard = Heard(names)
+        return listener
+
+    def heard_sums(self, like: Tensor) -> Tensor:
+        """[2 L]: of each name that was listened for the sum over examples and their number, since the last call."""
+        assert self._heard is not None
+        return self._heard.taken(like)
+
+    def no_losses(self, like: Tensor) -> Tensor:
+        """Sums of losses before the first step, for lanes as in ``like`` [...]; behind the loss of a step stands what
+        ``training_step`` logs, where it does: [..., 1 + 2 L]."""
+        told = self.findings.told
+        return like.new_zeros((*like.shape, 1 + 2 * len(told)) if told else like.shape)
+
     def holding(self, b: Tensor) -> "TaskFunction":
         """This task, whose models [n] without buffers have these, [b]."""
         held = copy.copy(self)
@@ -162,10 +191,21 @@ class TaskFunction:
             return told
         tensors = y if isinstance(y, Mapping) else self.tensors(y)
 
-        def one(x: Tensor, label: Tensor) -> Tensor:
-            return self._step(tensors, x.unsqueeze(0), label.unsqueeze(0))
+        names = list[str]()
 
-        losses: Tensor = torch.vmap(one, randomness="different")(batch.x, batch.y)
+        def one(x: Tensor, label: Tensor) -> tuple[Tensor, list[Tensor]]:
+            loss, logged = self._step(tensors, x.unsqueeze(0), label.unsqueeze(0))
+            names[:] = logged
+            return loss, list(logged.values())
+
+        losses: Tensor
+        losses, logged = torch.vmap(one, randomness="different")(batch.x, batch.y)
+        if self._heard is not None:
+            mask = batch.mask
+            real = torch.ones_like(losses) if mask is None else mask.to(losses.dtype)
+            for name, values in zip(names, logged, strict=True):
+                kept = values if mask is None else torch.where(mask, values, 0)
+                self._heard.add(name, kept.sum(), real.sum())
         return losses
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
@@ -184,11 +224,18 @@ class TaskFunction:
         examples is taken at the word of its ``training_step``."""
         if self.tells_losses or (self.per_example and batch.mask is not None):
             return batch.mean(self.example_losses(y, batch))
-        return self._step(y, batch.x, batch.y)
+        loss, logged = self._step(y, batch.x, batch.y)
+        for name, value in logged.items():
+            assert self._heard is not None
+            self._heard.add(name, value * len(batch.y), value.new_full((), len(batch.y)))
+        return loss
 
-    def _step(self, y: Any, x: Tensor, labels: Tensor) -> Tensor:
-        """[]: the loss that training_step returns."""
-        return loss_of(self._at(y, run_step, "training", self.form(x, labels)), self.module)
+    def _step(self, y: Any, x: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """[]: the loss that training_step returns, and what it logs, where that is listened for."""
+        if self._heard is None:
+            return loss_of(self._at(y, run_step, "training", self.form(x, labels)), self.module), {}
+        loss, logged = self._at(y, step_and_log, self.form(x, labels))
+        return loss, {name: mean_of(values, loss) for name, values in logged.items() if name in self._heard.names}
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What the task's own validation_step or test_step logs of a device's data x [D, ...], by name, at parameters
@@ -242,6 +289,36 @@ class TaskFunction:
         named = {f"task.{path}": tensors[name] for path, name in self._places if name in tensors}
         # Not tie_weights: of a module under two names it would leave the last call's tensors behind.
         return functional_call(call or self._call, named, (method, *arguments), tie_weights=False)
+
+
+class Heard:
+    """What a ``training_step`` has logged.
+
+    Args:
+        names: of those that are remembered.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self._sums = dict[str, tuple[Tensor, Tensor]]()
+
+    def add(self, name: str, total: Tensor, examples: Tensor) -> None:
+        """A sum over examples, and their number."""
+        self._sums[name] = total, examples
+
+    def taken(self, like: Tensor) -> Tensor:
+        """[2 L]: of each name sum and number, 0 where it was not logged; forgotten here."""
+        sums, self._sums = self._sums, {}
+        nothing = like.new_zeros(())
+        parts = [part for name in self.names for part in sums.get(name, (nothing, nothing))]
+        return torch.stack([part.to(like.dtype) for part in parts]) if parts else like.new_zeros(0)
+
+
+def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
+    """[]: mean of numbers."""
+    each = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
+            for value in values]  # fmt: skip
+    return each[0] if len(each) == 1 else torch.stack(each).mean()
 
 
 def parameter_places(module: nn.Module) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from flstudy.registry import named
 from flstudy.tasks import TaskFunction
 
 from ..references import fedbn
-from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, world
+from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, trainer, world
 from .test_references import cohort
 
 HIDDEN = 5
@@ -113,6 +113,29 @@ def test_executors_agree_on_a_modules_own_buffers(mode):
     assert torch.equal(task.fixed, Counting().fixed)
     carried = runs[0].task_function.buffers.layout.names
     assert carried == (("seen", "steps") if moved else ())
+
+
+class OnlyStep(Normed):
+    """Nothing but a training_step, in single precision."""
+
+    example_losses = property()
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("told", loss)
+        return loss
+
+
+def test_a_training_step_with_batchnorm_is_mapped_in_either_precision():
+    for precision in ("64-true", "32-true"):
+        module = Coordinator(OnlyStep(), FedAvg(lr=0.2), compile=False)
+        trainer(1, precision, limit_val_batches=0).fit(module, datamodule=drifting(participants=4))
+        assert module.task_function.findings.runs == "mapped"
+        assert module.task_function.findings.told == ("told",)
+    one, other = (play(FedAvg(lr=0.2), each, task=OnlyStep) for each in ("sequential", "vectorized"))
+    assert difference(state(one), state(other)) <= 1e-12
+    assert difference(measured(one, "told"), measured(other, "told")) <= 1e-12
 
 
 @pytest.mark.parametrize("mode", ["local", "average"])

@@ -15,7 +15,7 @@ from flstudy.algorithms import Ditto, FedAdam, FedAvg, FedNova, FedProx, Mime, S
 from flstudy.algorithms.parts.signatures import Layout
 from flstudy.algorithms.parts.torch_twins import twin
 
-from ..worlds import CLASSES, FEATURES, difference, drifting, run, state, trainer, world
+from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, trainer, world
 
 ROUNDS = 10
 
@@ -108,6 +108,52 @@ def test_ten_rounds_of_one_device_are_ten_epochs_of_the_bare_module(kind):
     exact = layout.flat({name: p.detach().double() for name, p in bare.named_parameters()})
     assert difference(module.server.x[0], exact) <= 1e-6
     assert difference(module.server.x[0], layout.flat(dict(Scheduled(kind).double().named_parameters()))) > 0.05
+
+
+class Logging(Scheduled):
+    """As Lightning's users write it: nothing but steps, which log."""
+
+    example_losses = property()
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self.net(x)
+        self.log("val_loss", F.cross_entropy(logits, y))
+        self.log("val_acc", (logits.argmax(1) == y).double().mean())
+
+
+class EachEpoch(L.Callback):
+    """What the loggers of a bare module are told."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.told.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+@pytest.mark.parametrize(("kind", "executor"), [("adam", "vectorized"), ("two schedulers", "sequential")])
+def test_their_metrics_are_those_of_the_bare_module_in_every_epoch(kind, executor):
+    population, own = single(), ("train_loss", "val_loss", "val_acc")
+    module = run(FedAvg(), ROUNDS, population=population, task=Logging(kind), executor=executor, evaluate=True,
+                 local_optimizer="module")  # fmt: skip
+    pairs = list(zip(*population.store[:2], strict=True))
+    loader = DataLoader(pairs, batch_sampler=Planned(population))
+    held = DataLoader([pairs[row] for row in population.members[0][0]["valid"].tolist()], batch_size=7)
+    epochs = EachEpoch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer(ROUNDS, use_distributed_sampler=False, callbacks=[epochs]).fit(Logging(kind), loader, held)
+    exact = torch.tensor([[told[name] for name in own] for told in epochs.told], dtype=torch.float64)
+    assert exact.shape == (ROUNDS, len(own))
+    assert difference(measured(module, *own)[..., 0], exact) <= 1e-6
+    assert exact[-1, 0] < exact[0, 0] - 0.05
 
 
 def test_executors_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path):

@@ -39,6 +39,7 @@ def trained(module, rounds=ROUNDS, kind="classes", evaluate=5, algorithm=None, *
     """A coordinator after its rounds, and the training losses of all of them."""
     torch.manual_seed(0)
     task = module()
+    coordinator = {"compile": False, **coordinator}  # "auto" compiles where the machine is busy and rounds are long
     coordinator = Coordinator(task=task, algorithm=algorithm or FedAvg(lr=0.1), **coordinator)
     kept = Records()
     fits = trainer(rounds, "32-true", callbacks=[kept], check_val_every_n_epoch=evaluate)
@@ -65,6 +66,10 @@ CASES = [
     (m.LitOutputs, "classes", ["val_epoch_acc"], True),
     (m.LitItem, "classes", ["val_loss", "val_acc"], True),
 ]
+TOLD = {  # by training_step, wherever it is called; torchmetrics are left out
+    m.LitRegression: set(), m.LitDictReturn: set(), m.LitDictBatch: set(), m.LitTorchMetrics: set(),
+    m.LitNested: {"train/ce"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("module", "kind", "own", "classifies"), CASES)
@@ -76,7 +81,11 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     assert np.mean(losses[-2:]) < 0.97 * losses[0]
     metrics = coordinator.record.metrics
     strange = {name for name in metrics if name not in METRICS}
-    assert strange == {*own, *(f"{name}_spread" for name in own)}
+    assert coordinator.task_function.findings.runs == ("one by one" if module is m.LitItem else "mapped")
+    told = TOLD.get(module, {"train_loss"})
+    assert strange == {*own, *(f"{name}_spread" for name in own), *told}
+    if "train_loss" in told:
+        assert metrics["train_loss"] == pytest.approx(metrics["train/loss"], rel=0.3)  # which means over steps
     assert all(np.isfinite(metrics[name]).all() for name in strange)
     assert {"valid/loss", "test/loss"} <= set(metrics)
     assert any("accuracy" in name for name in metrics) == classifies
@@ -93,6 +102,31 @@ def test_a_module_that_optimises_by_itself_runs_under_a_trainer_and_its_players_
     assert len(losses) == ROUNDS
     assert np.isfinite(losses).all()
     assert not any("accuracy" in name or name == "valid/loss" for name in last.metrics)
+    assert {"g_loss", "d_loss"} <= set(last.metrics)
+
+
+class LitTold(m.LitClassifier):
+    """Logs numbers of a batch, one of them under the name of its validation."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        loss = F.cross_entropy(logits, y)
+        right = (logits.argmax(1) == y).float().mean()
+        self.log_dict({"ce": loss, "val_acc": right, "train/loss": 7.0, "two": 2})
+        return loss
+
+
+def test_what_is_logged_in_training_is_the_same_in_every_executor():
+    runs = {}
+    for executor in ("vectorized", "sequential", "trainer"):
+        kept = trained(LitTold, rounds=2, evaluate=1, executor=executor)[0].kept
+        runs[executor] = [[one.metrics[name][0] for name in ("ce", "train/val_acc", "val_acc", "two")] for one in kept]
+    assert runs["vectorized"][1] == pytest.approx(runs["sequential"][1], rel=1e-5)
+    assert runs["vectorized"][1] == pytest.approx(runs["trainer"][1], rel=1e-5)
+    assert runs["trainer"][0][3] == 2
+    assert "train/loss" in METRICS
+    assert kept[0].metrics["train/loss"][0] < 7  # that of flstudy
 
 
 class LitByHand(m.LitClassifier):

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
 from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_panels
-from flstudy.reporting.tables import mean_and_spread
 from flstudy.study.results import WorldEvent
 
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
@@ -30,27 +29,28 @@ class CurvesSection(ReportSection):
         titled = accuracy_figure(ranking, events, title=f"Study {results.name}: best trial of each algorithm")
         if figure is None or titled is None:
             return None
+        what, named = ("accuracy", "Accuracy") if ranking.shows_accuracy else (ranking.shown, ranking.shown)
         caption = "Best trial of each algorithm: mean over seeds with a band of one standard deviation."
         if events:
             caption += " Dashed lines: what happened to the world, at the first round that felt it."
         return Content(
             name="Curves",
-            title="How did accuracy go, round by round?",
+            title=f"How did {what} go, round by round?",
             pictures=[Picture(figure, caption)],
-            exports={"curves.png": Picture(titled, "Accuracy by round, best trial of each algorithm")},
+            exports={"curves.png": Picture(titled, f"{named} by round, best trial of each algorithm")},
         )
 
 
 def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str = "") -> Figure | None:
-    """Accuracy by round in percent, mean over seeds with a band of one standard deviation."""
+    """Accuracy by round in percent, or what else the ranking shows: mean over seeds, band of one standard deviation."""
     if not any(row.rounds.size for row in ranking.rows):
         return None
     figure, (axes,) = new_panels(1, 1, max(4.8, 0.27 * len(ranking.rows) + 0.9))  # so that the whole legend is on it
     between, size = ("\n", 11) if len(ranking.rows) <= ROOMY else ("  ", 9)
     for place, row in enumerate(ranking.rows):
         if row.rounds.size:
-            label = f"{row.algorithm}{between}{mean_and_spread(row.final, 100)} %"
-            draw_mean(axes, row.rounds, 100 * row.accuracy, place, label, band=True, linewidth=1.9, zorder=3)
+            label = f"{row.algorithm}{between}{ranking.final(row)}{ranking.unit}"
+            draw_mean(axes, row.rounds, ranking.scale * row.accuracy, place, label, band=True, linewidth=1.9, zorder=3)
     replicas = max(row.accuracy.shape[0] for row in ranking.rows)
     heading = "Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed")
     look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
@@ -59,9 +59,11 @@ def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str =
     mark_events(axes, events)
     label_rows = _label_events(axes, events)
     axes.set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
-    finish(axes, 11, 12, xlabel="Round", ylabel=f"{ranking.kind.capitalize()} accuracy, mean over devices (%)")
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -2.0), min(high, 102.0))
+    what = ranking.shown.capitalize() if ranking.shows_accuracy else ranking.shown
+    finish(axes, 11, 12, xlabel="Round", ylabel=f"{what}, mean over devices{' (%)' if ranking.unit else ''}")
+    if ranking.unit:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -2.0), min(high, 102.0))
     return figure
 
 

@@ -84,10 +84,11 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
         columns["Rounds to\nrecovery"] = [recovery_rounds_text(row.recovery) for row in rows]
     if any(np.isfinite(row.epsilon) for row in rows):
         columns["ε"] = [format_value(row.epsilon, "privacy/epsilon") for row in rows]
-    columns[f"Final\n{ranking.kind} %"] = [mean_and_spread(row.final, 100) for row in rows]
-    means = [finite_mean(row.final) for row in rows]
+    last = ranking.kind if ranking.shows_accuracy else ranking.shown
+    columns[f"Final\n{last}{ranking.unit}"] = [ranking.final(row) for row in rows]
+    means = np.array([finite_mean(row.final) for row in rows]) * (1 if ranking.higher else -1)
     best = {(int(np.nanargmax(means)), len(columns) - 1)} if np.isfinite(means).any() else ()
-    title = f"Study {study}: best trial per algorithm, {ranking.kind} accuracy"
+    title = f"Study {study}: best trial per algorithm, {ranking.shown}"
     return Cells.from_columns(title, columns, (1, 2), "ranking", best=frozenset(best))
 
 
@@ -121,7 +122,9 @@ def session_cells(ranking: Ranking) -> Cells | None:
     columns = {"Algorithm": [row.algorithm for row in ranking.rows]}
     for name in ("Mean", *list(numbers)[1:][-SESSIONS:]):
         columns[name] = [format_value(value, ranking.accuracy_metric) for value in numbers[name]]
-    return Cells.from_columns(f"Sessions: accuracy % of their first {FIRST} rounds", columns, label="sessions")
+    what = "accuracy" if ranking.shows_accuracy else ranking.shown
+    title = f"Sessions: {what}{ranking.unit} of their first {FIRST} rounds"
+    return Cells.from_columns(title, columns, label="sessions")
 
 
 def hyperparameter_cells(ranking: Ranking) -> Cells:

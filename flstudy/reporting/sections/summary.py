@@ -9,7 +9,7 @@ from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.sections.citations import class_name
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
 from flstudy.reporting.sections.cost import algorithm_costs, budget_notes, format_hours
-from flstudy.reporting.tables import mean_and_spread, plural
+from flstudy.reporting.tables import plural
 
 SHOWN = 3  # algorithms
 
@@ -24,8 +24,8 @@ class SummarySection(ReportSection):
         points = []
         for row in ranking.rows[:SHOWN]:
             over = plural(max(row.accuracy.shape[0], 1), "new seed" if row.confirmation else "seed")
-            final = mean_and_spread(row.final, 100)
-            points.append(f"{row.algorithm}: {final} % {ranking.kind} accuracy at the end, over {over}.")
+            final = f"{ranking.final(row)}{ranking.unit} {ranking.shown}"
+            points.append(f"{row.algorithm}: {final} at the end, over {over}.")
         points += verdicts(found.once(compare_study))
         known = [one.hours for one in costs if not math.isnan(one.hours)]
         spent = f" and {format_hours(sum(known))} hours of workers' time" if known else ""
