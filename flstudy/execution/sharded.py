@@ -479,6 +479,15 @@ def shares(steps: Tensor, count: int) -> list[Share]:
     return [Share(axis, sorted(each)) for each in rows]
 
 
+def by_replica(fit: Callable[..., Fit], algorithm: Algorithm, servers: Any, *work: Any) -> Fit:
+    """A fit of each replica by itself, ``fit`` being called with its number first; ``work`` as of an executor."""
+    grid = work[1].client.shape
+    parts = [Share(0, [replica]) for replica in range(grid[0])]
+    return merged_fits(
+        [fit(part.rows[0], algorithm, part.of_servers(servers), *part.of(work)) for part in parts], parts, grid
+    )
+
+
 def merged_fits(fits: Sequence[Fit], parts: Sequence[Share], grid: torch.Size) -> Fit:
     """The fit of all jobs, of which places did their shares."""
     if len(fits) == 1:

@@ -33,7 +33,7 @@ from flstudy.execution import (
 )
 from flstudy.execution.bank import IN_MEMORY
 from flstudy.execution.devices import forked_random, synchronize
-from flstudy.execution.sharded import Sharded, of_one_place
+from flstudy.execution.sharded import Sharded, by_replica, of_one_place
 from flstudy.execution.trees import leaves, refill, take
 from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
@@ -288,10 +288,9 @@ class Coordinator(L.LightningModule):
 
         def fit(*work: Any) -> Fit:
             nonlocal fitted
-            drawn = torch_seed(self.seeds[0], f"dropout {round - 1}")  # on a resume the same
-            with forked_random(self.device, drawn), ahead.while_training(self.population.cohort, following):
+            with ahead.while_training(self.population.cohort, following):
                 try:
-                    done = self.executor.fit(*work)
+                    done = self._fit(round, *work)
                 except Exception as error:
                     error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                     raise
@@ -324,6 +323,18 @@ class Coordinator(L.LightningModule):
         self._show(metrics)
         if not self.aggregator.allows(round):
             self.trainer.should_stop = True
+
+    def _fit(self, round: int, *work: Any) -> Fit:
+        """All local fits of a round. Where they draw random numbers these are each replica's own, as in a run of its
+        own, and on a resume the same."""
+
+        def of_replica(replica: int, *work: Any) -> Fit:
+            with forked_random(self.device, torch_seed(self.seeds[replica], f"dropout {round - 1}")):
+                return self.executor.fit(*work)
+
+        if self.task_function.findings.draws and len(self.seeds) > 1:
+            return by_replica(of_replica, *work)
+        return of_replica(0, *work)
 
     def _weigh(self, start: float) -> None:
         """After fits, let the executor choose how to go on, until it has settled that."""

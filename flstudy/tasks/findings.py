@@ -38,6 +38,7 @@ class TaskFindings(NamedTuple):
     classifies: bool = False  # what it says can be right or wrong
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
     told: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: whatever they are
+    draws: bool = False  # random numbers while it trains, as dropout's masks
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:
@@ -47,7 +48,8 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
     told = () if runs == "mapped" else None
     classifies = hasattr(task, "example_correct") or overrides(task, "forward")
     why = "" if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
-    return TaskFindings(tells_losses, runs, why, classifies, told=told)
+    draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
+    return TaskFindings(tells_losses, runs, why, classifies, told=told, draws=draws)
 
 
 def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> TaskFindings:
@@ -64,8 +66,9 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
             found = of_training_step(task_function, task, x, y)
             told = None if found.runs == "under a trainer" else names_told(task_function, task, x, y)
             found = found._replace(told=told)
+        draws = plain_findings(task).draws or is_random(task_function, x, y)
         classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
-        return found._replace(classifies=classifies, logs=names_logged(task_function, x, y))
+        return found._replace(classifies=classifies, logs=names_logged(task_function, x, y), draws=draws)
 
 
 def near(model: L.LightningModule) -> L.LightningModule:
@@ -114,6 +117,26 @@ def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: 
     if (trouble := mapping_trouble(task_function, task, x, y, masked=False)) is None:
         return TaskFindings(False, "mapped", why)
     return TaskFindings(False, "one by one", f"its training_step cannot be mapped: {trouble}")
+
+
+def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
+    """Whether a loss of training is another one where random numbers are, as with ``functional.dropout``; not known of
+    a task that cannot be called by itself."""
+    task = near(task_function.model).train()
+    task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
+
+    def loss(seed: int) -> Tensor:
+        if not task_function.tells_losses:
+            return plain_loss(task, task_function.form(x, y), seed=seed)
+        torch.default_generator.manual_seed(seed)
+        with torch.no_grad():
+            return task.example_losses((x, y)).mean()  # type: ignore
+
+    try:
+        with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
+            return not torch.equal(loss(0), loss(1))
+    except Exception:  # as its first round will say
+        return False
 
 
 def without_dropout(task: L.LightningModule) -> None:

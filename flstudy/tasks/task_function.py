@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.algorithms.parts.buffers import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
-from flstudy.tasks.findings import EXAMPLES, look, names_logged, plain_findings
+from flstudy.tasks.findings import EXAMPLES, is_random, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
     OwnSteps,
@@ -123,8 +123,12 @@ class TaskFunction:
         if not isinstance(self.model, Task):
             rows = torch.linspace(0, len(x) - 1, min(EXAMPLES, len(x)), device=x.device).round().long()
             self.findings = look(self, x[rows], y[rows], classes)
-        elif self.steps is not None:
+            return
+        if self.steps is not None:
             self.findings = self.findings._replace(logs=names_logged(self, x[:EXAMPLES], y[:EXAMPLES]))
+        if not type(self.model).__module__.startswith("flstudy."):
+            draws = self.findings.draws or is_random(self, x[:EXAMPLES], y[:EXAMPLES])
+            self.findings = self.findings._replace(draws=draws)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""

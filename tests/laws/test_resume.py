@@ -168,6 +168,20 @@ def test_dropout_masks_are_drawn_again(executor, tmp_path):
     assert difference(whole.server.x, plain.server.x) > 1e-3
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_replica_s_dropout_masks_are_those_of_a_run_of_its_own(executor):
+    def go(*seeds):
+        task = Forgetful((FEATURES,), CLASSES, hidden=5)
+        return run(
+            FedAvg(lr=0.1), 2, task=task, population=drifting(), seeds=seeds, initial="seeded", executor=executor
+        )
+
+    together = go(0, 44)
+    assert together.task_function.findings.draws
+    for place, seed in enumerate((0, 44)):
+        assert difference(together.server.x[place], go(seed).server.x[0]) <= 1e-14
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     saving = ModelCheckpoint(tmp_path, every_n_epochs=1, filename="{epoch}")
     run(FedAvg(lr=0.1), 1, callbacks=[saving], fit={"enable_checkpointing": True, "default_root_dir": tmp_path})
