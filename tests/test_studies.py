@@ -150,12 +150,14 @@ def test_a_study_by_a_metric_of_the_modules_own_knows_no_accuracy(ray_cluster, t
     (tmp_path / "lab_of_meters.py").write_text(METERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    population = Population(TableFile(file="meters.csv", label="y"), clients=4, participants=4, batch_size=8)
+    table = TableFile(file="meters.csv", root=str(tmp_path), label="y")
+    population = Population(table, clients=4, participants=4, batch_size=8)
     study = Study(
         "./lab_of_meters.py:Regression", population, "FedAvg", {"algorithm.lr": {"loguniform": [0.01, 0.3]}},
         name="meters", rounds=4, evaluate_every=2, compile=False, store=f"sqlite:///{tmp_path}/mlflow.db",
         study={"trials": 2, "objective": {"metric": "valid/mse", "mode": "min"}},
     ).run(quiet=True)  # fmt: skip
+    assert [trial.reason for trial in study.results.trials] == ["", ""]
     best = study.best
     assert best.value == study.trials["valid/mse"].min() == study.trials["objective"].min()
     assert list(study.curves().index) == [2, 4]
