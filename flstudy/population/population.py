@@ -1,5 +1,6 @@
 """The world of a run as a LightningDataModule: devices with their data, cohorts, drift. One round is one epoch."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -104,12 +105,16 @@ def cohort_size(sampling: str, number: int, there: int, participants: int, clien
     return int(generator(0, "participants", number).binomial(there, participants / clients))
 
 
-def lowest(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """[S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones."""
-    bound = np.partition(keys, count - 1, axis=1)[:, count - 1 : count]
-    below, at = keys < bound, keys == bound
-    at &= at.cumsum(1) <= count - below.sum(1, keepdims=True)
-    return np.nonzero(below | at)[1].reshape(len(keys), count)
+def lowest(keys: NDArray[np.uint64], count: int, among: int) -> NDArray[np.int64]:
+    """[S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones. Keys are
+    random words of 63 bits, ``among`` of them at least in each line, but for higher ones."""
+    share = (count + 8 * math.sqrt(count) + 8) / max(among, 1)
+    bound, lines = np.uint64(int(min(share, 1.0) * 2**63)), []
+    for line in keys:
+        places = np.flatnonzero(line <= bound)  # where N is large, few are looked at closely
+        places = places if len(places) >= count else np.arange(len(line))
+        lines.append(np.sort(places[np.argsort(line[places], kind="stable")[:count]]))
+    return np.stack(lines)
 
 
 class Population(L.LightningDataModule):
@@ -214,9 +219,12 @@ class Population(L.LightningDataModule):
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
-        draw = np.where(self.available(round), draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
-        participants = max(1, self.drawn(round)) if devices is None else min(devices, self.fewest(round))
-        client = lowest(draw, participants)
+        there = self.available(round)
+        draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
+        fewest = int(there.sum(1).min())
+        drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
+        participants = max(1, drawn) if devices is None else min(devices, fewest)
+        client = lowest(draw, participants, fewest)
         concept = np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
         lists = [rows for s, line in enumerate(client) for rows in self.device_data.lists(s, line, "train", round)]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)

@@ -83,9 +83,12 @@ def test_ranges_name_as_many_devices_as_there_are():
 
 
 def test_of_equal_keys_the_first_are_drawn():
-    keys = np.random.default_rng(0).integers(0, 5, (4, 30)).astype(np.uint64)
-    for count in (1, 7, 30):
-        assert np.array_equal(lowest(keys, count), np.sort(np.argsort(keys, axis=1, kind="stable")[:, :count], axis=1))
+    few = np.random.default_rng(0).integers(0, 5, (4, 300)).astype(np.uint64) << np.uint64(60)
+    many = np.random.default_rng(0).integers(0, 2**63, (4, 300)).astype(np.uint64)
+    for keys in (few, many):
+        for count in (1, 7, 300):
+            expected = np.sort(np.argsort(keys, axis=1, kind="stable")[:, :count], axis=1)
+            assert np.array_equal(lowest(keys, count, 300), expected)
 
 
 def test_of_equal_random_words_the_first_come_first():
