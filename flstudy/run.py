@@ -19,6 +19,7 @@ from rich.table import Table
 
 from flstudy.config import ConfigError, StopRun
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
+from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
@@ -94,6 +95,9 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     finally:
         if run is not None:
             run.finish(status, error=error)
+    if run is not None and keep_picture(config, folder / PICTURE):
+        with contextlib.suppress(Exception):  # a store that went away: the file is in the folder
+            run.store.client.log_artifact(run.run_id, str(folder / PICTURE))
     console.print(_summary(config, last, rounds))
     if rounds < config.rounds:
         console.print(f"Round {rounds + 1} of {config.rounds} would exceed privacy.target_epsilon.", highlight=False)

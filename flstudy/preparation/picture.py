@@ -1,5 +1,7 @@
 """A population before anything trains: how much each device holds, of which labels, and what happens to it by round."""
 
+import logging
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,11 +10,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from flstudy.config import Config
+from flstudy.config.errors import LONGEST, on_a_line
 from flstudy.population.datasets.base import SPLITS
-from flstudy.reporting.style import COLOURS, GREY, colour, finish, legend_beside, mark_events, new_panels
+from flstudy.reporting.style import COLOURS, GREY, colour, finish, legend_beside, mark_events, new_panels, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study.results import WorldEvent
 
+log = logging.getLogger(__name__)
+
+PICTURE = "population.png"
 COUNTED = 5000  # devices whose examples are looked at; of more, every so many
 SHOWN = 60  # devices whose labels are drawn
 OWN_COLOUR = 12  # labels that are drawn by themselves, the most frequent ones; the rest is one
@@ -46,6 +52,17 @@ class Portrait(NamedTuple):
             "available": spread(self.there),
             "drawn": spread(self.drawn),
         }
+
+
+def keep_picture(config: Config, path: Path) -> bool:
+    """Draw the population of a config into a file; whether that could be done. What it shows is no result: a run or a
+    study goes on without it."""
+    try:
+        to_png(portrait_figure(portrait(config)), path)
+    except Exception as error:  # of the user's own classes, which draw nothing, or of the disk
+        log.warning("there is no picture of the population: %s", on_a_line(str(error), LONGEST))
+        return False
+    return True
 
 
 def spread(values: NDArray[np.int64]) -> dict[str, float]:

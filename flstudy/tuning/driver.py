@@ -19,6 +19,7 @@ from rich.console import Console
 from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.config.values import pairs
+from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.reporting import Report, write_report
 from flstudy.reporting.ranking import TUNING_SPENDS
 from flstudy.reporting.report import terminal
@@ -147,6 +148,8 @@ def _conclude(result: StudyResult, config: "Config", console: Console) -> None:
     try:
         result.folder.write_events(config.events())
         result.report = write_report(result.folder.path)
+        if not (result.folder.report / PICTURE).exists():
+            keep_picture(config, result.folder.report / PICTURE)
         result.kept = result.delivered and result.run.log_files(result.folder)
     except (OSError, ValueError) as error:
         denied = shortage(error, result.folder.path)
