@@ -34,6 +34,11 @@ COMMANDS = {
     "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|... [NAME]",
     "schema": "the JSON Schema of configs:       flstudy schema [--path | --write]",
 }
+STUDY_PACKAGES = {
+    *("yaml", "ray", "optuna", "cmaes", "scipy", "mlflow", "pyarrow", "rich", "matplotlib", "jinja2", "sklearn"),
+    *("torchvision", "h5py", "dp_accounting"),
+}
+"""Modules of the extra ``study``."""
 ELSEWHERE = {
     "reproduce": "flstudy.reproduction.command",
     "costs": "flstudy.benchmark.costs",
@@ -62,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items()))
         print("\n`flstudy run --help` and `flstudy tune --help` list every key of a config.")
         print("Every command takes --traceback, which shows all of an error.")
+        print(f"\nNext: {next_step()}")
         return 0
     if arguments[0] == "--version":
         import flstudy
@@ -103,6 +109,9 @@ def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
     did; of a mistake of ours where it happened."""
     said = on_a_line("; ".join([str(error), *getattr(error, "__notes__", ())]), LONGEST)
     kind, own = type(error).__name__, None if isinstance(error, ConfigError) else own_frame(error)
+    missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in STUDY_PACKAGES:
+        return 2, f"error: this needs {missing!r}, which the engine does without: pip install 'flstudy[study]'"
     if own is not None:
         where = f"  {own.filename}:{own.lineno}, in {own.name}"
         return 1, f"error: {kind}: {said}", where, f"    {own.line}", "  (--traceback shows all)"
@@ -229,8 +238,26 @@ def _taken(option: str, arguments: list[str]) -> str | None:
 
 
 def _study(given: str) -> Path:
-    """A study's folder by its path, or by its name under studies/."""
-    return Path(given) if Path(given).is_dir() and given else Path("studies") / given
+    """A study's folder by its path, or by its name under studies/; a folder of another kind, such as the data set that
+    a study is named after, hides none."""
+    named, path = Path("studies") / given, Path(given)
+    is_study = any((path / name).is_file() for name in ("study.yaml", "state.json"))
+    return path if given and path.is_dir() and (is_study or not named.is_dir()) else named
+
+
+def next_step() -> str:
+    """What to do here next: of the study that was written to last, or the first one."""
+    states = sorted(Path("studies").glob("*/state.json"), key=lambda path: path.stat().st_mtime)
+    if not states:
+        return "flstudy tune quick   runs a first study, in a few minutes; flstudy init writes one of your own"
+    name = states[-1].parent.name
+    try:
+        state = json.loads(states[-1].read_text(encoding="utf-8"))["state"]
+    except (OSError, ValueError, KeyError, TypeError):
+        state = ""
+    if state == "finished":
+        return f"flstudy report {name}   draws your last study; flstudy ui shows it in MLflow"
+    return f"flstudy studies   says how {name}, your last study, stands; flstudy tune --resume {name} goes on with it"
 
 
 def report(command: str, arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from flstudy import hyper
 from flstudy.algorithms import FedAvg
-from flstudy.cli import main
+from flstudy.cli import _study, main
 from flstudy.config import help as config_help
 from flstudy.config import load
 from flstudy.config.errors import ConfigError, is_users_to_mend, on_a_line
@@ -117,3 +117,40 @@ def test_a_sentence_is_short_and_obeys_no_terminal():
 def test_the_table_of_a_diverged_run(capsys):
     table = _summary(load(QUICK), {"train/loss": [1.0, math.nan, 2.0], "valid/accuracy": [0.5, math.inf, 0.5]}, 3)
     assert [list(column.cells) for column in table.columns][1:] == [["nan", "inf"], ["nan", "nan"]]
+
+
+def test_the_engine_alone_says_what_a_study_needs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "yaml", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "flstudy.config.values", raising=False)
+    assert main(["tune", "quick"]) == 2
+    assert capsys.readouterr().err == (
+        "flstudy: error: this needs 'yaml', which the engine does without: pip install 'flstudy[study]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, "flstudy tune quick"),
+        ("finished", "flstudy report moving"),
+        ("interrupted", "flstudy tune --resume moving"),
+    ],
+)
+def test_without_a_command_it_shows_what_to_do_next(state, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if state is not None:
+        folder = tmp_path / "studies" / "moving"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(f'{{"state": "{state}"}}')
+    assert main([]) == 0
+    assert said in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_folder_of_a_study_s_name_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    study = tmp_path / "studies" / "digits"
+    study.mkdir(parents=True)
+    assert _study("digits") == Path("studies/digits")
+    (tmp_path / "digits" / "study.yaml").write_text("rounds: 1")  # a study itself: a path goes before a name
+    assert _study("digits") == Path("digits")
