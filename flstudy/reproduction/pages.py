@@ -259,12 +259,13 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
                 orders.append(f"{heading.removesuffix(' %')}, the paper's order and ours: {correlation}")
         columns[heading] = [format_measured(speaker, metric) for speaker in rows.values()]
     lost = [name for name in studies if name not in rows]
+    searched = any(len(results.searched) > 1 for results in studies.values())
     drawn = {
         "curves": variant_curves(world.title, rows),
         "losses": loss_figure([NamedRun(name, one.results, one.trial) for name, one in rows.items()]),
     }
     return [
-        Cells.from_columns("Every method, tuned", columns).markdown(),
+        Cells.from_columns("Every method, tuned" if searched else "Every method, nobody tuned", columns).markdown(),
         *(f"Spearman's rank correlation, with a 95 % interval: {order}." for order in orders),
         tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()]),
         *([f"No trial did all its rounds: {', '.join(lost)}."] if lost else []),
