@@ -102,7 +102,7 @@ def divided(sums: Tensor, names: Sequence[str] | None) -> tuple[Tensor, dict[str
     """Sums over steps of losses [...], or [..., 1 + 2 L] with what training_step logs under L names: apart."""
     if not names:
         return sums, {}
-    return sums[..., 0], dict(zip(names, sums[..., 1:].unflatten(-1, (-1, 2)).unbind(-2), strict=True))
+    return sums[..., 0], dict(zip(names, sums[..., 1:].reshape(*sums.shape[:-1], -1, 2).unbind(-2), strict=True))
 
 
 def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:

@@ -206,7 +206,7 @@ class Journal(L.Callback):
             self.heard(name, value, *positional, **options)
             lightning(name, value, *positional, **options)
 
-        task.log = both  # type: ignore[method-assign, assignment]
+        task.log = both  # type: ignore[method-assign]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int

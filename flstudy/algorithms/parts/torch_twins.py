@@ -12,6 +12,7 @@ Laws: 20 steps are those of torch's own.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -127,9 +128,9 @@ class FlatAdam(FlatRule):
         given = {"lr": self.told(x, "lr", lambda group: group["lr"])}
         given["eps"] = self.told(x, "eps", lambda group: group["eps"], nobody=1.0)
         for k in (0, 1):
-            given[f"beta{k}"] = self.told(x, f"beta{k}", lambda group, k=k: group["betas"][k])
-            given[f"rest{k}"] = self.told(x, f"rest{k}", lambda group, k=k: 1 - group["betas"][k])
-            given[f"log{k}"] = self.told(x, f"log{k}", lambda group, k=k: logarithm(group["betas"][k]), nobody=-1.0)
+            given[f"beta{k}"] = self.told(x, f"beta{k}", partial(beta_of, k))
+            given[f"rest{k}"] = self.told(x, f"rest{k}", partial(rest_of, k))
+            given[f"log{k}"] = self.told(x, f"log{k}", partial(logarithm_of, k), nobody=-1.0)
         if self.decays:
             given["decay"] = self.told(x, "decay", lambda group: group["weight_decay"])
         return given
@@ -147,8 +148,19 @@ class FlatAdam(FlatRule):
         return step, (m, v)
 
 
-def logarithm(beta: float) -> float:
+def beta_of(k: int, group: dict[str, Any]) -> float:
+    """β of the first moment (0) or the second (1)."""
+    return float(group["betas"][k])
+
+
+def rest_of(k: int, group: dict[str, Any]) -> float:
+    """1 - β."""
+    return 1 - beta_of(k, group)
+
+
+def logarithm_of(k: int, group: dict[str, Any]) -> float:
     """log β, of 0 too."""
+    beta = beta_of(k, group)
     return math.log(beta) if beta > 0 else -math.inf
 
 
