@@ -82,7 +82,7 @@ class ClientBank:
         template = algorithm.client_init(x)
         if not leaves(template) or not len(slots):
             return
-        for part in slots.split(self._together(len(slots))):
+        for part in torch.split(slots, self._together(len(slots))):
             rows = refill(template, [stored[part] for stored in self.rows])
             restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
             for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
@@ -95,7 +95,7 @@ class ClientBank:
         kept, place = self.slot[known].sort()
         for stored in self.rows:
             done = 0
-            for part in kept.split(self._together(len(kept))):  # ascending: none is written to before it is read
+            for part in torch.split(kept, self._together(len(kept))):  # ascending: none is written to before it is read
                 stored[done : done + len(part)] = stored[part]
                 done += len(part)
         self.slot[known] = torch.empty_like(kept).index_copy(0, place, torch.arange(len(kept)))

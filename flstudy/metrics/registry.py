@@ -85,7 +85,7 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         (f"{split}/loss", "Loss", "", ("losses",)),
         (name, "Accuracy", FRACTION, right),
     ):
-        row = f"{metric}_se", f"{title}'s error{label}", unit, "min", f"Standard error of {metric} over a panel."
+        row: Row = f"{metric}_se", f"{title}'s error{label}", unit, "min", f"Standard error of {metric} over a panel."
         yield Metric(*row, "evaluation", (*needs, "panel"))
     yield from _rows(
         "run",

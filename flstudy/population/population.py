@@ -26,6 +26,8 @@ from flstudy.population.membership import Membership, Ownership, membership
 from flstudy.population.partition import ClientLists, Partition
 from flstudy.population.streams import generator, random_bits
 
+BLOCK = 2**14  # devices whose random words are computed at once: few enough for a core's cache
+
 
 class Cohort(NamedTuple):
     """One round's work for S replicas of J jobs."""
@@ -218,9 +220,12 @@ class Population(L.LightningDataModule):
         (from 1), which draws other devices, so many of them, and other batches."""
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
-        draw = random_bits(seeds[:, None], "participation", number, np.arange(self.clients)[None, :])
-        there = self.available(round)
-        draw = np.where(there, draw >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
+        there, everybody = self.available(round), np.arange(self.clients)[None, :]
+        draw = np.empty((len(seeds), self.clients), dtype=np.uint64)
+        for begin in range(0, self.clients, BLOCK):
+            part = np.s_[:, begin : begin + BLOCK]
+            word = random_bits(seeds[:, None], "participation", number, everybody[part])
+            draw[part] = np.where(there[part], word >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
         fewest = int(there.sum(1).min())
         drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
         participants = max(1, drawn) if devices is None else min(devices, fewest)
