@@ -239,8 +239,8 @@ def _written(
     types = (notes[0].x, notes[0].y, tuple(notes[0].shape), tuple(notes[0].label_shape)) if notes else None
     waiting: list[Piece] = []
     size, place = 0, start
-    told("examples", start, originals.count)
-    if start >= originals.count:
+    told("examples", start, originals.total)
+    if start >= originals.total:
         return
     for place, given in enumerate(originals.pieces(start), start=start):
         piece = narrowed(dataset, originals, given, labels)
@@ -254,10 +254,10 @@ def _written(
         if size >= part_bytes:
             yield _write_part(work, number, place + 1, waiting)
             waiting, size, number = [], 0, number + 1
-            told("examples", place + 1, originals.count)
+            told("examples", place + 1, originals.total)
     if waiting:
         yield _write_part(work, number, place + 1, waiting)
-    told("examples", originals.count, originals.count)
+    told("examples", originals.total, originals.total)
 
 
 def narrowed(dataset: Dataset, originals: Originals, piece: Piece, labels: int) -> Piece:
@@ -396,7 +396,7 @@ def _finish(
     if originals.vocabulary:
         words = pa.table({"number": pa.array(range(1, len(originals.vocabulary) + 1)), "text": originals.vocabulary})
         parquet.write_table(words, copy / VOCABULARY)
-    values = {
+    values: dict[str, Any] = {
         "name": type(dataset).__name__,
         "task": originals.task if labels else "regression",
         "licence": dataset.licence if isinstance(dataset, FileDataset) else "see its authors' page",

@@ -40,7 +40,9 @@ class Ranges(NamedTuple):
 
     def _rows(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The devices' rows, device by device."""
-        return np.repeat(self.starts - (sizes.cumsum() - sizes), sizes) + np.arange(sizes.sum())
+        rows: NDArray[np.int64] = np.repeat(self.starts - (sizes.cumsum() - sizes), sizes)
+        rows += np.arange(len(rows))
+        return rows
 
 
 class Coding(NamedTuple):
@@ -84,7 +86,7 @@ class Originals(NamedTuple):
     """A data set as its authors' files have it, piece by piece, so that it never has to be in memory as a whole."""
 
     files: list[Path]  # it is read from them
-    count: int  # pieces
+    total: int  # pieces
     pieces: Callable[[int], Iterator[Piece]]  # from the piece with that number on
     mean: tuple[float, ...] = ()  # of pixels, by channel in 0 … 1
     deviation: tuple[float, ...] = ()

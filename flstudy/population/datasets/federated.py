@@ -212,7 +212,7 @@ def write_columns(folder: Path, metadata: Metadata, told: Callable[[int], None] 
             for part in sample_files(folder, metadata):
                 for arrays in read_part(part, metadata):
                     for name, file in files.items():
-                        file.write(memoryview(np.ascontiguousarray(arrays[name])).cast("B"))
+                        file.write(np.ascontiguousarray(arrays[name]).data.cast("B"))
                     rows += len(arrays["y"])
                     told(rows)
             if rows != metadata.examples:

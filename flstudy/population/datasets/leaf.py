@@ -87,7 +87,7 @@ class Leaf(FileDataset):
             found.append(sorted(folder.glob("*.json")))
             if not found[-1]:
                 self.absent("file", folder / "*.json")
-        return list(zip_longest(*found))
+        return list(zip_longest(found[0], found[1]))
 
     def _people(self) -> Iterator[Piece]:
         for train, test in self._pairs():

@@ -152,7 +152,7 @@ class TableFile(FileDataset):
                 if form is not None and form != (x.dtype, x.shape[1:]):
                     self.refuse(f"inputs are {form} at first and {(x.dtype, x.shape[1:])} from row {rows + 1} on", path)
                 form, rows = (x.dtype, x.shape[1:]), rows + len(x)
-                aside.write(memoryview(x).cast("B"))
+                aside.write(x.data.cast("B"))
                 if part.client is not None:
                     clients.add(part.client)
                     owned += len(x)
