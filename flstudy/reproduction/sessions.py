@@ -40,7 +40,8 @@ class Stretch(NamedTuple):
 def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
     """Markdown of a world whose variants start their sessions differently, and its figures in ``folder``."""
     best = {variant: speakers([results]) for variant, results in studies.items()}
-    names = list(dict.fromkeys(name for found in best.values() if len(found) > 1 for name in found))
+    several = [found for found in best.values() if len(found) > 1] or list(best.values())
+    names = list(dict.fromkeys(name for found in several for name in found))
     for variant, found in best.items():
         if len(found) == 1 and not set(found) & set(names):  # beside all others, as Continuous in the paper
             best[variant] = dict.fromkeys(names, *found.values())
