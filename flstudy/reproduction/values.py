@@ -23,10 +23,10 @@ class Correlation(NamedTuple):
     rho: float
     low: float
     high: float
-    count: int
+    rows: int
 
     def __str__(self) -> str:
-        return f"{self.rho:+.2f} [{self.low:+.2f}, {self.high:+.2f}] over {self.count} rows"
+        return f"{self.rho:+.2f} [{self.low:+.2f}, {self.high:+.2f}] over {self.rows} rows"
 
 
 def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation | None:
