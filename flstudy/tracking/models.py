@@ -43,7 +43,7 @@ def save_model(coordinator: "Coordinator", path: Path) -> None:
 
     from flstudy.federation.checkpoint import of_first_replica
 
-    inputs = coordinator.population.store.x
+    inputs, _ = coordinator.population.store.read(slice(1))  # as a batch is given them
     whole: dict[str, Any] = {}
     coordinator.on_save_checkpoint(whole)
     content = {
