@@ -1,0 +1,69 @@
+"""The pictures of README and docs: `python docs/pictures.py [STUDY]` makes them anew, of the quick study unless another
+one is named. Needs playwright and chromium."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from flstudy.study import StudyFolder
+from flstudy.tracking.store import absolute_uri, open_store
+from flstudy.tracking.ui import mlflow_server, studies_page
+
+HERE = Path(__file__).parent / "pictures"
+WAIT_MS = 120_000
+PORT = 5123
+
+
+def main() -> int:
+    """Run the quick study where none is named, and take the pictures."""
+    with tempfile.TemporaryDirectory() as place:
+        if len(sys.argv) > 1:
+            folder, uri = StudyFolder(sys.argv[1]), absolute_uri(None)
+        else:
+            subprocess.run([sys.executable, "-m", "flstudy", "tune", "quick"], cwd=place, check=True)
+            folder, uri = StudyFolder(Path(place) / "studies" / "quick"), f"sqlite:///{place}/mlflow_tracking/mlflow.db"
+        HERE.mkdir(exist_ok=True)
+        shutil.copy(folder.report / "curves.png", HERE / "curves.png")
+        with sync_playwright() as started:
+            chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+            browser = started.chromium.launch(
+                executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            )
+            of_report(browser, folder)
+            of_mlflow(browser, folder, uri)
+            browser.close()
+    for picture in sorted(HERE.glob("*.png")):
+        print(f"{picture}: {picture.stat().st_size // 1024} KiB")
+    return 0
+
+
+def of_report(browser: Browser, folder: StudyFolder) -> None:
+    """The report's first page."""
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page.goto((folder.report / "report.html").resolve().as_uri())
+    page.screenshot(path=HERE / "report.png")
+
+
+def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:
+    """MLflow's table of runs, the study's trials shown below it, and the study's own page."""
+    with mlflow_server(uri, PORT) as (address, _):
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(WAIT_MS)
+        page.goto(studies_page(address, open_store(uri).experiment_id))
+        study = page.get_by_role("link", name=folder.name, exact=True)
+        study.wait_for()
+        page.locator(".ag-row").filter(has=study).get_by_role("button").first.click()
+        page.get_by_role("link", name="0 ").first.wait_for()
+        page.screenshot(path=HERE / "mlflow.png")
+        study.click()
+        page.get_by_role("heading", name=folder.name).wait_for()
+        page.get_by_role("table").first.wait_for()
+        page.screenshot(path=HERE / "mlflow-study.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
