@@ -49,7 +49,7 @@ def of_report(browser: Browser, folder: StudyFolder) -> None:
 
 
 def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:
-    """MLflow's table of runs, the study's trials shown below it, and the study's own page."""
+    """MLflow's table of runs, with the study's trials below it."""
     with mlflow_server(uri, PORT) as (address, _):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(WAIT_MS)
@@ -59,10 +59,6 @@ def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:
         page.locator(".ag-row").filter(has=study).get_by_role("button").first.click()
         page.get_by_role("link", name="0 ").first.wait_for()
         page.screenshot(path=HERE / "mlflow.png")
-        study.click()
-        page.get_by_role("heading", name=folder.name).wait_for()
-        page.get_by_role("table").first.wait_for()
-        page.screenshot(path=HERE / "mlflow-study.png")
 
 
 if __name__ == "__main__":

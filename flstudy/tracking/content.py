@@ -146,7 +146,11 @@ def concluded_note(note: str, *, study: str, experiment: str, best: Sequence[Bes
     rows = [f"| # | algorithm | {measured} | trial |", "|--:|---|--:|---|"]
     for place, one in enumerate(best, 1):
         trial = f"{one.trial.number} {one.trial.algorithm}"
-        link = f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id})" if one.trial.run_id else trial
+        link = (
+            f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id}?workflowType=machine_learning)"
+            if one.trial.run_id
+            else trial
+        )
         rows.append(f"| {place} | {one.trial.algorithm} | {one.judged:.4g} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]

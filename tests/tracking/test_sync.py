@@ -248,7 +248,7 @@ def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
     assert best == {"trial": "2", "algorithm": "FedAvg", "run_id": sent.run_ids[2]}
     assert run.data.metrics == {"best/FedAvg": 0.75}
     assert "| valid/accuracy | objective, max | fraction | Of the model" in run.data.tags["mlflow.note.content"]
-    link = f"[2 FedAvg](#/experiments/{store.experiment_id}/runs/{sent.run_ids[2]})"
+    link = f"[2 FedAvg](#/experiments/{store.experiment_id}/runs/{sent.run_ids[2]}?workflowType=machine_learning)"
     assert f"| 1 | FedAvg | 0.75 | {link} |" in run.data.tags["mlflow.note.content"]
     confirming = store.client.get_run(sent.run_ids[5])
     assert (confirming.info.run_name, confirming.data.tags["confirms"]) == ("5 FedAvg confirms 2", "2")
