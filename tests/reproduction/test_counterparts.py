@@ -4,6 +4,7 @@ configs, pages and published figures."""
 import csv
 import shlex
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ ITEMS = {  # all that the papers number
 }
 LINES = [(paper, one) for paper in ITEMS for one in read_counterparts(CONFIGS / paper)]
 HEAD = ",".join(Counterpart._fields)
+plan_of = cache(partial(read_paper, configs=CONFIGS))  # a paper's plan builds each of its worlds: once is enough
 
 
 @pytest.mark.parametrize("paper", ITEMS)
@@ -45,7 +47,7 @@ def test_a_line_s_command_can_be_given_and_makes_its_page(paper, one):
         assert (CONFIGS.parent / rest[0]).is_file()
         return
     named, _, *asked = rest
-    worlds = [world.name for world in read_paper(named, CONFIGS).worlds]
+    worlds = [world.name for world in plan_of(named).worlds]
     assert named == paper
     assert rest[1] == "--worlds"
     assert set(asked) <= set(worlds)
@@ -54,7 +56,7 @@ def test_a_line_s_command_can_be_given_and_makes_its_page(paper, one):
 
 @pytest.mark.parametrize("paper", ITEMS)
 def test_every_published_figure_has_a_world_a_row_a_measure_and_a_line(paper):
-    plan = read_paper(paper, CONFIGS)
+    plan = plan_of(paper)
     assert unknown_rows(plan) == []
     with (plan.folder / "published.csv").open() as file:
         tables = {row["table"] for row in csv.DictReader(file) if "table" in row}
@@ -70,7 +72,7 @@ def test_every_published_figure_has_a_world_a_row_a_measure_and_a_line(paper):
     ],
 )
 def test_a_published_figure_that_no_page_could_show_is_found(key, sentence):
-    plan = replace(read_paper("flash", CONFIGS), published={key: PublishedValue(0.5, None, None)})
+    plan = replace(plan_of("flash"), published={key: PublishedValue(0.5, None, None)})
     assert unknown_rows(plan) == [sentence]
 
 
