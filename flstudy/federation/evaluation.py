@@ -54,14 +54,14 @@ class Evaluation:
         self._drawn: tuple[NDArray[np.bool_], Tensor] | None = None  # [S, N] who was there last, [S, P] the panel
         self._last: Tensor | None = None  # [S, P] who was asked last; None: everybody
 
-    def ask(self, server: Any, jobs: Job, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
-        """The survey [S, J, M] of a round's jobs that live under concept [S, J], ∞ for models not in
+    def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
+        """The survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in
         use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
-            rows = self.population.device_data.examples_of("train", jobs.client, round).to(self.device)
+            rows = self.population.device_data.examples_of("train", devices, round).to(self.device)
             models = self.algorithm.global_models(server)
             return self.survey.gradients(models, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        examples = self._moved(self.population.device_data.evaluation_index("train", round, jobs.client))
+        examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
         return self._ask(server, self.survey.sheets(self.algorithm.global_models(server), examples, concept))
 
     def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
@@ -223,7 +223,7 @@ class Evaluation:
         present = lives == self._lived(round).gather(1, devices)
         first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
         job = first + torch.arange(first.shape[1], device=first.device) * each
-        clients = devices.gather(1, job)
+        clients = cohort.devices[:, ::each]
         rows = self.population.device_data.examples_of("test", clients, round, most=self.most(round))
         rows = rows.to(self.device)
         models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))

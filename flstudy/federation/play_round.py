@@ -75,7 +75,7 @@ def prepared(
     world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
     survey = asked = None
     if algorithm.asks is not None:
-        survey, asked = evaluation.ask(server, cohort.jobs, cohort.batches.concept, int(cohort.round.number[0]))
+        survey, asked = evaluation.ask(server, cohort.devices, cohort.batches.concept, int(cohort.round.number[0]))
     ready = evaluation.tape(
         "plan",
         algorithm,

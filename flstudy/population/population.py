@@ -36,6 +36,7 @@ class Cohort(NamedTuple):
     sizes: Tensor  # [S, J] training examples of each job's device
     batches: Batches
     round: Round  # leaves [S, ...]; concepts are always filled in: the coordinator hides them
+    devices: Tensor  # [S, J] the jobs' clients, which stay with the host: it looks their examples up
 
     def to(self, device: torch.device) -> "Cohort":
         """On a device, which is not waited for, but for what stays with the host."""
@@ -43,15 +44,15 @@ class Cohort(NamedTuple):
             return self
         kept = {name: getattr(self.batches, name) for name in HOST}
         moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True), self)
-        return moved._replace(batches=moved.batches._replace(**kept))
+        return moved._replace(batches=moved.batches._replace(**kept), devices=self.devices)
 
     def repeated(self, times: int) -> "Cohort":
         """Every job as several, next to each other."""
         if times == 1:
             return self
-        given = (self.jobs, self.sizes, self.batches, self.round.concepts)
-        jobs, sizes, batches, concepts = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), given)
-        return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts))
+        given = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
+        jobs, sizes, batches, concepts, devices = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), given)
+        return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts), devices)
 
 
 class ExampleStore(NamedTuple):
@@ -250,7 +251,7 @@ class Population(L.LightningDataModule):
         known = self.clients if self.availability is None else self.availability.known(round, self.clients)
         round_ = Round(replicas * round, replicas * known, replicas * self.session(round), batches.concept)
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
-        return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_)
+        return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_, where)
 
     def drawn(self, round: int) -> int:
         """How many devices are drawn for a round (from 1); one works even if nobody is."""

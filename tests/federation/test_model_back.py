@@ -152,7 +152,8 @@ def test_of_several_models_a_device_has_the_one_that_it_chooses(tmp_path):
     with pytest.raises(ValueError, match=r"choose a model by their data: call trainer\.validate"):
         back.personal(0)
     outer.validate(back, datamodule=population, verbose=False)
-    chosen = back.evaluation.choice(back.server, population.cohort(2).round, 2)[1, 3]
+    everybody = back.evaluation.everybody(2)
+    chosen = back.evaluation.choice(back.server, population.cohort(2).round, 2, everybody)[1, 3]
     own = torch.cat([p.detach().flatten() for p in back.personal(3, 1).parameters()])
     assert torch.equal(own, back.server.x[1, chosen].float())
 

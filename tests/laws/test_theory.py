@@ -158,4 +158,4 @@ def test_forgotten_rows_are_those_of_one_replica():
     assert (module.bank.slot[0] == -1).all()
     assert torch.equal(module.bank.slot[1] >= 0, before[1] >= 0)
     assert torch.equal(module.bank.rows[0][module.bank.slot[1][before[1] >= 0]], other)
-    assert module.bank.used == len(other) == len(module.bank.rows[0])
+    assert module.bank.used == len(other) <= len(module.bank.rows[0])

@@ -152,7 +152,8 @@ def short_path():
 
 
 PROGRAM = """
-import faulthandler, sys, time
+import faulthandler, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that a script runs in the background ignores Ctrl-C
 from flstudy.config import Resources
 from flstudy.tuning.cluster import cluster
 with cluster(Resources()):

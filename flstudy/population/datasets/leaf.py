@@ -123,6 +123,7 @@ class LeafFemnist(Leaf):
     Pixels are as published, in [0, 1]. Labels 0 … 9 are digits, then come upper-case and lower-case letters.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
     shape, classes = (1, 28, 28), 62
 
     def examples_of(self, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -145,6 +146,7 @@ class LeafShakespeare(Leaf):
     Differs: LEAF itself predicts the last of them only, and numbers 80 characters.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
     aim: ClassVar[str] = "next character"
     licence: ClassVar[str] = "public domain (Project Gutenberg)"
     classes = tokens = Special.after(len(CHARACTERS)).size
