@@ -150,6 +150,7 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say,
         say(f"{name}: evaluation", None)
         for child in children:
             if child.case.executor != "plain":
+                child.ask(0.0, evaluate=True)  # the first one compiles, where evaluations are compiled
                 child.evaluated = child.ask(0.0, evaluate=True)
     finally:
         for child in children:
