@@ -139,7 +139,7 @@ def test_surveys_of_models_see_the_round_s_examples():
     module = run(HypCluster(lr=0.1, models=2), 4, population=population, seeds=(0, 44), evaluate=True)
     server, jobs = module.servers[-1], population.cohort(5).jobs
     concepts = population.concepts(5).gather(1, jobs.client)
-    survey, _ = module.evaluation.ask(server, jobs, concepts, 5)
+    survey, _ = module.evaluation.ask(server, jobs.client, concepts, 5)
     for s, j, m in np.ndindex(*survey.shape):
         rows = population.device_data.held(s, int(jobs.client[s, j]), "train", 5)
         x, y = population.store.x[rows], population.store.y[rows]
