@@ -240,21 +240,24 @@ def _taken(option: str, arguments: list[str]) -> str | None:
 def _study(given: str) -> Path:
     """A study's folder by its path, or by its name under studies/; a folder of another kind, such as the data set that
     a study is named after, hides none."""
-    named, path = Path("studies") / given, Path(given)
-    is_study = any((path / name).is_file() for name in ("study.yaml", "state.json"))
-    return path if given and path.is_dir() and (is_study or not named.is_dir()) else named
+    from flstudy.study.folder import HOME, StudyFolder
+
+    named, path = Path(HOME) / given, Path(given)
+    return path if given and path.is_dir() and (StudyFolder(path).is_study or not named.is_dir()) else named
 
 
 def next_step() -> str:
     """What to do here next: of the study that was written to last, or the first one."""
-    states = sorted(Path("studies").glob("*/state.json"), key=lambda path: path.stat().st_mtime)
-    if not states:
-        return "flstudy tune quick   runs a first study, in a few minutes; flstudy init writes one of your own"
-    name = states[-1].parent.name
+    first = "flstudy tune quick   runs a first study, in a few minutes; flstudy init writes one of your own"
     try:
-        state = json.loads(states[-1].read_text(encoding="utf-8"))["state"]
-    except (OSError, ValueError, KeyError, TypeError):
-        state = ""
+        from flstudy.study.folder import HOME, StudyFolder
+    except ModuleNotFoundError:  # the engine alone
+        return first
+    studies = [folder for folder in map(StudyFolder, Path(HOME).glob("*")) if folder.state_file.is_file()]
+    if not studies:
+        return first
+    last = max(studies, key=lambda folder: folder.state_file.stat().st_mtime)
+    name, state = last.name, last.state().get("state")
     if state == "finished":
         return f"flstudy report {name}   draws your last study; flstudy ui shows it in MLflow"
     return f"flstudy studies   says how {name}, your last study, stands; flstudy tune --resume {name} goes on with it"

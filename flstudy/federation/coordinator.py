@@ -103,7 +103,7 @@ class Coordinator(L.LightningModule):
         executor: ``vectorized`` (all replicas and jobs as lanes of one program), ``threads`` (one job per core, for
             CNNs on CPU), ``sequential`` (one after another), ``trainer`` (a real Trainer for each job; faithful), or
             ``auto`` (the fastest of the first three by a short measurement in the first round).
-        compile: compile the vectorised steps; ``auto`` does after the first round if the rounds ahead pay for it.
+        compile: compile the local steps; ``auto`` does as soon as the rounds ahead pay for it, weighed after each.
         local_optimizer: what devices step by: the algorithm's own ``rule``, or the ``module``'s
             ``configure_optimizers``, whose state and schedule persist on a device over rounds (``module_reset``: the
             state begins anew in every round). SGD, Adam and AdamW without a schedule run in every executor, others

@@ -106,6 +106,11 @@ class StudyFolder:
     def model(self, trial: int) -> Path:
         return self.path / "models" / f"{trial}.pt"
 
+    @property
+    def is_study(self) -> bool:
+        """Whether a study has written here."""
+        return self.config.is_file() or self.state_file.is_file()
+
     # ---- making and finding ------------------------------------------------------------------------------------------
 
     @classmethod

@@ -207,7 +207,8 @@ def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     all; one of another format, ``unreadable``.
     """
     found: list[dict[str, Any]] = []
-    for path in sorted({path.parent for name in _OF_A_STUDY for path in Path(home).glob(f"*/{name}")}, key=_written):
+    folders = (path for path in Path(home).glob("*") if StudyFolder(path).is_study)
+    for path in sorted(folders, key=_written):
         try:
             found.append(study_entry(load_study(path)))
         except Exception as error:  # whatever a folder holds: the other studies are listed
@@ -216,12 +217,9 @@ def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return found
 
 
-_OF_A_STUDY = ("study.yaml", "state.json")
-
-
 def _written(path: Path) -> float:
     """When a study's config was written."""
-    file = path / _OF_A_STUDY[0]
+    file = StudyFolder(path).config
     return (file if file.exists() else path).stat().st_mtime
 
 

@@ -11,6 +11,7 @@ Laws: 20 steps are those of torch's own.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ def before_steps(tensors: Iterable[Tensor], like: Tensor) -> OptimizerState:
     return OptimizerState(tuple(tensors), zero, zero, zero + 1)
 
 
-class FlatRule:
+class FlatRule(ABC):
     """Steps of an optimizer of torch, computed here.
 
     Args:
@@ -73,13 +74,13 @@ class FlatRule:
         self.settings(x)  # made here, and not while a program is traced
         return before_steps((torch.zeros_like(x) for _ in range(self.moments)), x)
 
+    @abstractmethod
     def settings(self, x: Tensor) -> dict[str, Tensor]:
         """All that `step` reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, u: Tensor, tensors: tuple[Tensor, ...], t: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The step number t [] from 1 along a gradient u [n], and the state's tensors after it."""
-        raise NotImplementedError
 
     def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
         """The step from x [n] along a gradient u [n], which is subtracted."""
@@ -167,7 +168,11 @@ def logarithm_of(k: int, group: dict[str, Any]) -> float:
 def twin(optimizer: torch.optim.Optimizer, names: Mapping[int, str], layout: Layout) -> FlatRule | None:
     """The optimizer as functions of flat vectors; None for one that is not written down here."""
     kind = type(optimizer)
-    kinds = {torch.optim.SGD: FlatSgd, torch.optim.Adam: FlatAdam, torch.optim.AdamW: FlatAdam}
+    kinds: dict[type, Callable[..., FlatRule]] = {
+        torch.optim.SGD: FlatSgd,
+        torch.optim.Adam: FlatAdam,
+        torch.optim.AdamW: FlatAdam,
+    }
     groups = optimizer.param_groups
     settings = [value for group in groups for key, value in group.items() if key != "params"]
     plain = not any(

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from flstudy.hyper import hyper
 from flstudy.population.datasets.base import SPLITS, Coding, Dataset, Examples, Ranges
-from flstudy.population.datasets.natural import LEAST, in_order_of_choice
+from flstudy.population.datasets.natural import chosen_for_devices
 
 FORMAT, VERSION = "federated parquet", 1
 METADATA, CLIENTS, SAMPLES, COLUMNS, VOCABULARY = (
@@ -368,23 +368,9 @@ class FederatedParquet(Dataset):
             split = columns.get("split")
             return Examples(x, y, None, None if split is None else split.to(torch.int64), None, coding)
         ranges = read_clients(folder, metadata).ranges
-        chosen = self.chosen(ranges.counts.sum(1), clients)
+        refused = "FederatedParquet", "clients", self.path
+        chosen = chosen_for_devices(ranges.counts.sum(1), clients, self.selection, refused=refused)
         return Examples(x, y, None, None, Ranges(ranges.starts[chosen], ranges.counts[chosen]), coding)
-
-    def chosen(self, sizes: NDArray[np.int64], clients: int) -> NDArray[np.int64]:
-        """[clients]: which of the clients of these sizes become devices, in their order.
-
-        Raises:
-            ValueError: for fewer than that with enough examples.
-        """
-        order = in_order_of_choice(self.selection, len(sizes))
-        able = order[sizes[order] >= LEAST]
-        if len(able) < clients:
-            raise ValueError(
-                f"FederatedParquet: clients must be ≤ {len(able)}, the clients with {LEAST} or more examples in "
-                f"{self.path}, got {clients}"
-            )
-        return np.sort(able[:clients])
 
 
 def codes(shape: Sequence[int], kind: np.dtype[Any]) -> bool:

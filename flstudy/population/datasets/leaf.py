@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flstudy.hyper import hyper
 from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
-from flstudy.population.datasets.natural import LEAST, in_order_of_choice
+from flstudy.population.datasets.natural import chosen_for_devices
 from flstudy.population.datasets.text import CHARACTERS, Special, successors
 
 
@@ -49,14 +49,8 @@ class Leaf(FileDataset):
 
     def load(self, seed: int, clients: int) -> Examples:
         sizes = np.array([count for _, count in self._names()])
-        order = in_order_of_choice(self.selection, len(sizes))
-        able = order[sizes[order] >= LEAST]
-        if len(able) < clients:
-            raise ValueError(
-                f"{type(self).__name__}: clients must be ≤ {len(able)}, the people with {LEAST} or more examples in "
-                f"{self.folder}, got {clients}"
-            )
-        chosen = set(able[:clients].tolist())
+        refused = type(self).__name__, "people", self.folder
+        chosen = set(chosen_for_devices(sizes, clients, self.selection, refused=refused).tolist())
         parts = [piece for index, piece in enumerate(self._people()) if index in chosen]
         owner = np.repeat(np.arange(clients), [len(piece.y) for piece in parts])
         x, y = (

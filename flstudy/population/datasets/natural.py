@@ -30,6 +30,31 @@ def in_order_of_choice(selection: int, people: int) -> NDArray[np.int64]:
     return np.argsort(random_bits(selection, "people", np.arange(people)), kind="stable")
 
 
+def chosen_for_devices(
+    sizes: NDArray[np.int64], clients: int, selection: int, *, refused: tuple[str, str, object]
+) -> NDArray[np.int64]:
+    """[clients]: who of the people with so many examples [P] become devices, ascending.
+
+    Args:
+        sizes: [P] examples of each.
+        clients: how many are wanted.
+        selection: the seed that chooses.
+        refused: for the sentence, the data set, its word for people, and where its files are.
+
+    Raises:
+        ValueError: for fewer than that with enough examples.
+    """
+    order = in_order_of_choice(selection, len(sizes))
+    able = order[sizes[order] >= LEAST]
+    if len(able) < clients:
+        name, people, place = refused
+        raise ValueError(
+            f"{name}: clients must be ≤ {len(able)}, the {people} with {LEAST} or more examples in {place}, "
+            f"got {clients}"
+        )
+    return np.sort(able[:clients])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Natural(FileDataset):
     """People with at least three examples; ``clients`` of them are chosen at random, the same for all replicas, so
