@@ -9,6 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from flstudy.reporting.style import DPI, PAGE_DPI, small_png
 from flstudy.study import StudyFolder
 from flstudy.tracking.store import absolute_uri, open_store
 from flstudy.tracking.ui import mlflow_server, studies_page
@@ -27,7 +28,7 @@ def main() -> int:
             subprocess.run([sys.executable, "-m", "flstudy", "tune", "quick"], cwd=place, check=True)
             folder, uri = StudyFolder(Path(place) / "studies" / "quick"), f"sqlite:///{place}/mlflow_tracking/mlflow.db"
         HERE.mkdir(exist_ok=True)
-        shutil.copy(folder.report / "curves.png", HERE / "curves.png")
+        small_png(folder.report / "curves.png", HERE / "curves.png", PAGE_DPI / DPI)
         with sync_playwright() as started:
             chromium = shutil.which("chromium") or shutil.which("chromium-browser")
             browser = started.chromium.launch(
@@ -37,6 +38,7 @@ def main() -> int:
             of_mlflow(browser, folder, uri)
             browser.close()
     for picture in sorted(HERE.glob("*.png")):
+        small_png(picture, picture)
         print(f"{picture}: {picture.stat().st_size // 1024} KiB")
     return 0
 

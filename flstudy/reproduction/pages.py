@@ -15,7 +15,7 @@ from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.sections.restarts import NamedRun, loss_figure
 from flstudy.reporting.sections.sensitivity import sensitivities, sensitivity_cells, sweep_figure
 from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, traffic_of
-from flstudy.reporting.style import to_png
+from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
 from flstudy.reproduction.plan import MEASURES, Paper, PublishedValue, World
@@ -214,7 +214,7 @@ def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[s
     parts = []
     for kind, figure in drawn.items():
         if figure is not None:
-            path = to_png(figure, stem.with_name(f"{stem.name}-{kind}.png"))
+            path = to_png(figure, stem.with_name(f"{stem.name}-{kind}.png"), PAGE_DPI)
             parts.append(f"![{title}: {kind}]({path.name})")
     return parts
 

@@ -12,7 +12,17 @@ from flstudy.metrics.sessions import accumulated_gain, best_accuracy, initial_ac
 from flstudy.metrics.wireless import Wireless
 from flstudy.reporting.ranking import Floats, recorded
 from flstudy.reporting.sections.cost import trial_cost
-from flstudy.reporting.style import colour, dashes, draw_mean, finish, mark_events, marker, new_panels, to_png
+from flstudy.reporting.style import (
+    PAGE_DPI,
+    colour,
+    dashes,
+    draw_mean,
+    finish,
+    mark_events,
+    marker,
+    new_panels,
+    to_png,
+)
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import finish_accuracy
 from flstudy.reproduction.plan import EFFORTS, SPENT, Paper, World
@@ -58,7 +68,7 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
         *_spent_table(paper, world, best, names),
         *(f"{name} is not here: {why}." for name, why in world.without.items()),
     ]
-    path = to_png(start_curves(world, best, names), folder / f"{world.name}-curves.png")
+    path = to_png(start_curves(world, best, names), folder / f"{world.name}-curves.png", PAGE_DPI)
     parts.append(f"![{world.title}: accuracy by round]({path.name})")
     if world.bandwidths and compared and names:
         parts.append(_bandwidth_part(world, best, names[0], chosen[-1], folder))
@@ -184,7 +194,8 @@ def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folde
         needed[variant] = float(taken.mean()) + (controller.get("init_args") or {}).get("gradient_rounds", 0)
     target = f"{world.target:.0%} of the best accuracy of {world.compared}"
     title = f"{name}, session {where.number}: to {target}, at SVHN's costs"
-    path = to_png(bandwidth_figure(title, needed, world.bandwidths), folder / f"{world.name}-bandwidth.png")
+    figure = bandwidth_figure(title, needed, world.bandwidths)
+    path = to_png(figure, folder / f"{world.name}-bandwidth.png", PAGE_DPI)
     return f"![{title}]({path.name})"
 
 

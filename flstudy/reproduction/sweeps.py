@@ -19,7 +19,7 @@ from flstudy.reporting.ranking import Findings, Floats
 from flstudy.reporting.sections.comparison import format_p, holm
 from flstudy.reporting.sections.sensitivity import sweep_figure
 from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, traffic_of
-from flstudy.reporting.style import to_png
+from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells, percent_sign
 from flstudy.reproduction.figures import variant_curves
 from flstudy.reproduction.plan import MEASURES, World
@@ -169,7 +169,7 @@ def sweep_parts(world: World, results: StudyResults, folder: Path) -> list[str]:
         drawn["bits"] = traffic_figure(traffic, found.places)
     for kind, figure in drawn.items():
         if figure is not None:
-            path = to_png(figure, folder / f"{world.name}-{kind}.png")
+            path = to_png(figure, folder / f"{world.name}-{kind}.png", PAGE_DPI)
             parts.append(f"![{world.title}: {kind}]({path.name})")
     return parts
 

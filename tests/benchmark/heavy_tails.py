@@ -15,7 +15,7 @@ from workload import made_by, quiet
 from flstudy import Coordinator, Population
 from flstudy.algorithms import Algorithm, FedAvg, JointAdaptivity
 from flstudy.population import HeavyTails
-from flstudy.reporting.style import COLOURS, GREY, finish, new_figure, to_png
+from flstudy.reporting.style import COLOURS, GREY, PAGE_DPI, finish, new_figure, to_png
 from flstudy.tasks import Quadratic
 from tests.worlds import Records, trainer
 
@@ -74,7 +74,7 @@ def main() -> None:
         axes.set_title(f"First device: {name}", fontsize=11, loc="left")
         finish(axes)
     figure.axes[0].legend(frameon=False, fontsize=8)
-    path = to_png(figure, Path(__file__).parent / "results" / "heavy_tails.png")
+    path = to_png(figure, Path(__file__).parent / "results" / "heavy_tails.png", PAGE_DPI)
     print(f"\n![|w - w*| by round]({path.name})")
 
 

@@ -20,7 +20,7 @@ from flstudy.controllers import MasterFL
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.regret import noticed
 from flstudy.population import Digits, LabelSwap, RepeatedDrift
-from flstudy.reporting.style import COLOURS, DASHES, GREY, finish, new_figure, to_png
+from flstudy.reporting.style import COLOURS, DASHES, GREY, PAGE_DPI, finish, new_figure, to_png
 from flstudy.tasks import Logistic
 from tests.worlds import Records, trainer
 
@@ -128,7 +128,7 @@ def main() -> None:
         finish(axes)
     panels[0].set_ylabel("Dynamic regret")
     panels[0].legend(frameon=False, fontsize=7, loc="upper left")
-    path = to_png(figure, Path(__file__).parent / "results" / "regret.png")
+    path = to_png(figure, Path(__file__).parent / "results" / "regret.png", PAGE_DPI)
     print(f"\n![Dynamic regret by round, mean over seeds]({path.name})")
 
 
