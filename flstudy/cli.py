@@ -15,7 +15,7 @@ from flstudy.config.credentials import censored, hide_from_process_list
 from flstudy.config.errors import LONGEST, ConfigError, is_users_to_mend, nearest, on_a_line, own_frame, passed
 
 COMMANDS = {
-    "init": "a commented study to start from:   flstudy init [FILE]",
+    "init": "a commented study to start from:   flstudy init [FILE] [--dataset Digits --algorithms Flash FedAvg ...]",
     "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
     "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
     "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]\n"
@@ -436,16 +436,37 @@ def list_names(command: str, arguments: list[str]) -> int:
 
 def init(command: str, arguments: list[str]) -> int:
     """``flstudy init``."""
-    parser = Parser(command, "Write a commented study to start from, which editors complete and check.")
+    parser = Parser(
+        command,
+        "Write a commented study to start from, which editors complete and check. On a terminal, and without options, "
+        "it asks for data set, methods and drift.",
+    )
     parser.add_argument("file", nargs="?", type=Path, default=Path("study.yaml"), help="default: study.yaml")
-    path: Path = parser.parse_args(arguments).file
+    parser.add_argument("--dataset", metavar="NAME", help="one of flstudy list datasets; default: Digits")
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        metavar="NAME",
+        help="of flstudy list algorithms, which the study compares; default: Flash FedYogi FedAvg",
+    )
+    parser.add_argument("--drift", metavar="NAME", help="one of flstudy list drifts, or none; default: SuddenDrift")
+    parser.add_argument(
+        "--sessions", action="store_true", default=None, help="two groups of devices take turns; no drift then"
+    )
+    parser.add_argument("--rounds", type=int, help="of a trial; default: 60, or 200 of data in files")
+    parser.add_argument("--trials", type=int, help="of all methods together; default: five or more of each")
+    given = parser.parse_args(arguments)
+    path: Path = given.file
     if path.exists():
         raise ConfigError(f"there is a file {str(path)!r} already: name another one")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {str(path.parent)!r}: make it first")
-    from flstudy.config.help import starter
+    from flstudy.config import starter
 
-    path.write_text(starter(), encoding="utf-8")
+    chosen = {name: value for name, value in vars(given).items() if name != "file" and value is not None}
+    asks = not chosen and sys.stdin.isatty() and sys.stdout.isatty()
+    choice = starter.asked() if asks else starter.Choice(**chosen)
+    path.write_text(starter.starter(choice), encoding="utf-8")
     print(f"{path}: try it with 'flstudy tune {path}'")
     return 0
 

@@ -12,6 +12,7 @@ from flstudy.algorithms import FedAvg
 from flstudy.cli import _study, main
 from flstudy.config import help as config_help
 from flstudy.config import load
+from flstudy.config import starter as config_starter
 from flstudy.config.errors import ConfigError, is_users_to_mend, on_a_line
 from flstudy.run import _summary
 
@@ -87,7 +88,7 @@ def test_a_mistake_of_ours_is_told_as_ours(monkeypatch, capsys):
 
 
 def test_a_full_disk_is_no_mistake_of_ours(monkeypatch, capsys):
-    monkeypatch.setattr(config_help, "starter", lambda: "")
+    monkeypatch.setattr(config_starter, "starter", lambda choice: "")
     monkeypatch.setattr(Path, "write_text", lambda *given, **named: (Path("/nowhere") / "file").open("w"))
     assert main(["init", "first.yaml"]) == 1
     assert "FileNotFoundError" in capsys.readouterr().err

@@ -1,46 +1,18 @@
-"""What a config can say, for people: ``--help``, ``flstudy list`` and a study to start from, all from the schema."""
+"""What a config can say, for people: ``--help`` and ``flstudy list``, all from the schema."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flstudy.config.errors import ConfigError, nearest
 from flstudy.config.registry import ROOTS
-from flstudy.config.schema import PATH, config_schema
+from flstudy.config.schema import config_schema
 from flstudy.config.shipped import configs
-from flstudy.config.values import SEARCH, completed, content_of, dereferenced, flat, merged, pairs, short, spelled
+from flstudy.config.values import completed, content_of, dereferenced, flat, merged, pairs, spelled
 
 KINDS = {root.kind: key for key, root in ROOTS.items()}
 WIDTH = 100
 SECTION = "section"
-STARTER: dict[str, Any] = {
-    "task": {"class_path": "Mlp", "init_args": {"hidden": 64}},
-    "population": {
-        "dataset": "Digits",
-        "clients": 20,
-        "participants": 10,
-        "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}},
-        "drift": {"class_path": "SuddenDrift", "init_args": {"round": 31}},
-        "batch_size": 20,
-        "epochs": 3,
-    },
-    "algorithm": {"class_path": "Flash", "init_args": {"lr": 0.1, "server_lr": 0.1, "gamma": 0.04}},
-    "rounds": 60,
-    "seeds": [0, 44, 56],
-    "study": {
-        "trials": 15,
-        "objective": {"metric": "valid/accuracy", "mode": "max"},
-        "search": {
-            "algorithm": {"choice": ["FedAvg", "FedYogi", "Flash"]},
-            "algorithm.lr": {"loguniform": [0.01, 1.0]},
-            "algorithm.server_lr": {"loguniform": [0.01, 1.0]},
-            "algorithm.tau": {"loguniform": [0.0001, 0.1]},
-        },
-        "scheduler": {"class_path": "Asha", "init_args": {"grace_rounds": 10}},
-        "resources": {"cpu": 1, "gpu": 0},
-    },
-}
 
 
 class Row(NamedTuple):
@@ -104,9 +76,8 @@ def print_rows(found: Iterable[Row], prefix: str = "") -> None:
 
 def print_help(command: str, path: str | None, options: list[str]) -> None:
     """``flstudy run --help`` and ``flstudy tune --help``; of a config also the arguments of its classes."""
-    content = STARTER if path is None else merged(content_of(path), pairs(options))
-    values = completed(content, imports=False)
-    chosen = {key: str(name) for key, name in flat(values) if key in ROOTS and path is not None}
+    values = {} if path is None else completed(merged(content_of(path), pairs(options)), imports=False)
+    chosen = {key: str(name) for key, name in flat(values) if key in ROOTS}
     what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
     print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
     print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
@@ -143,38 +114,3 @@ def first_comment(path: Path) -> str:
     """The first comment of a YAML file that is not for an editor."""
     comments = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     return next((line for line in comments if not line.startswith("yaml-language-server")), "")
-
-
-def starter() -> str:
-    """A study to start from, each key with its sentence."""
-    lines = [
-        f"# yaml-language-server: $schema={PATH}",
-        "# A study to start from: keys are completed and checked by editors that know the line above.",
-        "# flstudy tune FILE runs it, flstudy tune --help names every key, flstudy list algorithms every algorithm.",
-    ]
-    return "\n".join([*lines, *_commented(STARTER, config_schema()["properties"], "", "")]) + "\n"
-
-
-def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
-    for name, value in values.items():
-        node, key = known.get(name, {}), f"{at}.{name}" if at else name
-        sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
-        if sentence and at != SEARCH:
-            yield f"{indent}# {sentence}"
-        if key in ROOTS and isinstance(value, Mapping):
-            yield f"{indent}{name}:"
-            yield f"{indent}  class_path: {value['class_path']}"
-            yield f"{indent}  init_args:"
-            below = config_schema()["$defs"][short(value)]["properties"]
-            yield from _commented(value["init_args"], below, key, f"{indent}    ")
-        elif key in ("population", "study", SEARCH):
-            yield f"{indent}{name}:"
-            yield from _commented(value, dereferenced(node).get("properties", {}), key, f"{indent}  ")
-        else:
-            yield f"{indent}{name}: {_flow(value)}"
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
-    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)

@@ -259,7 +259,7 @@ def generated() -> dict[str, Any]:
     for key, root in ROOTS.items():
         classes = nameable(root)
         for name, cls in classes.items():
-            defs[name] = described(cls, key, defs)
+            defs[name] = {**described(cls, key, defs), **(_first_study(cls) if key == "population.dataset" else {})}
         defs[key] = _choice(key, {name: defs[name] for name in classes})
     study = defs["StudySection"]["properties"]
     keys = dict(reversed(list(_keys(properties, defs))))  # of a key of several classes the first one's sentence
@@ -298,6 +298,17 @@ def generated() -> dict[str, Any]:
         "required": ["task", "algorithm", "population"],
         "additionalProperties": False,
         "$defs": dict(sorted(defs.items())),
+    }
+
+
+def _first_study(cls: type[Any]) -> dict[str, Any]:
+    """What a study of a data set begins with (`flstudy.config.starter`): a task, whether there are owners, and how many
+    labels there are, where no file has to say."""
+    whole = all(one.default is not one.empty for one in inspect.signature(cls).parameters.values())
+    return {
+        "x-first-task": cls.first_task,  # type: ignore[attr-defined]  # a Dataset
+        "x-natural": cls.natural,  # type: ignore[attr-defined]
+        **({"x-labels": cls().classes} if whole else {}),
     }
 
 

@@ -23,6 +23,7 @@ from flstudy.algorithms import Batch, Round
 from flstudy.execution import ClientBank
 from flstudy.metrics.registry import METRICS
 from flstudy.population.datasets.base import Dataset
+from flstudy.population.datasets.in_memory import InMemory
 from flstudy.tasks import TaskFunction
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
         ValueError: for a training_step that returns no loss, or fails on the data set's own examples.
     """
     dtype = next(task_function.model.parameters()).dtype
-    own = getattr(dataset, "examples", None)
+    own = dataset.examples if isinstance(dataset, InMemory) else None
     x, y = own[:2] if own is not None else made_up(dataset)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in (x, y))
     try:

@@ -15,10 +15,11 @@ from jsonschema import Draft202012Validator
 
 from flstudy.cli import main
 from flstudy.config import Config, ConfigError, load
-from flstudy.config.help import KINDS, starter
+from flstudy.config.help import KINDS
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import PATH, class_names, config_schema, generated, text
 from flstudy.config.shipped import configs
+from flstudy.config.starter import starter
 from flstudy.config.values import completed, content_of, merged, nodes, quick_check
 from flstudy.study.space import Space
 from flstudy.tasks import Mlp

@@ -105,6 +105,10 @@ class Dataset(Configurable, ABC):
     mapped: ClassVar[bool] = False
     """Whether examples stay in files that every process maps, so that loading costs little and nobody keeps or shares
     them."""
+    first_task: ClassVar[str] = "Mlp"
+    """flstudy's task with which a study of it begins (``flstudy init``)."""
+    natural: ClassVar[bool] = False
+    """Whether its examples have owners, so that a study needs no partition."""
 
     @property
     @abstractmethod

@@ -332,6 +332,7 @@ class FederatedParquet(Dataset):
 
     citations: ClassVar[tuple[str, ...]] = ()
     mapped: ClassVar[bool] = True
+    natural: ClassVar[bool] = True  # unless a pooled set was prepared
 
     path: str
     """The folder."""

@@ -45,6 +45,7 @@ class Images(FileDataset):
     mean: ClassVar[tuple[float, ...]]
     """Of each channel, in 0 … 1."""
     deviation: ClassVar[tuple[float, ...]]
+    first_task: ClassVar[str] = "Cnn"
 
     @abstractmethod
     def read(self) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,8 @@ class Landmarks(DecodedImages):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("weyand2020", "hsu2020")
+    first_task: ClassVar[str] = "ResNet18"
+    natural: ClassVar[bool] = True
 
     root: str = "data"
     """Folder with the mapping and the images, as images/<image_id>.jpg or, as the publisher's tar files unpack,

@@ -29,6 +29,7 @@ class Leaf(FileDataset):
     citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
     aim: ClassVar[str] = "classification"
     """What a task predicts."""
+    natural: ClassVar[bool] = True
 
     root: str = "data"
     """Folder of the folders train and test, as preprocess.sh leaves them in data."""
@@ -118,6 +119,7 @@ class LeafFemnist(Leaf):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
+    first_task: ClassVar[str] = "Cnn"
     shape, classes = (1, 28, 28), 62
 
     def examples_of(self, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -142,6 +144,7 @@ class LeafShakespeare(Leaf):
 
     citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
     aim: ClassVar[str] = "next character"
+    first_task: ClassVar[str] = "Lstm"
     licence: ClassVar[str] = "public domain (Project Gutenberg)"
     classes = tokens = Special.after(len(CHARACTERS)).size
 

@@ -40,6 +40,7 @@ class LibSvm(FileDataset):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("chang2011",)
+    first_task: ClassVar[str] = "Logistic"
 
     name: Literal["covtype", "mnist"] = "covtype"
     """Of the set."""

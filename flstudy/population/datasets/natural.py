@@ -65,6 +65,7 @@ class Natural(FileDataset):
     """What each person's group must hold."""
     aim: ClassVar[str] = "classification"
     """What a task predicts."""
+    natural: ClassVar[bool] = True
     page: ClassVar[str]
     """TensorFlow Federated's module that documents where the files come from, and how large they are."""
 
@@ -183,6 +184,7 @@ class Emnist(Natural):
     citations: ClassVar[tuple[str, ...]] = ("cohen2017", "caldas2018")
 
     contents: ClassVar[tuple[str, ...]] = ("pixels", "label")
+    first_task: ClassVar[str] = "Cnn"
     page: ClassVar[str] = "emnist (about 0.3 GB)"
 
     shape, classes = (1, 28, 28), 62
@@ -216,6 +218,7 @@ class Shakespeare(Natural):
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017", "caldas2018")
 
     contents: ClassVar[tuple[str, ...]] = ("snippets",)
+    first_task: ClassVar[str] = "Lstm"
     aim: ClassVar[str] = "next character"
     page: ClassVar[str] = "shakespeare (about 10 MB)"
     licence: ClassVar[str] = "public domain (Project Gutenberg)"
@@ -253,6 +256,7 @@ class StackOverflow(Natural):
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 
     contents: ClassVar[tuple[str, ...]] = ("tokens",)
+    first_task: ClassVar[str] = "Lstm"
     aim: ClassVar[str] = "next word"
     page: ClassVar[str] = "stackoverflow (tens of GB)"
     licence: ClassVar[str] = "CC BY-SA 3.0"

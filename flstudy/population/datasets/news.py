@@ -39,6 +39,7 @@ class AgNews(FileDataset):
     classes = 4
     licence: ClassVar[str] = "non-commercial use (AG's corpus of news articles)"
     inside: ClassVar[str] = "ag_news_csv"
+    first_task: ClassVar[str] = "FastText"
     remedy = "unpack ag_news_csv.tgz of Zhang et al. 2015 (about 12 MB) into root"
 
     root: str = "data"

@@ -27,6 +27,7 @@ class Synthetic(Dataset):
 
     citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
     seeded: ClassVar[bool] = True
+    natural: ClassVar[bool] = True
 
     alpha: float = hyper(0.5, "[0, 1e12]")
     """α, how much local models differ."""
@@ -86,6 +87,8 @@ class HeavyTails(Dataset):
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
     seeded: ClassVar[bool] = True
+    first_task: ClassVar[str] = "Quadratic"
+    natural: ClassVar[bool] = True
     classes = 1
 
     tails: Literal["student", "cauchy"] = "student"

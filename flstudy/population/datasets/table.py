@@ -84,6 +84,7 @@ class TableFile(FileDataset):
     """A CSV, Parquet or Arrow file of examples, one in a row."""
 
     citations: ClassVar[tuple[str, ...]] = ()
+    natural: ClassVar[bool] = True  # where the file names them
 
     readers: ClassVar[dict[str, Callable[[Path], Any]]] = {
         ".csv": _csv,

@@ -35,6 +35,7 @@ class StackOverflowTags(StackOverflow):
 
     contents: ClassVar[tuple[str, ...]] = ("tokens", "title", "tags")
     aim: ClassVar[str] = "tags"
+    first_task: ClassVar[str] = "TagLogistic"
 
     length: int = hyper(64, "[1, 1e5]")
     """Words of a sentence and its title."""

@@ -30,6 +30,7 @@ class TinyImageNet(DecodedImages, Images):
     mean: ClassVar[tuple[float, ...]] = (0.4802, 0.4481, 0.3975)
     deviation: ClassVar[tuple[float, ...]] = (0.2770, 0.2691, 0.2821)
     inside: ClassVar[str] = "tiny-imagenet-200"
+    first_task: ClassVar[str] = "ResNet18"
     remedy = "unpack tiny-imagenet-200.zip of Stanford University's CS231n (about 240 MB) into root"
 
     def read(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,284 @@
+"""A commented study to start from, for a data set, methods and a drift of one's choice: all from the schema.
+
+What is searched follows from the methods' fields. Of a number that may be of any size, such as τ, a decade below its
+default to a decade above; of a share, such as β₁, usual values. A key that is off by default for one of the methods is
+left alone, since searching it would switch it on. Both learning rates are searched, and of each method what it has
+beside FedAvg: its scales or, where it has none, its shares; the others stand there as comments.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flstudy.config.errors import ConfigError, nearest, spelled
+from flstudy.config.registry import ROOTS
+from flstudy.config.schema import PATH, class_names, config_schema, types_of
+from flstudy.config.values import SEARCH, completed, dereferenced, parsed, short
+from flstudy.hyper import NOTATION
+
+BASE = "FedAvg"
+RATES = ("lr", "server_lr")
+MOMENTA = (0.0, 0.5, 0.9, 0.99)
+NONE = "none"
+MOST_LABELS = 1000  # of a drift that names them all
+
+
+class Choice(NamedTuple):
+    """What a study to start from is about; of what is None flstudy chooses."""
+
+    dataset: str = "Digits"
+    algorithms: Sequence[str] = ("Flash", "FedYogi", "FedAvg")
+    drift: str | None = None
+    """Its class, or ``none``; None: SuddenDrift, or none where there are sessions."""
+    sessions: bool = False
+    """Whether two groups of devices take turns."""
+    rounds: int | None = None
+    trials: int | None = None
+
+    def checked(self) -> "Choice":
+        """This choice, of which every name is known; raises ConfigError for another."""
+        _known("population.dataset", self.dataset)
+        for name in self.algorithms:
+            _known("algorithm", name)
+        if len(set(self.algorithms)) < len(self.algorithms) or not self.algorithms:
+            raise ConfigError(f"algorithms must be one or more different ones, got {' '.join(self.algorithms)}")
+        if self.drift not in (None, NONE):
+            _known("population.drift", str(self.drift), NONE)
+        return self
+
+
+class Aside(NamedTuple):
+    """A value that stands in the study as a comment."""
+
+    value: Any
+    why: str = ""
+
+
+def starter(choice: Choice | None = None) -> str:
+    """A study to start from, each key with its sentence.
+
+    Raises:
+        ConfigError: for a name that there is not, with the nearest one that there is, or a number out of its domain.
+    """
+    choice = (choice or Choice()).checked()
+    lines = [
+        f"# yaml-language-server: $schema={PATH}",
+        "# A study to start from: keys are completed and checked by editors that know the line above.",
+        "# flstudy tune FILE runs it, flstudy tune --help names every key, flstudy list algorithms every algorithm.",
+    ]
+    text = "\n".join([*lines, *_commented(_study(choice), config_schema()["properties"], "", "")]) + "\n"
+    completed(parsed(text), imports=False)  # numbers of the user's are as wrong here as anywhere
+    return text
+
+
+def asked(read: Callable[[str], str] = input, say: Callable[[str], object] = print) -> Choice:
+    """What somebody at a terminal chooses; an empty answer takes what is in brackets.
+
+    Args:
+        read: asks a question.
+        say: shows a line.
+    """
+    usual = Choice()
+
+    def ask(question: str, otherwise: str, kind: str, change: Callable[[Choice, list[str]], Choice]) -> None:
+        nonlocal usual
+        while True:
+            words = read(f"{question} [{otherwise}]: ").replace(",", " ").split()
+            try:
+                usual = change(usual, words).checked() if words else usual
+                return
+            except ConfigError as error:
+                say(f"{error} (flstudy list {kind} shows all)")
+
+    ask("data set", usual.dataset, "datasets", lambda so_far, words: so_far._replace(dataset=" ".join(words)))
+    ask(
+        "methods, apart by spaces",
+        " ".join(usual.algorithms),
+        "algorithms",
+        lambda so_far, words: so_far._replace(algorithms=tuple(words)),
+    )
+    ask("drift, or none", "SuddenDrift", "drifts", lambda so_far, words: so_far._replace(drift=" ".join(words)))
+    return usual
+
+
+def _known(key: str, name: str, *more: str) -> None:
+    names = [*class_names(key), *more]
+    if name not in names:
+        what = key.rpartition(".")[2]
+        raise ConfigError(f"unknown {what} {name!r}{nearest(name, names, f': see flstudy list {ROOTS[key].kind}')}")
+
+
+# ---- the study -------------------------------------------------------------------------------------------------------
+
+
+def _study(choice: Choice) -> dict[str, Any]:
+    dataset = config_schema()["$defs"][choice.dataset]
+    from_files = "root" in dataset["properties"] or "path" in dataset["properties"]
+    rounds = (200 if from_files else 60) if choice.rounds is None else choice.rounds
+    drift = choice.drift or (NONE if choice.sessions else "SuddenDrift")
+    if drift != NONE and choice.drift is None and dataset.get("x-labels", 2) < 2:
+        drift = NONE
+    needed = {name: f"data/{choice.dataset.lower()}" for name in dataset.get("required", ())}
+    session = max(rounds // 4, 1)
+    availability = _class("AlternatingGroups", {"rounds": session})
+    population = {
+        "dataset": _class(choice.dataset, needed),
+        "clients": 100 if from_files else 20,
+        "participants": 10,
+        **({} if dataset["x-natural"] else {"partition": _partition(choice)}),
+        "drift": Aside(_drift("SuddenDrift", dataset, rounds)) if drift == NONE else _drift(drift, dataset, rounds),
+        "availability": availability
+        if choice.sessions
+        else Aside(availability, "Sessions, in which groups of devices take turns"),
+        "batch_size": 20,
+        "epochs": 3,
+    }
+    search, asides = _space(choice.algorithms)
+    names = {"algorithm": {"choice": list(choice.algorithms)}} if len(choice.algorithms) > 1 else {}
+    grace = max(rounds // 6, 1)
+    better = {"metric": "valid/accuracy", "mode": "max"}
+    if dataset["x-first-task"] == "Quadratic":
+        better = {"metric": "valid/loss", "mode": "min"}
+    return {
+        "task": _class(dataset["x-first-task"], {"hidden": 64} if dataset["x-first-task"] == "Mlp" else {}),
+        "population": population,
+        "algorithm": _class(choice.algorithms[0], _defaults(choice.algorithms[0], search)),
+        "controller": Aside(_class("DynamicInitialModel"), "Starts every session from a model of its own"),
+        "rounds": rounds,
+        "seeds": [0, 44, 56],
+        "study": {
+            "trials": max(5, 2 + len(search)) * len(choice.algorithms) if choice.trials is None else choice.trials,
+            "objective": better,
+            "search": {**names, **search, **asides},
+            "scheduler": _class("Asha", {"grace_rounds": grace}),
+            "confirm": Aside({"top": 1, "seeds": 5}),
+            "resources": {"cpu": 1, "gpu": 0},
+        },
+    }
+
+
+def _class(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    return {"class_path": name, "init_args": dict(arguments)} if arguments else name
+
+
+def _partition(choice: Choice) -> Any:
+    return _class("LabelGroups" if choice.sessions else "Dirichlet", {"alpha": 0.3})
+
+
+def _drift(name: str, dataset: Mapping[str, Any], rounds: int) -> Any:
+    """A drift within so many rounds: what it takes goes by the names of its arguments."""
+    half, third, later = (max(2, 1 + round(rounds * share)) for share in (1 / 2, 1 / 3, 2 / 3))
+    known = config_schema()["$defs"][name]["properties"]
+    once = not {"back", "until", "every"} & set(known)
+    given: dict[str, Any] = {"round": half if once else third, "back": later, "until": later}
+    given |= {"every": max(rounds // 10, 1), "rounds": [third, later], "schedule": {0: [[half, 1]], 1: [[half, 1]]}}
+    if "groups" in known:
+        labels = list(range(dataset.get("x-labels", 10)))
+        if not 1 < len(labels) <= MOST_LABELS:
+            raise ConfigError(f"{name} must be of 2 to {MOST_LABELS} labels, got {len(labels)}: take another drift")
+        given |= {"rounds": [half], "groups": [labels[: -(-len(labels) // 2)], labels[-(-len(labels) // 2) :]]}
+    return _class(name, {key: value for key, value in given.items() if key in known})
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+class Reach(NamedTuple):
+    """The values that an argument may have, and the one that it has."""
+
+    low: float
+    high: float
+    closed: bool  # whether the high end belongs to it
+    default: float
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it may be of any size."""
+        return self.low == 0 and self.high > 1
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1."""
+        return self.low == 0 and self.high == 1
+
+
+def _reach(node: Mapping[str, Any]) -> Reach | None:
+    """Of a number that is on by default; else None."""
+    node, default = dereferenced(node), node.get("default")
+    match = NOTATION.match(node.get("x-domain", ""))
+    if "number" not in types_of(node) or match is None or isinstance(default, bool | str) or not default:
+        return None
+    return Reach(float(match[2]), float(match[3]), match[4] == "]", float(default))
+
+
+def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]:
+    """The keys that are searched with their ranges, and those that could be."""
+    known = {name: config_schema()["$defs"][name]["properties"] for name in algorithms}
+    base = config_schema()["$defs"][BASE]["properties"]
+    searched, others = dict.fromkeys(RATES), dict[str, None]()
+    for properties in known.values():
+        found = {one: _reach(node) for one, node in properties.items() if node != base.get(one) and one not in RATES}
+        own = {one: reach for one, reach in found.items() if reach is not None}
+        scales = [one for one, reach in own.items() if reach.is_scale]
+        shares = [one for one, reach in own.items() if reach.is_share]
+        searched |= dict.fromkeys(scales or shares)
+        others |= dict.fromkeys([*scales, *shares])
+    space: dict[str, Any] = {}
+    for name in [*searched, *(one for one in others if one not in searched)]:
+        reaches = [_reach(properties[name]) for properties in known.values() if name in properties]
+        if all(reach is not None for reach in reaches):
+            space[f"algorithm.{name}"] = _range([reach for reach in reaches if reach is not None])
+    kept = {key: value for key, value in space.items() if key.partition(".")[2] in searched}
+    return kept, {key: Aside(value) for key, value in space.items() if key not in kept}
+
+
+def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
+    """What is tried of a key that one or more methods have."""
+    if all(reach.is_share for reach in reaches):
+        if all(reach.closed for reach in reaches):
+            return {"uniform": [0.0, 1.0]}
+        return {"choice": sorted({*MOMENTA, *(reach.default for reach in reaches)})}
+    low = min(reach.default for reach in reaches) / 10
+    high = max(reach.default for reach in reaches) * 10
+    most = min(reach.high if reach.closed or reach.high > 1 else 0.99 for reach in reaches)
+    return {"loguniform": [float(f"{low:.3g}"), float(f"{min(high, most):.3g}")]}
+
+
+def _defaults(algorithm: str, search: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's own values of what is searched, and of what FedAvg has, too, but switched off."""
+    known, base = (config_schema()["$defs"][name]["properties"] for name in (algorithm, BASE))
+    on = {name for name in base if name in known and _reach(known[name]) and not _reach(base[name])}
+    return {name: node["default"] for name, node in known.items() if name in on or f"algorithm.{name}" in search}
+
+
+# ---- its text --------------------------------------------------------------------------------------------------------
+
+
+def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
+    for name, value in values.items():
+        node, key = known.get(name, {}), f"{at}.{name}" if at else name
+        sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
+        aside = isinstance(value, Aside)
+        if aside:
+            sentence, value = value.why or sentence, value.value
+        if sentence and at != SEARCH:
+            yield f"{indent}# {sentence}"
+        if aside:
+            yield f"{indent}# {name}: {_flow(value)}"
+        elif key in ROOTS and isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield f"{indent}  class_path: {value['class_path']}"
+            yield f"{indent}  init_args:"
+            below = config_schema()["$defs"][short(value)]["properties"]
+            yield from _commented(value["init_args"], below, key, f"{indent}    ")
+        elif key in ("population", "study", SEARCH):
+            yield f"{indent}{name}:"
+            yield from _commented(value, dereferenced(node).get("properties", {}), key, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else spelled(value)

@@ -1,0 +1,118 @@
+"""``flstudy init``: a study of one's choice that passes every check as it is written, and with what stands there as
+comments."""
+
+import re
+
+import pytest
+import yaml
+
+from flstudy.cli import main
+from flstudy.config import ConfigError, load
+from flstudy.config.schema import class_names
+from flstudy.config.starter import NONE, Choice, asked, starter
+from flstudy.config.values import completed, content_of, parsed
+from flstudy.tuning.driver import check_study
+
+BUILT = {"Digits", "FashionMnist", "HeavyTails", "LeafShakespeare", "LibSvm", "Synthetic"}  # each its own kind, small
+ASIDE = re.compile(r"^(\s*)# (\w[\w.]*: [\[{\w].*)$", re.MULTILINE)
+
+
+def checked(choice, tmp_path):
+    """The study's config, all parts built and the search space held against them."""
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.yaml"
+    path.write_text(starter(choice))
+    config = load(path, command="tune")
+    check_study(config)
+    return config
+
+
+@pytest.mark.parametrize("dataset", class_names("population.dataset"))
+def test_a_study_of_every_data_set(dataset, tmp_path):
+    choice = Choice(dataset=dataset)
+    if dataset in BUILT:
+        assert checked(choice, tmp_path).tags()["dataset"] == dataset
+    else:
+        starter(choice)  # which makes the quick check
+
+
+def test_a_study_of_all_methods_and_of_each(tmp_path):
+    every = class_names("algorithm")
+    config = checked(Choice(algorithms=every), tmp_path)
+    assert config.study.search["algorithm"] == {"choice": every}
+    for name in every:
+        search = content_of("FILE", starter(Choice(algorithms=[name])))["study"]["search"]
+        assert {"algorithm.lr", "algorithm.server_lr"} <= set(search), name
+        assert "algorithm" not in search
+
+
+@pytest.mark.parametrize("drift", [NONE, *class_names("population.drift")])
+def test_a_study_of_every_drift(drift, tmp_path):
+    config = checked(Choice(drift=drift, rounds=30), tmp_path)
+    assert bool(config.drift_rounds()) == (drift != NONE)
+
+
+def test_its_comments_are_right_too(tmp_path):
+    for choice in (Choice(drift=NONE), Choice(sessions=True), Choice(algorithms=["Flash", "FedAcg", "FedDyn"])):
+        text = starter(choice)
+        more, count = ASIDE.subn(r"\1\2", text)
+        assert count >= 3
+        path = tmp_path / "study.yaml"
+        path.write_text(more)
+        check_study(load(path, command="tune"))
+        assert completed(parsed(more), imports=False) != completed(parsed(text), imports=False)
+
+
+def test_what_is_searched_is_what_the_methods_have():
+    search = content_of("FILE", starter(Choice(algorithms=["Flash", "FedAvg", "Scaffold"])))["study"]["search"]
+    assert search == {
+        "algorithm": {"choice": ["Flash", "FedAvg", "Scaffold"]},
+        "algorithm.lr": {"loguniform": [0.005, 0.5]},
+        "algorithm.server_lr": {"loguniform": [0.01, 10.0]},
+        "algorithm.tau": {"loguniform": [0.0001, 0.01]},
+    }  # not gamma, which would stop FedAvg's and Scaffold's devices early
+    flash = content_of("FILE", starter(Choice(algorithms=["Flash"])))
+    assert flash["study"]["search"]["algorithm.gamma"] == {"loguniform": [0.004, 0.4]}
+    assert flash["algorithm"]["init_args"]["gamma"] == 0.04
+    momentum = content_of("FILE", starter(Choice(algorithms=["FedAvgM"])))["study"]["search"]
+    assert momentum["algorithm.beta"] == {"choice": [0.0, 0.5, 0.9, 0.99]}
+
+
+def test_the_command_takes_names_and_refuses_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail("nobody is there"))
+    names = ["--dataset", "Synthetic", "--algorithms", "Scaffold", "FedProx", "--drift", "StaggeredDrift"]
+    assert main(["init", "mine.yaml", *names, "--rounds", "40", "--trials", "6"]) == 0
+    content = yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert (content["population"]["dataset"], content["rounds"]) == ("Synthetic", 40)
+    assert content["study"]["trials"] == 6
+    assert main(["init", "sessions.yaml", "--sessions"]) == 0
+    content = yaml.safe_load((tmp_path / "sessions.yaml").read_text())["population"]
+    assert content["availability"]["class_path"] == "AlternatingGroups"
+    assert "drift" not in content
+    for given, said in (
+        (("--dataset", "Digit"), "unknown dataset 'Digit': did you mean 'Digits'?"),
+        (("--algorithms", "Flush"), "unknown algorithm 'Flush': did you mean 'Flash'?"),
+        (("--drift", "Suddendrift"), "unknown drift 'Suddendrift': did you mean 'SuddenDrift'?"),
+        (("--algorithms", "Flash", "Flash"), "algorithms must be one or more different ones, got Flash Flash"),
+        (("--rounds", "0"), "rounds must lie in [1, 1e6], got 0"),
+    ):
+        capsys.readouterr()
+        assert main(["init", "never.yaml", *given]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "never.yaml").exists()
+
+
+def test_a_terminal_is_asked_until_it_names_what_there_is():
+    answers, said = iter(["Digit", "Digits", "Flash, FedAvg", "", "none"]), []
+    assert asked(lambda question: next(answers), said.append) == Choice(algorithms=("Flash", "FedAvg"))
+    assert said == ["unknown dataset 'Digit': did you mean 'Digits'? (flstudy list datasets shows all)"]
+    assert next(answers) == "none"
+
+
+def test_without_a_terminal_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail("nobody is there"))
+    assert main(["init"]) == 0
+    assert (tmp_path / "study.yaml").read_text() == starter()
+    with pytest.raises(ConfigError, match="must be of 2 to 1000 labels, got 10004: take another drift"):
+        starter(Choice(dataset="StackOverflow", drift="ClassIntroduction"))
