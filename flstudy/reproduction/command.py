@@ -12,7 +12,7 @@ from flstudy.config.shipped import config_folder, is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.counterparts import write_overview
 from flstudy.reproduction.pages import write_pages, write_readme
-from flstudy.reproduction.plan import STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
+from flstudy.reproduction.plan import RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
 from flstudy.study import StudyFolder
 from flstudy.tuning.driver import run_study
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def results_folder(paper: Paper) -> Path:
     """Where a paper's pages go: beside its configs, or here if those are an installed package's."""
-    return (Path("reproduction") / paper.name if is_installed(paper.folder) else paper.folder) / "results"
+    return (Path("reproduction") / paper.name if is_installed(paper.folder) else paper.folder) / RESULTS
 
 
 def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequence[str] = ()) -> Path:

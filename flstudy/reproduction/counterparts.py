@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from flstudy.config import ConfigError, nearest
 from flstudy.reporting.tables import NOTHING, Cells
-from flstudy.reproduction.plan import read_paper
+from flstudy.reproduction.plan import RESULTS, Paper, read_paper
 
 FILE = "counterparts.csv"
 BASES = {  # written in the file -> said on the page
@@ -88,9 +88,9 @@ def _fault(one: Counterpart, folder: Path) -> str:
     return "" if one.page or one.because else f"{one.name} has no page: say in because why it was not run"
 
 
-def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]]) -> str:
+def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Sequence[Paper] = ()) -> str:
     """The page: for each paper (folder's name -> its title and lines) a table, and how many of its tables and figures
-    are here."""
+    are here; and the studies that are no paper's."""
     parts = [
         "# The papers' tables and figures, and what stands for them here",
         f"Made by `flstudy reproduce --counterparts` from each paper's `{FILE}`. *{BASES['settings'].capitalize()}*: "
@@ -109,7 +109,25 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]]) -> str:
         count = f"{len(items)} tables and figures, {len(here)} of them with a page, in whole or in part"
         cells = Cells(title=count, header=header, rows=tuple(rows), words=frozenset(range(len(header))))
         parts += [f"## {title}", cells.markdown()]
+    for plan in own:
+        parts += [f"## {plan.title}", "No paper's: nothing is published beside it.", "\n".join(_own_lines(plan))]
     return "\n\n".join(parts) + "\n"
+
+
+def _own_lines(plan: Paper) -> list[str]:
+    """A line for each world of a study that is no paper's."""
+    lines = []
+    for world in plan.worlds:
+        page = plan.folder / RESULTS / f"{world.name}.md"
+        title = f"[{world.title}]({plan.name}/{RESULTS}/{page.name})" if page.is_file() else f"{world.title}, not run"
+        lines.append(f"- {title}: `flstudy reproduce {plan.name} --worlds {world.name}`")
+    return lines
+
+
+def own_studies(configs: Path) -> list[Paper]:
+    """Plans that reproduce no paper's tables and figures."""
+    folders = sorted(path.parent for path in configs.glob("*/reproduction.yaml"))
+    return [read_paper(folder.name, configs) for folder in folders if not (folder / FILE).is_file()]
 
 
 def read_all(configs: Path) -> dict[str, tuple[str, list[Counterpart]]]:
@@ -124,5 +142,5 @@ def write_overview(configs: Path) -> Path:
     if not papers:
         raise ConfigError(f"{configs}/ holds no {FILE}: run this where tune_configs is")
     path = configs / OVERVIEW
-    path.write_text(overview(papers), encoding="utf-8")
+    path.write_text(overview(papers, own_studies(configs)), encoding="utf-8")
     return path

@@ -17,6 +17,7 @@ from flstudy.reporting.sections.sensitivity import sensitivities, sensitivity_ce
 from flstudy.reporting.sections.traffic import traffic_cells, traffic_figure, traffic_of
 from flstudy.reporting.style import PAGE_DPI, to_png
 from flstudy.reporting.tables import NOTHING, Cells
+from flstudy.reproduction.crossed import crossed_parts
 from flstudy.reproduction.figures import alarm_figure, grouped_curves, variant_curves
 from flstudy.reproduction.plan import MEASURES, Paper, PublishedValue, World
 from flstudy.reproduction.sessions import session_parts
@@ -82,6 +83,8 @@ def world_page(paper: Paper, world: World, studies: Studies, folder: Path, comma
         parts += session_parts(paper, world, studies, folder)
     elif world.kind == "variants":
         parts += variant_parts(paper, world, studies, folder)
+    elif world.kind == "crossed":
+        parts += crossed_parts(world, studies, folder)
     elif world.kind == "ablation":
         parts.append(ablation_table(world, studies))
     elif world.kind == "sweep":

@@ -29,6 +29,9 @@ MEASURES = {  # name in published.csv -> metric
     "initial": "test/initial_accuracy",
     "mean": "test/mean_accuracy",
     "regret": "regret/dynamic",
+    "bits": "traffic/bits",
+    "joules": "energy/joules",
+    "epsilon": "privacy/epsilon",
     **{name: f"detector/{name}" for name in ("detections", "false_alarms", "delay")},
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
@@ -36,9 +39,11 @@ EFFORTS = ("rounds", "latency_s", "energy_j", "gain")
 """Of a start's session, until it is as good as another start: measures ``Previous 7 rounds``."""
 SPENT = ("cpu_s", "memory_gb")
 """What an algorithm's runs take of a machine."""
-KINDS = ("comparison", "ablation", "sessions", "sweep", "variants")
-VARIED = ("sessions", "variants")  # kinds with a study for each variant
+KINDS = ("comparison", "ablation", "sessions", "sweep", "variants", "crossed")
+VARIED = ("sessions", "variants", "crossed")  # kinds with a study for each variant
 STAGES = ("preset", "tuned")
+RESULTS = "results"
+"""Folder of a paper's pages, beside its configs."""
 
 
 class PublishedValue(NamedTuple):
@@ -56,7 +61,8 @@ class World:
     A comparison of algorithms has one with the values that the paper gives, and one tuned; an ablation has one, whose
     every trial is a row; a sweep has one, tuned, whose arms get the same draws or the same grid and are compared over
     them; sessions have one for each of the ways in which a session may start, their variants; and
-    variants have one for each row of their table, be it an algorithm, a controller over one, or whatever options say.
+    variants have one for each row of their table, be it an algorithm, a controller over one, or whatever options say;
+    a crossed one compares several algorithms under each of its variants, of which the first adds nothing.
     """
 
     name: str
@@ -71,6 +77,7 @@ class World:
     sessions: tuple[int, ...] = ()  # that the tables show, from 1
     target: float = 0.95  # ρ of eq. (31): the share of the best accuracy that counts as recovered
     bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
+    shown: tuple[str, ...] = ()  # rows of a crossed one that its figure shows in any case
     arms: tuple[str, ...] = ()  # keys whose values together make an arm of a sweep
     without: Mapping[str, str] = field(default_factory=dict, hash=False)  # the paper's rows that cannot be here -> why
     on_request: bool = False  # run where --worlds names it only: it needs files that do not come along, or days
@@ -146,7 +153,9 @@ def read_paper(name: str, configs: Path) -> Paper:
 
 def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
     given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
-    given |= {key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms") if key in written}
+    given |= {
+        key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms", "shown") if key in written
+    }
     given["on_request"] = written.get("on_request", False) is True
     given |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}

@@ -26,7 +26,7 @@ from flstudy.reporting.style import (
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.figures import finish_accuracy
 from flstudy.reproduction.plan import EFFORTS, SPENT, Paper, World
-from flstudy.reproduction.values import Speaker, speakers, tuned_table
+from flstudy.reproduction.values import Correlation, Speaker, rank_correlation, speakers, tuned_table
 from flstudy.study import StudyResults
 
 FIRST = (1, 10)  # rounds that are averaged; ten in Tables II, III and X to XIV
@@ -76,8 +76,10 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
 
 
 def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:
-    """Accuracy of the rounds with which a session begins, beside the paper's where it has one."""
+    """Accuracy of the rounds with which a session begins, beside the paper's where it has one, and how the two orders
+    of algorithms and starts agree."""
     rows, beside = [], False
+    ours, theirs = dict[str, float](), dict[str, float]()
     for name in names:
         cells = []
         for variant, found in best.items():
@@ -88,11 +90,20 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
             key = (world.name, name, f"{variant} {where.number}")
             published = paper.published.get(key) if first == FIRST[-1] else None
             beside |= published is not None
+            if published is not None and name in found:
+                ours[f"{name} {variant}"], theirs[f"{name} {variant}"] = float(values.mean()), published.value
             cells.append(here if published is None else f"{here} / {100 * published.value:.2f}")
         rows.append((name, *cells))
     stretch = "first round" if first == 1 else f"first {first} rounds"
     title = f"Session {where.number}, accuracy % of its {stretch}" + (": here / the paper's" if beside else "")
-    return Cells(title=title, header=("Algorithm", *best), rows=tuple(rows), words=frozenset({0})).markdown()
+    table = Cells(title=title, header=("Algorithm", *best), rows=tuple(rows), words=frozenset({0})).markdown()
+    order = rank_correlation(theirs, ours)
+    return table if order is None else f"{table}\n\n{order_of_starts(order)}"
+
+
+def order_of_starts(order: Correlation) -> str:
+    """A sentence on the order of a table's cells."""
+    return f"Spearman's rank correlation, with a 95 % interval, of the paper's order of these cells and ours: {order}."
 
 
 def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch) -> str:

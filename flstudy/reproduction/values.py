@@ -17,6 +17,17 @@ LEAST_RANKED = 4  # rows that a correlation's interval needs
 ROUNDING = 2e-4  # of published figures
 
 
+class LargeUnit(NamedTuple):
+    """How values that are large in their own unit are shown."""
+
+    heading: str
+    scale: float
+    digits: int
+
+
+LARGE = {"bits": LargeUnit(", Gbit", 1e-9, 2), "J": LargeUnit(", kJ", 1e-3, 2)}
+
+
 class Correlation(NamedTuple):
     """Spearman's, of two orders, with a 95 % interval."""
 
@@ -111,14 +122,23 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 def measure_heading(measure: str) -> str:
     """Of a column."""
     metric = MEASURES[measure]
-    return METRICS[metric].title + percent_sign(metric)
+    unit = LARGE[METRICS[metric].unit].heading if METRICS[metric].unit in LARGE else percent_sign(metric)
+    return METRICS[metric].title + unit
+
+
+def scale_and_digits(metric: str) -> tuple[float, int]:
+    """By what a value is multiplied to be shown, and with how many digits behind the point."""
+    if is_fraction(metric):
+        return 100, 2
+    large = LARGE.get(METRICS[metric].unit)
+    return (1, 0) if large is None else (large.scale, large.digits)
 
 
 def format_published(figure: PublishedValue | None, metric: str) -> str:
     """A figure of the paper."""
     if figure is None:
         return NOTHING
-    scale, digits = (100, 2) if is_fraction(metric) else (1, 0)
+    scale, digits = scale_and_digits(metric)
     seeds = "" if figure.over_seeds is None else f" ± {scale * figure.over_seeds:.2f}"
     devices = "" if figure.over_devices is None else f" ({scale * figure.over_devices:.1f})"
     return f"{scale * figure.value:.{digits}f}{seeds}{devices}"
@@ -132,7 +152,7 @@ def format_measured(speaker: Speaker | None, metric: str) -> str:
         return NOTHING
     if not known.size:
         return "never" if METRICS[metric].unit == "rounds" else NOTHING
-    scale, digits = (100, 2) if is_fraction(metric) else (1, 0)
+    scale, digits = scale_and_digits(metric)
     text = f"{scale * known.mean():.{digits}f}"
     if known.size > 1:
         text += f" ± {scale * known.std(ddof=1):.{digits}f}"

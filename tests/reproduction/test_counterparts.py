@@ -11,7 +11,7 @@ import pytest
 
 from flstudy.cli import COMMANDS, main
 from flstudy.config import ConfigError
-from flstudy.reproduction.counterparts import Counterpart, overview, read_all, read_counterparts
+from flstudy.reproduction.counterparts import Counterpart, overview, own_studies, read_all, read_counterparts
 from flstudy.reproduction.plan import PublishedValue, read_paper, unknown_rows
 
 CONFIGS = Path(__file__).parents[2] / "tune_configs"
@@ -33,8 +33,17 @@ def test_every_table_and_figure_has_a_line_and_no_other(paper):
 
 
 def test_the_page_is_what_the_command_makes_of_the_lines():
-    made = overview(read_all(CONFIGS))
+    made = overview(read_all(CONFIGS), own_studies(CONFIGS))
     assert (CONFIGS / "README.md").read_text() == made, "run flstudy reproduce --counterparts"
+
+
+def test_a_study_that_is_no_paper_s_publishes_nothing_and_is_on_the_page():
+    own = own_studies(CONFIGS)
+    assert [plan.name for plan in own] == ["together"]
+    page = (CONFIGS / "README.md").read_text()
+    for plan in own:
+        assert not plan.published
+        assert all(f"`flstudy reproduce {plan.name} --worlds {world.name}`" in page for world in plan.worlds)
 
 
 @pytest.mark.parametrize(("paper", "one"), LINES, ids=lambda value: getattr(value, "name", value))

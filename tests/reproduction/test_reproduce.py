@@ -238,7 +238,7 @@ def test_a_search_of_something_else_is_not_extended(paper, tmp_path):
         ({"config": "missing.yaml"}, "worlds.drift.config must be a file beside it, got 'missing.yaml'"),
         (
             {"kind": "contest"},
-            "worlds.drift.kind must be one of comparison, ablation, sessions, sweep, variants",
+            "worlds.drift.kind must be one of comparison, ablation, sessions, sweep, variants, crossed",
         ),
         ({"measures": ["acuracy"]}, "worlds.drift.measures: unknown 'acuracy'.*accuracy"),
     ],
