@@ -47,7 +47,7 @@ def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[Cros
     rows = []
     for variant in [name for name in world.variants if name in studies]:
         for algorithm, speaker in speakers([studies[variant]]).items():
-            name = algorithm if variant == world.compared else f"{algorithm} + {variant}"
+            name = algorithm if variant == world.compared else f"{algorithm} ({variant})"
             rows.append(CrossedRow(algorithm, variant, name, speaker))
     sign = 1 if all(results.objective.higher for results in studies.values()) else -1
     return sorted(rows, key=lambda row: -sign * row.speaker.value)

@@ -113,9 +113,12 @@ def places_by(measured: Mapping[str, float]) -> dict[str, int]:
 
 def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
     """The hyper-parameters of each row's trial, folded; rows are named by what stands below the headings."""
-    cells = tuple((*named, chosen_values(speaker.trial.overrides)) for named, speaker in rows)
+    cells = []
+    for named, speaker in rows:
+        chosen = {key: value for key, value in speaker.trial.overrides.items() if key != "seeds"}  # of a confirmation
+        cells.append((*named, chosen_values(chosen)))
     header = (*headings, "Chosen")
-    tuned = Cells(title="Tuned values", header=header, rows=cells, words=frozenset(range(len(header))))
+    tuned = Cells(title="Tuned values", header=header, rows=tuple(cells), words=frozenset(range(len(header))))
     return f"<details><summary>Tuned values</summary>\n\n{tuned.markdown()}\n\n</details>"
 
 

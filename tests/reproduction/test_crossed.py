@@ -21,7 +21,7 @@ def study(folder, means):
         overrides = {"algorithm": algorithm, "algorithm.lr": 0.1}
         trials.append(make_trial(str(2 * place), algorithm, mean, overrides=overrides))
         again = make_trial(str(2 * place + 1), algorithm, mean, overrides={**overrides, "seeds": SEEDS})
-        trials.append({**again, "confirms": 2 * place})
+        trials.append({**again, "stage": "confirm", "confirms": 2 * place})
         values = mean + NOISE * (1 + 0.1 * place)
         curves[str(2 * place + 1)] = {
             "test/accuracy": [[value] * 10 for value in values],
@@ -39,23 +39,23 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
         "watched": study(tmp_path / "b", {"FedAvg": 0.8, "Flash": 0.70}),
     }
     rows = crossed_rows(world, done)
-    assert [row.name for row in rows] == ["FedAvg + watched", "Flash", "Flash + watched", "FedAvg"]
+    assert [row.name for row in rows] == ["FedAvg (watched)", "Flash", "Flash (watched)", "FedAvg"]
     said, picture, table, how, *rest = crossed_parts(world, done, tmp_path)
-    assert said.startswith("**FedAvg + watched leads**: 80.0 ± 1.4 %. The next by validation data is Flash, 70.0 ±")
+    assert said.startswith("**FedAvg (watched) leads**: 80.0 ± 1.4 %. The next by validation data is Flash, 70.0 ±")
     assert said.endswith("Of 3 others it is shown to be better than 3.")
     assert (tmp_path / "w-curves.png").stat().st_size > 10_000
     assert "(w-curves.png)" in picture
     head, *lines = [line for line in table.splitlines() if line.startswith("| ")]
-    assert head == "| Method | Mean accuracy over all rounds % | Traffic, Gbit |" or "Gbit" in head
-    assert lines[0] == "| FedAvg + watched | 80.00 ± 1.41 | 2.50 ± 0.00 |"
+    assert head == "| Method | Mean accuracy % | Traffic, Gbit |"
+    assert lines[0] == "| FedAvg (watched) | 80.00 ± 1.41 | 2.50 ± 0.00 |"
     assert how == (
         "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best 1 of each once more on the new "
         "seeds 1000, 1001, 1002, 1003, of which the better one is its row."
     )
     whole = "\n".join(rest)
-    assert "| FedAvg + watched - FedAvg | 4 | +30.0 | " in whole
-    assert whole.count("FedAvg + watched - Flash |") == 1  # with the leader, and not among what a variant does
-    assert "| Flash - Flash + watched | 4 | +0.0 | +0.0 to +0.0 | 1.000 | no difference shown |" in whole
+    assert "| FedAvg (watched) - FedAvg | 4 | +30.0 | " in whole
+    assert whole.count("FedAvg (watched) - Flash |") == 1  # with the leader, and not among what a variant does
+    assert "| Flash (watched) - Flash | 4 | +0.0 | +0.0 to +0.0 | 1.000 | no difference shown |" in whole
 
 
 def test_a_world_without_a_whole_trial_says_so(tmp_path):
