@@ -24,7 +24,7 @@ from flstudy.population.device_data import DeviceData, blocks_of, refuse_empty
 from flstudy.population.drift import Drift, Event
 from flstudy.population.membership import Membership, Ownership, membership
 from flstudy.population.partition import ClientLists, Partition
-from flstudy.population.streams import generator, random_bits
+from flstudy.population.streams import GOLDEN, STEPS, generator, mixed, random_bits
 
 BLOCK = 2**14  # devices whose random words are computed at once: few enough for a core's cache
 
@@ -111,13 +111,66 @@ def cohort_size(sampling: str, number: int, there: int, participants: int, clien
 def lowest(keys: NDArray[np.uint64], count: int, among: int) -> NDArray[np.int64]:
     """[S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones. Keys are
     random words of 63 bits, ``among`` of them at least in each line, but for higher ones."""
-    share = (count + 8 * math.sqrt(count) + 8) / max(among, 1)
-    bound, lines = np.uint64(int(min(share, 1.0) * 2**63)), []
+    bound, lines = low_bound(count, among), []
     for line in keys:
         places = np.flatnonzero(line <= bound)  # where N is large, few are looked at closely
         places = places if len(places) >= count else np.arange(len(line))
         lines.append(np.sort(places[np.argsort(line[places], kind="stable")[:count]]))
     return np.stack(lines)
+
+
+def drawn_devices(words: NDArray[np.uint64], there: NDArray[np.bool_], count: int, among: int) -> NDArray[np.int64]:
+    """[S, count]: the devices that a round draws, ascending: of those who are there [S, N] the ones with the lowest
+    random words, which go on from the round's words [S].
+
+    Args:
+        words: of each replica.
+        there: who can be drawn.
+        count: how many are.
+        among: how many are there at least in each replica.
+    """
+    if there.shape[1] <= BLOCK:
+        return lowest(keys_of(words, there), count, among)
+    lines, bound = [], low_bound(count, among)
+    for word, line in zip(words, there, strict=True):
+        places = low_places(word, len(line), bound)
+        places = places[line[places]]
+        keys = mixed(word, places) >> np.uint64(1)
+        if np.count_nonzero(keys <= bound) < count:
+            lines.append(lowest(keys_of(word[None], line[None]), count, among)[0])
+        else:
+            lines.append(np.sort(places[np.argsort(keys, kind="stable")[:count]]))
+    return np.stack(lines)
+
+
+def keys_of(words: NDArray[np.uint64], there: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """[S, N]: random words of 63 bits of all devices; who is absent comes last."""
+    draw = mixed(words[:, None], np.arange(there.shape[1]))
+    return np.where(there, draw >> np.uint64(1), ~np.uint64(0))
+
+
+def low_bound(count: int, among: int) -> np.uint64:
+    """The number up to which the lowest keys of so many are looked for."""
+    share = (count + 8 * math.sqrt(count) + 8) / max(among, 1)
+    return np.uint64(int(min(share, 1.0) * 2**63))
+
+
+def low_places(word: np.uint64, devices: int, bound: np.uint64) -> NDArray[np.int64]:
+    """The devices whose key, `mixed` of the word and halved, may be at most the bound, and few others: the last step of
+    the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for everybody."""
+    limit = np.uint64(min(2 * int(bound) + 1 | 2**33 - 1, 2**64 - 1))
+    z, moved, found = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.uint64), list[Any]()
+    number = np.arange(BLOCK, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        start = word * GOLDEN + np.uint64(1)
+        for begin in range(0, devices, BLOCK):
+            np.add(number, start + np.uint64(begin), out=z)
+            for bits, factor in STEPS:
+                np.right_shift(z, bits, out=moved)
+                np.bitwise_xor(z, moved, out=z)
+                np.multiply(z, factor, out=z)
+            found.append(np.flatnonzero(z[: devices - begin] <= limit) + begin)
+    return np.concatenate(found)
 
 
 class Population(L.LightningDataModule):
@@ -221,17 +274,12 @@ class Population(L.LightningDataModule):
         (from 1), which draws other devices, so many of them, and other batches."""
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
-        there, everybody = self.available(round), np.arange(self.clients)[None, :]
-        draw = np.empty((len(seeds), self.clients), dtype=np.uint64)
-        for begin in range(0, self.clients, BLOCK):
-            part = np.s_[:, begin : begin + BLOCK]
-            word = random_bits(seeds[:, None], "participation", number, everybody[part])
-            draw[part] = np.where(there[part], word >> np.uint64(1), ~np.uint64(0))  # who is absent comes last
-        fewest = int(there.sum(1).min())
+        there = self.available(round)
+        fewest = min(map(np.count_nonzero, there))
         drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
         participants = max(1, drawn) if devices is None else min(devices, fewest)
-        client = lowest(draw, participants, fewest)
-        concept = np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
+        client = drawn_devices(random_bits(seeds, "participation", number), there, participants, fewest)
+        concept = self._lived(client, round)
         lists = [rows for s, line in enumerate(client) for rows in self.device_data.lists(s, line, "train", round)]
         rows, steps, epoch = self.plan.rows(np.repeat(seeds, participants), number, client.ravel(), lists)
         shape = client.shape
@@ -253,6 +301,12 @@ class Population(L.LightningDataModule):
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
         return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_, where)
 
+    def _lived(self, client: NDArray[np.int64], round: int) -> NDArray[np.int64]:
+        """[S, J]: the concepts of devices [S, J] in a round (from 1)."""
+        if self.drift is None:
+            return np.zeros_like(client)
+        return np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
+
     def drawn(self, round: int) -> int:
         """How many devices are drawn for a round (from 1); one works even if nobody is."""
         return cohort_size(self.sampling, round, self.fewest(round), self.participants, self.clients)
@@ -265,7 +319,7 @@ class Population(L.LightningDataModule):
 
     def fewest(self, round: int) -> int:
         """How many devices are available in a round (from 1) in the replica that has the fewest."""
-        return int(self.available(round).sum(1).min())
+        return int(min(map(np.count_nonzero, self.available(round))))
 
     def present(self, round: int) -> NDArray[np.bool_]:
         """[N]: who is there in a round (from 1)."""

@@ -11,12 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+STEPS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)  # shifts and factors of `mix`
 
 
 def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look independent."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    for bits, factor in STEPS:
+        z = (z ^ (z >> bits)) * factor
     return z ^ (z >> np.uint64(31))
 
 

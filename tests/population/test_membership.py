@@ -9,7 +9,8 @@ import torch
 from flstudy import Population
 from flstudy.population import ClassIntroduction, Dataset, Dirichlet, Examples, InMemory, membership
 from flstudy.population.datasets.base import SPLITS, Ranges
-from flstudy.population.population import lowest
+from flstudy.population.population import drawn_devices, keys_of, lowest
+from flstudy.population.streams import random_bits
 
 SEEDS = (0, 44)
 
@@ -89,6 +90,19 @@ def test_of_equal_keys_the_first_are_drawn():
         for count in (1, 7, 300):
             expected = np.sort(np.argsort(keys, axis=1, kind="stable")[:, :count], axis=1)
             assert np.array_equal(lowest(keys, count, 300), expected)
+
+
+def test_of_many_devices_the_same_are_drawn_though_few_are_looked_at():
+    words = random_bits(np.array([0, 44, 56]), "participation", 3)
+    there = np.random.default_rng(0).random((3, 50_000)) < 0.7
+    there[2] = False
+    there[2, 49_000:49_500] = True
+    for count in (1, 10, 400):
+        expected = np.argsort(keys_of(words, there), axis=1, kind="stable")[:, :count]
+        assert np.array_equal(drawn_devices(words, there, count, 500), np.sort(expected, axis=1))
+        few = there[:, -1000:]
+        expected = np.argsort(keys_of(words, few), axis=1, kind="stable")[:, :count]
+        assert np.array_equal(drawn_devices(words, few, count, 500), np.sort(expected, axis=1))
 
 
 def test_of_equal_random_words_the_first_come_first():
