@@ -49,6 +49,7 @@ class RankedTrial:
     epsilon: float  # privacy that the run spent; NaN where it had none
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T] of the ranking's accuracy_metric
+    errors: Floats | None = None  # [S, T] standard errors of values that were measured on a panel of devices
     final: Floats  # [S] at the last evaluation
     drifts: tuple[DriftEffect, ...]
 
@@ -162,10 +163,11 @@ def rank(results: StudyResults) -> Ranking:
     for one in results.best:
         try:
             rounds, accuracy = results.curve(one.speaker, accuracy_metric)
+            errors = results.standard_errors(one.speaker, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
             if not isinstance(error, DamageError):  # which a section of its own tells
                 notes.append(f"{one.trial.algorithm}: {error}.")
-            rounds, accuracy = np.empty(0, np.int64), np.empty((1, 0))
+            rounds, accuracy, errors = np.empty(0, np.int64), np.empty((1, 0)), None
         rows.append(
             RankedTrial(
                 **one._asdict(),
@@ -175,6 +177,7 @@ def rank(results: StudyResults) -> Ranking:
                 epsilon=one.speaker.metrics.get("privacy/epsilon", math.nan),
                 rounds=rounds,
                 accuracy=accuracy,
+                errors=errors,
                 final=accuracy[:, -1] if rounds.size else np.full(1, np.nan),
                 drifts=_drift_effects(results, rounds, accuracy) if accuracy_metric in ACCURACIES else (),
             )

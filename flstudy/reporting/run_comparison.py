@@ -22,7 +22,7 @@ from flstudy.reporting.sections.comparison import Pair, compare, format_p, holm
 from flstudy.reporting.style import as_lines_end, draw_mean, finish, legend_beside, new_panels, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_difference, format_value, metric_label
 from flstudy.study import StudyFolder, load_study
-from flstudy.study.records import curve, metric_names, read_records, seeds_of
+from flstudy.study.records import curve, metric_names, read_records, seeds_of, standard_errors
 from flstudy.study.trial import without_nan
 
 SHOWN = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "train/loss")
@@ -57,6 +57,7 @@ class RunMeasure:
     rounds: NDArray[np.int64]  # [T]
     values: NDArray[np.float64]  # [S, T]
     higher: bool  # whether more is better
+    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values that are of a panel of devices
 
     @property
     def best_at(self) -> int:
@@ -135,7 +136,8 @@ def measures(runs: Sequence[ComparedRun], metrics: Sequence[str] = ()) -> dict[s
 def _measure(run: ComparedRun, metric: str) -> RunMeasure:
     rounds, values = curve(run.records, metric)
     higher = (METRICS[metric].better if metric in METRICS else "max") != "min"
-    return RunMeasure(run=run.name, seeds=run.seeds, rounds=rounds, values=values, higher=higher)
+    errors = standard_errors(run.records, metric)
+    return RunMeasure(run=run.name, seeds=run.seeds, rounds=rounds, values=values, higher=higher, errors=errors)
 
 
 def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
@@ -197,12 +199,14 @@ def runs_json(found: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
 
 
 def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
-    """A panel per metric: means over seeds by round, with bands of one standard deviation."""
+    """A panel per metric: means over seeds by round, with bands of one standard deviation, and of the standard error
+    where devices were sampled."""
     figure, panels = new_panels(len(found), 1, 3.6)
     for axes, (metric, own) in zip(panels, found.items(), strict=True):
         factor, label = scale_of(metric)
         for place, one in enumerate(own):
-            draw_mean(axes, one.rounds, factor * one.values, place, one.run, band=True)
+            errors = None if one.errors is None else factor * one.errors
+            draw_mean(axes, one.rounds, factor * one.values, place, one.run, band=True, errors=errors)
         legend_beside(axes, **as_lines_end(axes))
         finish(axes, xlabel="Round", ylabel=label)
     return figure

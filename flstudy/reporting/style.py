@@ -31,6 +31,7 @@ WIDTH, DPI = 9.0, 180
 PAGE_DPI = 120  # of pictures that are committed with a page
 GREY, GRID = "#444444", "#d9d9d9"
 PALETTE = 64  # colours of a PNG
+PANEL = "Darker: the standard error of that mean, which is of a panel of devices."
 
 _svg_settings = threading.Lock()  # matplotlib reads them from a place that all threads share
 
@@ -73,14 +74,26 @@ def scale_of(metric: str) -> tuple[int, str]:
 
 
 def draw_mean(
-    axes: Axes, x: NDArray[Any], values: NDArray[np.float64], place: int, label: str, *, band: bool = False, **look: Any
+    axes: Axes,
+    x: NDArray[Any],
+    values: NDArray[np.float64],
+    place: int,
+    label: str,
+    *,
+    band: bool = False,
+    errors: NDArray[np.float64] | None = None,
+    **look: Any,
 ) -> None:
-    """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted."""
+    """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted,
+    and in it a darker one of the mean's standard error where each value has one, as it does on a panel of devices."""
     mean = values.mean(0)
     axes.plot(x, mean, label=label, **{"color": colour(place), "linestyle": dashes(place), "linewidth": 1.2, **look})
     if band and len(values) > 1:
         deviation = values.std(0, ddof=1)
         axes.fill_between(x, mean - deviation, mean + deviation, color=colour(place), alpha=0.16, linewidth=0)
+    if errors is not None:
+        error = np.sqrt((errors**2).sum(0)) / len(errors)
+        axes.fill_between(x, mean - error, mean + error, color=colour(place), alpha=0.3, linewidth=0)
 
 
 def mark_events(axes: Axes, events: Iterable[WorldEvent], label: str | None = None) -> None:

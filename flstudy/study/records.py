@@ -228,6 +228,15 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
     return rounds.astype(np.int64), values
 
 
+def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
+    """[S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of them."""
+    name = f"{metric}_se"
+    if name not in _metric_codes(table)[1]:
+        return None
+    errors = curve(table, name)[1]
+    return errors if np.nan_to_num(errors).any() else None
+
+
 def metric_names(table: pa.Table) -> list[str]:
     """What was recorded, by name."""
     return sorted(_metric_codes(table)[1])

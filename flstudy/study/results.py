@@ -21,7 +21,7 @@ from flstudy.metrics.drift import Recovery
 from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
 from flstudy.study.damage import DamageError, reason_of
 from flstudy.study.folder import StudyFolder
-from flstudy.study.records import curve, read_records, records_damage, seeds_of
+from flstudy.study.records import curve, read_records, records_damage, seeds_of, standard_errors
 from flstudy.study.repair import without_curve
 from flstudy.study.trial import Trial
 
@@ -159,6 +159,10 @@ class StudyResults:
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(rounds [T], values [S, T]) of one metric of a trial."""
         return curve(self.records(trial), metric)
+
+    def standard_errors(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
+        """[S, T] of one metric of a trial; None where it was measured on all devices."""
+        return standard_errors(self.records(trial), metric)
 
     def last(self, trial: Trial, metric: str) -> dict[int, float]:
         """The last recorded value of a metric by seed."""

@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 
 from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
-from flstudy.reporting.style import GREY, as_lines_end, draw_mean, finish, legend_beside, mark_events, new_panels
+from flstudy.reporting.style import (
+    GREY,
+    PANEL,
+    as_lines_end,
+    draw_mean,
+    finish,
+    legend_beside,
+    mark_events,
+    new_panels,
+)
 from flstudy.study.results import WorldEvent
 
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
@@ -31,6 +40,8 @@ class CurvesSection(ReportSection):
             return None
         what, named = ("accuracy", "Accuracy") if ranking.shows_accuracy else (ranking.shown, ranking.shown)
         caption = "Best trial of each algorithm: mean over seeds with a band of one standard deviation."
+        if any(row.errors is not None for row in ranking.rows):
+            caption += f" {PANEL}"
         if events:
             caption += " Dashed lines: what happened to the world, at the first round that felt it."
         return Content(
@@ -50,7 +61,9 @@ def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str =
     for place, row in enumerate(ranking.rows):
         if row.rounds.size:
             label = f"{row.algorithm}{between}{ranking.final(row)}{ranking.unit}"
-            draw_mean(axes, row.rounds, ranking.scale * row.accuracy, place, label, band=True, linewidth=1.9, zorder=3)
+            errors = None if row.errors is None else ranking.scale * row.errors
+            given = row.rounds, ranking.scale * row.accuracy, place, label
+            draw_mean(axes, *given, band=True, errors=errors, linewidth=1.9, zorder=3)
     replicas = max(row.accuracy.shape[0] for row in ranking.rows)
     heading = "Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed")
     look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
