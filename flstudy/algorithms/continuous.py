@@ -141,5 +141,5 @@ class Continuous(FedAvg):
         return Upload(local.y - msg.x, local.seen), client
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
-        seen = torch.maximum(server.seen, inbox.uploads.seen.amax(0))
+        seen = torch.maximum(server.seen, inbox.uploads.seen.amax(0)) if self.reads_each else server.seen
         return server._replace(x=super().server_step(server, inbox, round).x, seen=seen)

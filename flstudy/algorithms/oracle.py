@@ -28,6 +28,7 @@ class Oracle(FedYogi):
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
     oracle: ClassVar[bool] = True
+    by_model: ClassVar[bool] = True
 
     models: int = hyper(2, "[2, 1e3]")
     """M, concepts of the world."""

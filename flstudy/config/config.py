@@ -186,6 +186,7 @@ class Config:
                 buffers=settings.buffers,
                 max_lanes=settings.max_lanes,
                 bank_memory=settings.bank_memory,
+                cohort_memory=settings.cohort_memory,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
                 panel=built["evaluation"],

@@ -38,6 +38,9 @@ class Settings(Configurable):
     """Most lanes at once; null is all of them."""
     bank_memory: int = hyper(2**32, "[0, 1e15]")
     """Most bytes of devices' states in memory; beyond it files in the folder for temporary files (TMPDIR) take them."""
+    cohort_memory: int = hyper(2**32, "[0, 1e15]")
+    """Most bytes of the models and states of devices that train at once; larger cohorts train in blocks, their uploads
+    added up as they come."""
     accelerator: str = "cpu"
     """Lightning's accelerator: cpu, gpu or auto."""
     devices: int = hyper(1, "[1, 1e4]")

@@ -1,5 +1,7 @@
 """The one owner of client state: a row per device, made at its first visit."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,10 +10,10 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm
 from flstudy.execution.devices import to_device
 from flstudy.execution.row_files import RowFile, row_bytes
+from flstudy.execution.row_segments import AT_ONCE, RowJournal, Segment, read_segments
 from flstudy.execution.trees import leaves, refill
 
 IN_MEMORY = 2**32  # bytes of rows
-AT_ONCE = 2**26  # bytes of rows in files that are moved together
 GROWTH = 8  # a file grows by this part of it at least
 
 
@@ -32,6 +34,7 @@ class ClientBank:
         self.rows: list[Tensor] = []  # leaves [capacity, ...]
         self.used, self.memory = 0, memory
         self._files: list[RowFile] = []  # one for each leaf, where memory does not suffice
+        self._journal = RowJournal()
 
     def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
         """The rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are sent.
@@ -51,6 +54,7 @@ class ClientBank:
             for stored, leaf in zip(self.rows, fresh, strict=True):
                 stored[rows] = leaf[lines[new]]
             self.used += len(rows)
+            self._touch(rows)
         slots = self.slot[lines, where]
         return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
 
@@ -75,6 +79,7 @@ class ClientBank:
         assert torch.unique(slots).numel() == slots.numel(), "a device twice in one round of a stateful algorithm"
         for stored, leaf in zip(self.rows, leaves(states), strict=True):
             stored[slots] = leaf.detach().to("cpu")
+        self._touch(slots)
 
     def restart(self, algorithm: Algorithm, replica: int, x: Tensor) -> None:
         """The rows of a replica's devices as they are when training goes on from a new initial model x [n]."""
@@ -87,6 +92,7 @@ class ClientBank:
             restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
             for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
                 stored[part] = leaf
+        self._touch(slots)
 
     def forget(self, replica: int) -> None:
         """No row of a replica's devices: their next visits are first ones."""
@@ -100,6 +106,12 @@ class ClientBank:
                 done += len(part)
         self.slot[known] = torch.empty_like(kept).index_copy(0, place, torch.arange(len(kept)))
         self.used = len(kept)
+        self._touch(torch.arange(self.used))
+
+    def _touch(self, slots: Tensor) -> None:
+        """Rows change, of which a checkpoint may hold what they were."""
+        if self._files:
+            self._journal.touch(slots)
 
     def _together(self, rows: int) -> int:
         """How many of so many rows are moved at once: all of those in memory."""
@@ -133,15 +145,47 @@ class ClientBank:
             return {"slot": self.slot.clone(), "rows": list(self.rows)}
         return {"slot": self.slot.clone(), "rows": [stored[: self.used].clone() for stored in self.rows]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The bank as it was saved."""
+    def saved_beside(self, folder: Path) -> dict[str, Any] | None:
+        """The same for a checkpoint in a folder, beside which lie the rows: those that changed since the last one there
+        are written now. None where they are in memory."""
+        if not self._files or not self.used:
+            return None
+        like = [torch.empty(0, *stored.shape[1:], dtype=stored.dtype) for stored in self.rows]
+        segments = [list(segment) for segment in self._journal.write(folder, self.rows, self.used)]
+        return {"slot": self.slot.clone(), "rows": like, "used": self.used, "segments": segments}
+
+    def collect(self, folder: Path, named: Iterable[str]) -> None:
+        """Delete from a folder those of its segments that no checkpoint names any more."""
+        self._journal.collect(folder, named)
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path | None = None) -> None:
+        """The bank as it was saved in a folder.
+
+        Raises:
+            ValueError: for rows beside a checkpoint that are damaged or not there.
+        """
         self.slot, self._files, rows = state["slot"].clone(), [], state["rows"]
-        self.rows, self.used = [stored.new_empty((0, *stored.shape[1:])) for stored in rows], 0
+        self.rows, self.used, self._journal = [one.new_empty((0, *one.shape[1:])) for one in rows], 0, RowJournal()
+        if "segments" in state:
+            self._load_segments(state, folder or Path())
+            return
         if rows and len(rows[0]):
             self._make_room(len(rows[0]), len(rows[0]))
             self.used = len(rows[0])
         for stored, saved in zip(self.rows, rows, strict=True):
             stored[: self.used] = saved
+
+    def _load_segments(self, state: dict[str, Any], folder: Path) -> None:
+        segments = [Segment(name, rows, tuple(checksums)) for name, rows, checksums in state["segments"]]
+        self._make_room(state["used"], state["used"])
+        self.used = state["used"]
+        for slots, number, content in read_segments(folder, segments):
+            stored, wide = self.rows[number], max(1, content.shape[1])
+            there = (slots < self.used).nonzero().squeeze(1)  # there were more rows once
+            for part in torch.split(there, max(1, AT_ONCE // wide)):
+                values = torch.from_numpy(content[part.numpy()]).view(stored.dtype)
+                stored[slots[part]] = values.view(len(part), *stored.shape[1:])
+        self._journal.taken_up(folder, segments, self.used)
 
 
 def places(clients: Tensor) -> tuple[Tensor, Tensor]:

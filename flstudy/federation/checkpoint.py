@@ -18,6 +18,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from flstudy.execution.row_segments import Segment, read_segments
 from flstudy.hyper import Configurable
 
 PLAIN = (bool, int, float, str, type(None), Tensor)
@@ -140,7 +141,9 @@ def read_file(path: str | Path, map_location: Any = "cpu", *, mapped: bool = Fal
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()  # torch itself compares no checksums
         if bad is None:
-            return torch.load(path, map_location=map_location, weights_only=True, mmap=mapped or None)
+            content = torch.load(path, map_location=map_location, weights_only=True, mmap=mapped or None)
+            check_rows_beside(content, Path(path).parent)
+            return content
         reason = f"checksum of {bad}"
     except FileNotFoundError as error:
         raise ValueError(f"there is no checkpoint {str(path)!r}: give the path of a file that exists") from error
@@ -150,6 +153,14 @@ def read_file(path: str | Path, map_location: Any = "cpu", *, mapped: bool = Fal
         words = " ".join(str(error).split()) or type(error).__name__
         reason = words if len(words) <= 80 else f"{words[:77]}..."
     raise ValueError(f"{path} is damaged ({reason})")
+
+
+def check_rows_beside(content: Any, folder: Path) -> None:
+    """Raise ValueError where rows that lie beside a checkpoint are damaged or not there."""
+    saved = content.get("flstudy") if isinstance(content, Mapping) else None
+    segments = saved["bank"].get("segments", ()) if isinstance(saved, Mapping) else ()
+    for _ in read_segments(folder, [Segment(name, rows, tuple(checksums)) for name, rows, checksums in segments]):
+        pass
 
 
 def state_of_run(content: Any, path: Any = "this checkpoint") -> dict[str, Any]:

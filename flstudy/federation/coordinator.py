@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import lightning as L
@@ -36,11 +37,13 @@ from flstudy.execution.devices import forked_random, synchronize
 from flstudy.execution.sharded import Sharded, by_replica, of_one_place
 from flstudy.execution.trees import leaves, refill, take
 from flstudy.federation import checkpoint as files
+from flstudy.federation.blocks import COHORT_MEMORY, BankRows, jobs_at_once
+from flstudy.federation.checkpoint_rows import RowsBeside, local_folder
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import drawn_model, initial_models
 from flstudy.federation.module_metrics import foresee, promised, training_metrics
-from flstudy.federation.play_round import RoundResult, RoundState, play_probe_rounds, play_round
+from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
 from flstudy.federation.trainer_flags import (
@@ -114,6 +117,8 @@ class Coordinator(L.LightningModule):
         max_lanes: most lanes that train at once, for models that fill the memory; null trains all of them.
         bank_memory: most bytes of the devices' states in memory; where these are more, files in the folder for
             temporary files take them.
+        cohort_memory: most bytes of the models and states of jobs that train at once. Of a larger cohort the devices
+            train in blocks, and their uploads are added up as they come, unless the method ``reads_each``.
         controllers: what changes the server's state around rounds, whatever the algorithm.
         schedule: how the devices' learning rate falls within a session; null keeps it.
         wireless: the radio cell whose seconds and joules every round logs; null logs none.
@@ -138,6 +143,7 @@ class Coordinator(L.LightningModule):
         buffers: BufferMode = "average",
         max_lanes: int | None = None,
         bank_memory: int = IN_MEMORY,
+        cohort_memory: int = COHORT_MEMORY,
         controllers: Sequence[Controller] = (),
         schedule: Schedule | None = None,
         wireless: Wireless | None = None,
@@ -154,6 +160,8 @@ class Coordinator(L.LightningModule):
             raise ValueError(f"max_lanes must be ≥ 1, got {max_lanes}")
         if bank_memory < 0:
             raise ValueError(f"bank_memory must be ≥ 0 bytes, got {bank_memory}")
+        if cohort_memory < 0:
+            raise ValueError(f"cohort_memory must be ≥ 0 bytes, got {cohort_memory}")
         # Not a submodule: its own hooks and log calls must not meet the outer trainer.
         self.__dict__["task"] = task
         self.task_function = TaskFunction(task, buffers)
@@ -162,7 +170,7 @@ class Coordinator(L.LightningModule):
         self.seeds, self.initial, self.buffer_mode = tuple(seeds), initial, buffers
         self.local_optimizer = local_optimizer
         self.executor_name, self.compile_step, self.max_lanes = executor, compile, max_lanes
-        self.bank_memory = bank_memory
+        self.bank_memory, self.cohort_memory = bank_memory, cohort_memory
         self.controllers, self.schedule, self.measure, self.panel = tuple(controllers), schedule, measure, panel
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, algorithm, self.controllers, self.seeds)
@@ -173,6 +181,7 @@ class Coordinator(L.LightningModule):
         self.last: RoundResult | None = None  # None in the round that a resume begins in
         self._saved: dict[str, Any] | None = None  # of a checkpoint, until the fit starts
         self._loaded: dict[str, Any] | None = None  # of the checkpoint whose models these are, where no fit made them
+        self._folder: Path | None = None  # of the checkpoint
         self._weighed = False
         self.evaluation: Any = None  # an Evaluation, once there is a world
         self._chosen: tuple[Any, Tensor] | None = None  # [S, N] of several models those that devices use, of a server
@@ -238,6 +247,9 @@ class Coordinator(L.LightningModule):
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients, self.bank_memory)
+        self._block = jobs_at_once(self.algorithm, self.server, layout, population, self.cohort_memory)
+        if not isinstance(io := self.trainer.strategy.checkpoint_io, RowsBeside):
+            self.trainer.strategy.checkpoint_io = RowsBeside(io, lambda: getattr(self, "bank", None))
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
         self.runner = ControllerRunner(
             self.controllers, self.algorithm, layout, population, self.bank, self.schedule, draw=draw
@@ -274,38 +286,39 @@ class Coordinator(L.LightningModule):
 
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
         """One round: controllers, the round itself, controllers, record."""
-        start = fitted = time.perf_counter()
+        start = begun = fitted = time.perf_counter()
         round = self.trainer.current_epoch + 1
         ahead, following = self.population.ahead, round + 1 if round != last_round(self.trainer) else None
         algorithm = self.runner.scheduled(round)
         probes: list[RoundResult] = []
+        cohort = cohort.repeated(algorithm.jobs_per_device)
+        blocks, done_blocks = -(-cohort.jobs.client.shape[1] // self._block), 0
 
         def play(wanted: ProbeRounds) -> Tensor:
-            fits = self.executor.fit
-            x, results = play_probe_rounds(wanted, round, self.population, algorithm, self.evaluation, fits)
+            given = wanted, round, self.population, algorithm, self.evaluation, self.executor.fit
+            x, results = play_probe_rounds(*given, self._block)
             probes.extend(results)
             return x
 
         def fit(*work: Any) -> Fit:
-            nonlocal fitted
+            nonlocal begun, fitted, done_blocks
             with ahead.while_training(self.population.cohort, following):
                 try:
-                    done = self._fit(round, *work)
+                    done = self._fit(round, done_blocks, *work)
                 except Exception as error:
                     error.add_note(f"in round {round}, {self.executor_name} executor, {type(self.algorithm).__name__}")
                     raise
             if not self._weighed:
-                self._weigh(start)
-            fitted = time.perf_counter()
+                self._weigh(begun, blocks)
+            begun = fitted = time.perf_counter()
+            done_blocks += 1
             return done
 
         server, events = self.runner.before(self.server, round, play)
-        cohort = cohort.repeated(algorithm.jobs_per_device)
-        clients = self.bank.gather(self.algorithm, cohort.jobs.client, stacked(server.x)[:, 0])
-        (server, clients), result = play_round(
-            RoundState(server, clients), cohort, algorithm, self.evaluation, fit, self.aggregator.of(round)
-        )
-        self.bank.scatter(cohort.jobs.client, clients)
+        rows = BankRows(self.bank, self.algorithm, cohort.jobs.client, stacked(server.x)[:, 0])
+        look = partial(self.evaluation.personal, round=round) if self._due else None
+        given = rows, cohort, algorithm, self.evaluation, fit, self.aggregator.of(round), self._block, look
+        server, result = play_round(server, *given)
         losses = self.aggregator.hidden(result.fit.loss)
         self.server, after = self.runner.after(server, losses, result.inbox.weights, round)
         stepped = time.perf_counter()
@@ -324,23 +337,30 @@ class Coordinator(L.LightningModule):
         if not self.aggregator.allows(round):
             self.trainer.should_stop = True
 
-    def _fit(self, round: int, *work: Any) -> Fit:
-        """All local fits of a round. Where they draw random numbers these are each replica's own, as in a run of its
-        own, and on a resume the same."""
+    @property
+    def _due(self) -> bool:
+        """Whether this round is evaluated."""
+        every = self.trainer.check_val_every_n_epoch or 1
+        return self.trainer.enable_validation and (self.trainer.current_epoch + 1) % every == 0
+
+    def _fit(self, round: int, block: int, *work: Any) -> Fit:
+        """The local fits of a round's block (from 0). Where they draw random numbers these are each replica's own, as
+        in a run of its own, and on a resume the same."""
+        purpose = f"dropout {round - 1}" + (f" {block}" if block else "")
 
         def of_replica(replica: int, *work: Any) -> Fit:
-            with forked_random(self.device, torch_seed(self.seeds[replica], f"dropout {round - 1}")):
+            with forked_random(self.device, torch_seed(self.seeds[replica], purpose)):
                 return self.executor.fit(*work)
 
         if self.task_function.findings.draws and len(self.seeds) > 1:
             return by_replica(of_replica, *work)
         return of_replica(0, *work)
 
-    def _weigh(self, start: float) -> None:
-        """After fits, let the executor choose how to go on, until it has settled that."""
+    def _weigh(self, start: float, blocks: int) -> None:
+        """After the fits of one of a round's blocks, let the executor choose how to go on, until that is settled."""
         synchronize(self.device)
         took = time.perf_counter() - start
-        self._weighed = self.executor.weigh(took, self._rounds_left(took))
+        self._weighed = self.executor.weigh(took, self._rounds_left(took * blocks) * blocks)
 
     def _rounds_left(self, took: float) -> float:
         """How many rounds there will be after this one, each of which takes so many seconds."""
@@ -364,7 +384,8 @@ class Coordinator(L.LightningModule):
             self._show(self.record.metrics)
             return
         start = time.perf_counter()
-        metrics = self.evaluation(self.server, self.bank, self.last.cohort, self.last.fit, self.record.round)
+        given = self.server, self.bank, self.last.cohort, self.last.fit, self.record.round, self.last.looked
+        metrics = self.evaluation(*given)
         took = time.perf_counter() - start
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
         rounds = self._rounds_left(took + self.record.metrics["time/round_s"][0])
@@ -491,6 +512,7 @@ class Coordinator(L.LightningModule):
             "compile": self.compile_step,
             "max_lanes": self.max_lanes,
             "bank_memory": self.bank_memory,
+            "cohort_memory": self.cohort_memory,
             "controllers": list(self.controllers),
         }
         parts |= {
@@ -507,6 +529,8 @@ class Coordinator(L.LightningModule):
         """Checked now; a fit takes it up when it starts, an evaluation uses its models."""
         saved = files.state_of_run(checkpoint)
         fits = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        if self._trainer is not None and self.trainer.ckpt_path is not None:
+            self._folder = local_folder(self.trainer.ckpt_path)
         for name, here in self._identity().items():
             if saved[name] != here and (fits or name != "executor"):
                 raise ValueError(f"the checkpoint was written with {name} {saved[name]!r}, but this run has {here!r}")
@@ -536,7 +560,8 @@ class Coordinator(L.LightningModule):
         template = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.server = refill(template, list(saved["server"]))
         self.bank = ClientBank(len(self.seeds), saved["bank"]["slot"].shape[1], self.bank_memory)
-        self.bank.load_state_dict(saved["bank"])
+        self.bank.load_state_dict(saved["bank"], self._folder)
+        saved["bank"] = self.bank.state_dict()
         self._remember(saved)
         self._loaded, self._saved = saved, None
         self.load_into(self.task)
@@ -571,6 +596,7 @@ class Coordinator(L.LightningModule):
             given = {"hparams_file": hparams_file, "strict": strict}
             parts["task"] = files.task_from(checkpoint_path, content, **given)
         coordinator: Coordinator = cls(**files.told_arguments(checkpoint_path, saved, parts))
+        coordinator._folder = local_folder(checkpoint_path)
         coordinator.on_load_checkpoint(content)
         coordinator.load_state_dict(content["state_dict"])
         return coordinator
@@ -582,7 +608,7 @@ class Coordinator(L.LightningModule):
     def _restore(self, saved: dict[str, Any]) -> None:
         self._remember(saved)
         self.server = refill(self.server, [leaf.to(self.device) for leaf in saved["server"]])
-        self.bank.load_state_dict(saved["bank"])
+        self.bank.load_state_dict(saved["bank"], self._folder)
         if (there := saved.get("devices", 1)) != (here := len(lanes_devices(self.trainer))):
             warnings.warn(
                 f"the checkpoint was written with devices {there}, and this run has {here}: it goes on equal but for "

@@ -64,7 +64,9 @@ class Evaluation:
         examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
         return self._ask(server, self.survey.sheets(self.algorithm.global_models(server), examples, concept))
 
-    def __call__(self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int) -> dict[str, list[float]]:
+    def __call__(
+        self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, looked: Scores | None = None
+    ) -> dict[str, list[float]]:
         """All metrics of an evaluation after a round, a value per replica.
 
         Args:
@@ -73,9 +75,10 @@ class Evaluation:
             cohort: of this round, as it was trained.
             fit: its results.
             round: its number.
+            looked: of the participants' local models, where these are no longer there.
         """
         columns = self._columns(server, bank, cohort.round, round, MEASURED)
-        personal = self._personal(cohort, fit.personal, round)
+        personal = self.personal(cohort, fit.personal, round) if looked is None else looked
         columns.append(Column("test/personal_accuracy", personal.accuracy))
         own = module_metrics(self, server, bank, cohort.round, round, MEASURED)
         return self._told(columns) | own
@@ -215,7 +218,7 @@ class Evaluation:
         columns = zip(*parts, strict=True)
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
-    def _personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
+    def personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
         """Of the participants' local models [S, J, n] on their own test examples; where a device trained several, of
         the one that it trained on what it lives under."""
         each = self.algorithm.jobs_per_device

@@ -1,58 +1,77 @@
 """One round of a federation: pure, for all replicas at once, the same for real and for probe rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Inbox, Job, Round
 from flstudy.controllers import ProbeRounds
-from flstudy.execution import Fit
+from flstudy.execution import Fit, Scores
+from flstudy.execution.sharded import Share, merged_fits
+from flstudy.federation.blocks import (
+    Collected,
+    FirstRows,
+    Rows,
+    cohort_parts,
+    first_rows,
+    joined_scores,
+    of_part,
+    without_models,
+)
 from flstudy.federation.evaluation import Evaluation, axes, stacked
+from flstudy.federation.private_aggregator import PrivateRound
 from flstudy.population import Batches, Cohort, Population
-
-
-class RoundState(NamedTuple):
-    """What a round changes."""
-
-    server: Any  # leaves [S, ...]
-    clients: Any  # rows of the jobs' devices, leaves [S, J, ...]
 
 
 class RoundResult(NamedTuple):
     """What happened in a round."""
 
     cohort: Cohort  # as it was trained: jobs with their models, batches as many as the method asked for
-    fit: Fit
-    inbox: Inbox  # as the server saw it
+    fit: Fit  # without models where it was played in blocks
+    inbox: Any  # as the server saw it: an `Inbox`, or in blocks `Totals`
     diagnostics: dict[str, Tensor]  # the algorithm's own, [S] each
     down: Tensor  # [S, 1] bytes that each job received, its survey included
     up: Tensor  # [S, 1] bytes that it sent
+    looked: Scores | None = None  # [S, D] of the participants' local models, where these were looked at meanwhile
 
 
 def play_round(
-    state: RoundState,
+    server: Any,
+    rows: Rows,
     cohort: Cohort,
     algorithm: Algorithm,
     evaluation: Evaluation,
     fit: Callable[..., Fit],
-    aggregate: Callable[[Inbox], Inbox] | None = None,
-) -> tuple[RoundState, RoundResult]:
+    aggregate: PrivateRound | None = None,
+    block: int | None = None,
+    look: Callable[[Cohort, Tensor], Scores] | None = None,
+) -> tuple[Any, RoundResult]:
     """A round: the server asks and prepares, devices train, the server steps.
 
     Args:
-        state: before the round.
+        server: before the round, leaves [S, ...].
+        rows: of the jobs' devices.
         cohort: the work, a line for each job.
         algorithm: as it is in this round.
         evaluation: answers the server's survey.
         fit: an executor's.
         aggregate: makes of the uploads what the server may see; None: it sees them.
+        block: most jobs of a replica at once; None: all.
+        look: what to make of the local models [S, J, n] of a larger cohort's jobs, which do not stay.
+
+    Returns:
+        The server after it, and what happened.
     """
-    server, clients, cohort, (asked_down, asked_up) = prepared(state, cohort, algorithm, evaluation)
+    if block is not None and cohort.jobs.client.shape[1] > block:
+        parts = cohort_parts(cohort, block, algorithm.jobs_per_device)
+        return play_parts(server, rows, cohort, algorithm, evaluation, fit, aggregate, parts, look)
+    clients = rows.some(None)
+    server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation)
     done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
+    rows.put(None, done.clients)
     down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
     if aggregate is None:
         given = server, cohort.sizes, done.loss.new_empty(0), done.uploads, cohort.jobs.model, cohort.round
@@ -60,22 +79,72 @@ def play_round(
     else:
         inbox, step = aggregate(uploaded(algorithm, cohort, done)), partial(stepped_and_explained, algorithm)
         after, diagnostics = evaluation.tape("step", algorithm, step, server, inbox, cohort.round)
-    return RoundState(after, done.clients), RoundResult(cohort, done, inbox, diagnostics, down, up)
+    return after, RoundResult(cohort, done, inbox, diagnostics, down, up)
+
+
+def play_parts(
+    server: Any,
+    rows: Rows,
+    cohort: Cohort,
+    algorithm: Algorithm,
+    evaluation: Evaluation,
+    fit: Callable[..., Fit],
+    aggregate: PrivateRound | None,
+    parts: Sequence[Share],
+    look: Callable[[Cohort, Tensor], Scores] | None,
+) -> tuple[Any, RoundResult]:
+    """The same, the jobs in parts one after another, of which sums stay; likewise otherwise."""
+    jobs = cohort.jobs.client.shape[1]
+    clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, stacked(server.x)[:, 0], jobs)
+    server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation, parts)
+    models = stacked(server.x).shape[1]
+    fits, scores, within = list[Fit](), list[Scores](), list[Tensor]()
+    collected: Collected | None = None
+    for part in parts:
+        some = of_part(cohort, part)
+        own = part.of(clients) if algorithm.prepares_rows else rows.some(part)
+        done = fit(algorithm, server, own, some.jobs, some.batches)
+        rows.put(part, done.clients)
+        if look is not None:
+            scores.append(look(some, done.personal))
+        uploads = done.uploads
+        if aggregate is not None:
+            uploads, short = aggregate.shortened(uploads)
+            within.append(short)
+        if collected is None:
+            weights = torch.vmap(algorithm.weights)(cohort.sizes.to(done.loss.dtype))
+            collected = Collected(weights, cohort.jobs.model, models, algorithm.reads_each)
+        collected.add(part, uploads)
+        fits.append(without_models(done))
+        del some, own, done, uploads
+    assert collected is not None
+    whole = merged_fits(fits, parts, cohort.jobs.client.shape)
+    inbox: Any = collected.inbox()
+    if aggregate is not None:
+        inbox = aggregate.shown(inbox, torch.cat(within, 1))
+    after, diagnostics = stepped_and_explained(algorithm, server, inbox, cohort.round)
+    down, up = asked_down[:, None] + whole.down, asked_up[:, None] + whole.up
+    looked = joined_scores(scores) if scores else None
+    return after, RoundResult(cohort, whole, inbox, diagnostics, down, up, looked)
 
 
 def prepared(
-    state: RoundState, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation
+    server: Any,
+    clients: Any,
+    cohort: Cohort,
+    algorithm: Algorithm,
+    evaluation: Evaluation,
+    parts: Sequence[Share] = (),
 ) -> tuple[Any, Any, Cohort, tuple[Tensor, Tensor]]:
     """Ask the devices, if the method does, and let the server say who trains which model.
 
     Returns:
         The server's state, the rows, the cohort with its models, and what asking cost: bytes down and up [S] of a job.
     """
-    server, clients = state
     world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
     survey = asked = None
     if algorithm.asks is not None:
-        survey, asked = evaluation.ask(server, cohort.devices, cohort.batches.concept, int(cohort.round.number[0]))
+        survey, asked = answers(server, cohort, algorithm, evaluation, parts)
     ready = evaluation.tape(
         "plan",
         algorithm,
@@ -92,6 +161,22 @@ def prepared(
     batches = shortened(batches, steps)
     cohort = cohort._replace(jobs=jobs, batches=batches, round=world)
     return server, clients, cohort, survey_bytes(survey, asked, server.x)
+
+
+def answers(
+    server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[Share]
+) -> tuple[Tensor, Tensor]:
+    """The survey of a round's devices, and the models [S, M] that it is of. Gradients in parts: their mean in the place
+    of each, for that is what a server makes of them."""
+    number, lives = int(cohort.round.number[0]), cohort.batches.concept
+    if not parts or algorithm.asks != "gradient":
+        return evaluation.ask(server, cohort.devices, lives, number)
+    total: Any = 0
+    for part in parts:
+        found, asked = evaluation.ask(server, part.of(cohort.devices), part.of(lives), number)
+        total = total + found.sum(1, keepdim=True)
+    mean = total / lives.shape[1]
+    return mean.expand(-1, lives.shape[1], *mean.shape[2:]), asked
 
 
 def planned(
@@ -163,6 +248,7 @@ def play_probe_rounds(
     algorithm: Algorithm,
     evaluation: Evaluation,
     fit: Callable[..., Fit],
+    block: int | None = None,
 ) -> tuple[Tensor, list[RoundResult]]:
     """Rounds from a model x [S, ...] with devices of a round, the algorithm in its first state, nothing of which stays.
 
@@ -175,10 +261,7 @@ def play_probe_rounds(
     for number in range(1, wanted.rounds + 1):
         cohort = population.cohort(round, number, wanted.devices).to(evaluation.device)
         cohort = cohort.repeated(algorithm.jobs_per_device)
-        rows = torch.vmap(algorithm.client_init)(stacked(server.x)[:, 0])
-        clients = pytree.tree_map(
-            lambda leaf, jobs=cohort.jobs.client.shape[1]: leaf[:, None].expand(-1, jobs, *leaf.shape[1:]), rows
-        )
-        (server, _), result = play_round(RoundState(server, clients), cohort, algorithm, evaluation, fit)
+        rows = FirstRows(algorithm, stacked(server.x)[:, 0], cohort.jobs.client.shape[1])
+        server, result = play_round(server, rows, cohort, algorithm, evaluation, fit, block=block)
         results.append(result)
     return server.x, results

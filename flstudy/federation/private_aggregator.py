@@ -3,19 +3,19 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Inbox
+from flstudy.algorithms.parts.signatures import Totals
 from flstudy.controllers import Controller
 from flstudy.population import Population
 from flstudy.population.streams import torch_seed
-from flstudy.privacy import Accountant, Privacy, Sample, clipped, draws, moved, noisy_mean, split
+from flstudy.privacy import Accountant, Clipped, Privacy, Sample, clipped, draws, moved, noisy_mean, split
 
 
 class PrivateAggregator:
@@ -168,26 +168,32 @@ class PrivateAggregator:
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
-    def of(self, round: int) -> Callable[[Inbox], Inbox] | None:
+    def of(self, round: int) -> "PrivateRound | None":
         """What stands between in a round; None: nothing does."""
-        return None if self.privacy is None else partial(self, round=round)
+        return None if self.privacy is None else PrivateRound(self, round)
 
     def __call__(self, inbox: Inbox, round: int) -> Inbox:
         """What the server sees in a round, leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
         uploads, within = clipped(inbox.uploads, self.clip, self.each)
+        shown: Inbox = self.shown(inbox._replace(uploads=uploads), within, round)
+        return shown
+
+    def shown(self, inbox: Any, within: Tensor, round: int) -> Any:
+        """Of clipped uploads, which are an `Inbox` or `Totals`, and whether each device's [S, D] was short enough."""
+        assert self.privacy is not None
         bound, within = self.clip, within.cpu()
         extra, count = torch.zeros_like(bound), float(within.shape[1])
         if self.private:
+            # Of totals the sum, which is that of one upload.
+            uploads = pytree.tree_map(lambda u: u[:, None], inbox.total) if summed(inbox) else inbox.uploads
             normal, extra = draws(uploads, [torch_seed(seed, f"privacy {round - 1}") for seed in self.seeds])
             count = float(self._sample(round).drawn)
             if self._population.drawn(round) == 0:  # who works nevertheless does not count
                 uploads, within = pytree.tree_map(lambda leaf: leaf[:, :0], uploads), within[:, :0]
             mean = noisy_mean(uploads, normal, self._multiplier * bound, count)
             inbox = self._told(inbox, mean, int(count))
-        else:
-            inbox = inbox._replace(uploads=uploads)
         share = within.double().mean(1) if within.shape[1] else torch.ones_like(bound)
         self.metrics = {"privacy/clip": bound.tolist(), "privacy/clipped_share": (1 - share).tolist()}
         if self.private:
@@ -198,12 +204,16 @@ class PrivateAggregator:
         return inbox
 
     @staticmethod
-    def _told(inbox: Inbox, mean: Any, rows: int) -> Inbox:
-        """An inbox of so many uploads, each of which is the mean."""
+    def _told(inbox: Any, mean: Any, rows: int) -> Any:
+        """An inbox, or totals, of so many uploads, each of which is the mean."""
         replicas = len(inbox.weights)
-        same = pytree.tree_map(lambda leaf: leaf[:, None].expand(-1, rows, *leaf.shape[1:]), mean)
         weights = inbox.weights.new_full((replicas, rows), 1 / rows)
-        return Inbox(same, weights, inbox.model.new_zeros(replicas, rows))
+        model = inbox.model.new_zeros(replicas, rows)
+        if summed(inbox):
+            alone, total = pytree.tree_map(lambda u: u[:, None], mean), pytree.tree_map(lambda u: u * rows, mean)
+            return Totals(alone, total, weights, model)
+        same = pytree.tree_map(lambda leaf: leaf[:, None].expand(-1, rows, *leaf.shape[1:]), mean)
+        return Inbox(same, weights, model)
 
     def hidden(self, losses: Tensor) -> Tensor:
         """The jobs' losses [S, J] as controllers may see them: not at all where there is noise."""
@@ -247,3 +257,27 @@ class PrivateAggregator:
     def state_dict(self) -> dict[str, Any] | None:
         """What a resume needs."""
         return None if self.privacy is None else {"noise": self.noise, "clip": self.clip.tolist()}
+
+
+class PrivateRound(NamedTuple):
+    """What stands between the devices and the server in one round."""
+
+    aggregator: PrivateAggregator
+    round: int
+
+    def __call__(self, inbox: Inbox) -> Inbox:
+        """What the server sees of all uploads."""
+        return self.aggregator(inbox, self.round)
+
+    def shortened(self, uploads: Any) -> Clipped:
+        """Those of some of the devices, leaves [S, P, ...], clipped."""
+        return clipped(uploads, self.aggregator.clip, self.aggregator.each)
+
+    def shown(self, inbox: Any, within: Tensor) -> Any:
+        """What the server sees of clipped uploads."""
+        return self.aggregator.shown(inbox, within, self.round)
+
+
+def summed(inbox: Any) -> bool:
+    """Whether only the sums of uploads are there."""
+    return isinstance(inbox, Totals)

@@ -32,9 +32,9 @@ class Ahead(Generic[Made]):
 
     @contextmanager
     def while_training(self, make: Callable[[int], Made], round: int | None) -> Iterator[None]:
-        """Call ``make(round)`` as soon as a program leaves Python, unless there is no such round; wait for it at the
-        end. Where all stays in Python, the two would only wait for each other."""
-        if round is None or not has_second_core():
+        """Call ``make(round)`` as soon as a program leaves Python, unless there is no such round or it was made; wait
+        for it at the end. Where all stays in Python, the two would only wait for each other."""
+        if round is None or not has_second_core() or (self._next is not None and self._next[0] == round):
             yield
             return
         started = list[Future[Made]]()

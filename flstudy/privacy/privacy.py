@@ -97,7 +97,7 @@ class Privacy(Configurable):
                 "privacy: buffers: average uploads running statistics, which noise makes useless (a variance below 0): "
                 "set buffers: local or freeze, or use GroupNorm"
             )
-        if algorithm.oracle or algorithm.reads_each:
+        if algorithm.oracle or algorithm.reads_each or algorithm.by_model:
             what = "concepts" if algorithm.oracle else "uploads"
             raise ValueError(
                 f"privacy: the server of {name} needs to know single devices' {what}, not only the noisy mean; use "

@@ -96,6 +96,15 @@ class StudyFolder:
     def snapshot(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.ckpt"
 
+    def drop_snapshot(self, trial: int) -> None:
+        """Delete it, with the devices' rows that lie beside it."""
+        path = self.snapshot(trial)
+        if (path.parent / "rows").is_dir():
+            from flstudy.federation.checkpoint_rows import remove_with_rows
+
+            remove_with_rows(path)
+        path.unlink(missing_ok=True)
+
     def hung(self, trial: int) -> Path:
         return self.path / "snapshots" / f"{trial}.hung"
 

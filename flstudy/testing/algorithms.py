@@ -14,8 +14,10 @@ from flstudy.algorithms import Algorithm, Batch, Inbox, Job
 from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.executor import TrainingContext, gradient
+from flstudy.execution.sharded import Share
 from flstudy.execution.trees import take
 from flstudy.federation import Coordinator
+from flstudy.federation.blocks import Collected
 from flstudy.population import InMemory, Population, SuddenDrift
 from flstudy.tasks import Mlp
 
@@ -24,8 +26,8 @@ BOUND = 1e-10  # of rounding in double precision
 
 def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
     """Try a method's laws: it trains alike in the sequential and the vectorised executor, its functions are pure, the
-    order of jobs means nothing, single uploads are read only where it says so, weights are heeded, and its ``means``
-    are means of rows, after a new initial model too.
+    order of jobs means nothing, single uploads are read and rows prepared only where it says so, weights are heeded,
+    and its ``means`` are means of rows, after a new initial model too.
 
     Args:
         algorithm: the method, or its class with its defaults.
@@ -43,6 +45,8 @@ def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
     for kind in (Sequential, Vectorized):
         order_means_nothing(method, kind, coordinator, population)
     reads_what_it_says(method, coordinator, population)
+    sums_suffice(method, coordinator, population)
+    rows_are_prepared_where_said(method, coordinator, population)
     weights_are_heeded(method, coordinator, population)
     means_are_means(method, play(method, "vectorized", small_world(), 5, controllers=[Restart(rounds=[3])]))
 
@@ -197,7 +201,7 @@ def _received(algorithm: Algorithm, module: Coordinator, population: Population)
 def reads_what_it_says(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
     """Law: a server that does not say ``reads_each`` needs no more than the mean of uploads, which is what private
     runs show it in every upload's place."""
-    if algorithm.asks or algorithm.oracle or algorithm.reads_each:
+    if algorithm.asks or algorithm.oracle or algorithm.reads_each or algorithm.by_model:
         return
     algorithm = dataclasses.replace(algorithm, weighting="uniform")
     server, inbox, round_ = _received(algorithm, module, population)
@@ -208,6 +212,43 @@ def reads_what_it_says(algorithm: Algorithm, module: Coordinator, population: Po
     assert apart <= BOUND, (
         f"{type(algorithm).__name__}: single uploads: the server differs by {apart:.3g} when each upload is the mean "
         "of all; set reads_each = True, so that privacy refuses the method"
+    )
+
+
+def sums_suffice(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+    """Law: a server that does not say ``reads_each`` does with the sums of uploads, by model where it has several, what
+    it does with all of them, which are not kept of a large cohort."""
+    if algorithm.reads_each:
+        return
+    server, inbox, round_ = _received(algorithm, module, population)
+    found = Collected(inbox.weights[None], inbox.model[None], len(server.x) if server.x.dim() > 1 else 1, each=False)
+    everybody = list(range(len(inbox.weights)))
+    for rows in (everybody[::2], everybody[1::2]):
+        found.add(Share(1, rows), pytree.tree_map(lambda leaf, rows=rows: leaf[None, rows], inbox.uploads))
+    totals = take(found.inbox(), 0)
+    after = [algorithm.server_step(server, one, round_) for one in (inbox, totals)]
+    told = [algorithm.diagnostics(server, new, one) for new, one in zip(after, (inbox, totals), strict=True)]
+    apart = max(largest_difference(*after), largest_difference(*told))
+    assert apart <= BOUND, (
+        f"{type(algorithm).__name__}: sums of uploads: the server differs by {apart:.3g} when it is given no more than "
+        "these; set reads_each = True"
+    )
+
+
+def rows_are_prepared_where_said(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+    """Law: ``prepare`` of a method that does not say ``prepares_rows`` neither reads nor changes the devices' rows."""
+    if algorithm.prepares_rows:
+        return
+    work, x = population.cohort(3), module.server.x
+    server, jobs, round_ = take(module.server, 0), take(work.jobs, 0), take(work.round, 0)
+    rows = take(module.bank.gather(algorithm, work.jobs.client, x[:, 0] if x.dim() > 2 else x), 0)
+    asked = {"gradient": (1, server.x.shape[-1]), None: None}.get(algorithm.asks, (len(server.x),))
+    survey = None if asked is None else torch.ones(len(jobs.client), *asked, dtype=server.x.dtype)
+    others = pytree.tree_map(lambda leaf: leaf + 1, rows)
+    one, other = (algorithm.prepare(server, each, survey, jobs, round_) for each in (rows, others))
+    apart = largest_difference((one[0], one[2], one[1], other[1]), (other[0], other[2], rows, others))
+    assert apart == 0, (
+        f"{type(algorithm).__name__}: prepare reads or changes the devices' rows; set prepares_rows = True"
     )
 
 

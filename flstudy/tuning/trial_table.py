@@ -203,7 +203,7 @@ class TrialTable:
         """Drop the snapshots of trials that are over, and all models but those of the kept ones."""
         for trial in self.trials:
             if trial.is_over:
-                self._folder.snapshot(trial.number).unlink(missing_ok=True)
+                self._folder.drop_snapshot(trial.number)
                 if trial not in kept:
                     self._folder.model(trial.number).unlink(missing_ok=True)
 

@@ -52,4 +52,6 @@ def test_the_order_of_jobs_means_nothing(name, kind, scenes):
 @pytest.mark.parametrize("name", [name for name in CASES if name.endswith("plain")])
 def test_servers_read_what_they_say(name, scenes):
     laws.reads_what_it_says(CASES[name], *scenes(name))
+    laws.sums_suffice(CASES[name], *scenes(name))
+    laws.rows_are_prepared_where_said(CASES[name], *scenes(name))
     laws.weights_are_heeded(CASES[name], *scenes(name))

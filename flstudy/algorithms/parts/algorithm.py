@@ -36,11 +36,14 @@ class Models:
     steps_by_sgd: ClassVar[str] = ""  # why its mathematics holds for SGD steps of devices only; empty: it does not
     steps_by_torch: ClassVar[bool] = False  # True: devices step by an optimizer of torch, which nothing maps
     averages_buffers: ClassVar[bool] = False  # True: devices upload BatchNorm's statistics and the like, too
+    by_model: ClassVar[bool] = False  # True: the server asks for means of each model's uploads
+    prepares_rows: ClassVar[bool] = False  # True: ``prepare`` reads or changes the devices' rows
     derived: ClassVar[bool] = False  # True: the class was made of a method's while a run was set up
 
     @property
     def reads_each(self) -> bool:
-        """Whether the server looks at single uploads, and not only at the mean or the sum of all."""
+        """Whether the server looks at single uploads, and not only at means and sums of them. Those of a large cohort
+        of others are added up as they come."""
         return False
 
     @property

@@ -162,10 +162,10 @@ class AveragedBuffers(WithBuffers):
         return extended(upload, buffers=local.buffers - msg.buffers), row
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
-        each = inbox_of(inbox, lambda upload: upload.buffers)
+        each = inbox.of(lambda upload: upload.buffers)
         b = server.buffers
         moved = each.mean() if b.dim() == 1 else each.mean_by_model(len(b))
-        return extended(super().server_step(inner(server), inbox_of(inbox, inner), round), buffers=b + moved)
+        return extended(super().server_step(inner(server), inbox.of(inner), round), buffers=b + moved)
 
     def deployed(self, server: Any, client: State) -> Tensor:
         return torch.cat([super().deployed(inner(server), client), server.buffers])
@@ -238,8 +238,3 @@ class LocalBuffers(WithBuffers):
         if not self.keeps_model:
             return self.deployed(server, client)
         return torch.cat([super().kept(server, inner(client)), client.buffers])
-
-
-def inbox_of(inbox: Inbox, part: Any) -> Inbox:
-    """An inbox of a part of every upload."""
-    return inbox._replace(uploads=part(inbox.uploads))

@@ -5,7 +5,7 @@ x_m ← x_m + η_g Σ_{j trained m} p_j Δ_j / Σ_{j trained m} p_j;   a model t
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -27,12 +27,10 @@ def own_model(x: Tensor, model: Tensor) -> Tensor:
 class Clustered(Algorithm):
     """FedAvg with several global models."""
 
+    by_model: ClassVar[bool] = True
+
     models: int = hyper(2, "[1, 1e3]")
     """M, number of global models."""
-
-    @property
-    def reads_each(self) -> bool:
-        return True
 
     @abstractmethod
     def choose(self, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:

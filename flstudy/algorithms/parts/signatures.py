@@ -127,9 +127,57 @@ class Inbox(NamedTuple):
         p = torch.nn.functional.normalize(self._by_model(models) * self.weights, p=1, dim=1)
         return pytree.tree_map(lambda u: torch.tensordot(p.to(u.dtype), u, 1), self.uploads)
 
+    def of(self, part: Callable[[Any], Any]) -> "Inbox":
+        """An inbox of a part of every upload."""
+        return self._replace(uploads=part(self.uploads))
+
     def _by_model(self, models: int) -> Tensor:
         """[M, J]: 1 where the job trained the model."""
-        return (self.model == torch.arange(models, device=self.model.device)[:, None]).to(self.weights.dtype)
+        return trained_by(self.model, models).to(self.weights.dtype)
+
+
+class Totals(NamedTuple):
+    """The sums of one round's uploads and replica, where these are too many to be kept: they answer a server as an
+    `Inbox` does, but for single uploads."""
+
+    weighted: Any  # Σ_j p_j u_j over the jobs of each model: an Upload whose leaves are [M, ...]
+    total: Any  # Σ_j u_j over all jobs: leaves [...]
+    weights: Tensor  # [J], sums to one
+    model: Tensor  # [J]
+
+    @property
+    def uploads(self) -> Any:
+        """Not kept."""
+        raise ValueError(
+            "algorithm: its server reads inbox.uploads, which a cohort larger than cohort_memory does not keep: use "
+            "inbox.mean() or inbox.sum(), or set reads_each = True"
+        )
+
+    def mean(self) -> Any:
+        """Σ_j p_j u_j for every leaf of the upload."""
+        return pytree.tree_map(lambda u: u[0] if len(u) == 1 else u.sum(0), self.weighted)
+
+    def sum(self) -> Any:
+        """Σ_j u_j for every leaf of the upload."""
+        return self.total
+
+    def trained(self, models: int) -> Tensor:
+        """[M]: how many jobs trained each of the server's M models."""
+        return trained_by(self.model, models).to(self.weights.dtype).sum(1)
+
+    def mean_by_model(self, models: int) -> Any:
+        """Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody trained."""
+        p = (trained_by(self.model, models) * self.weights).sum(1).clamp(min=1e-12)
+        return pytree.tree_map(lambda u: u / p.to(u.dtype).view(-1, *[1] * (u.dim() - 1)), self.weighted)
+
+    def of(self, part: Callable[[Any], Any]) -> "Totals":
+        """The sums of a part of every upload."""
+        return self._replace(weighted=part(self.weighted), total=part(self.total))
+
+
+def trained_by(model: Tensor, models: int) -> Tensor:
+    """[M, J]: whether the job trained the model, given the number [J] of each."""
+    return model == torch.arange(models, device=model.device)[:, None]
 
 
 class Rule(NamedTuple):

@@ -1,0 +1,100 @@
+"""Memory of rounds of 10, 50 and 500 devices with a model of 12 million parameters:
+`python tests/benchmark/cohorts.py [--algorithm FedAvg]`.
+
+A process for each size plays two rounds and tells the most memory that it had, read while it works: its own, and with
+mapped files. Beside the default `cohort_memory` a cohort that trains at once, as far as memory goes.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+WIDTH, HIDDEN, CLASSES, EACH = 768, 15_000, 32, 5  # 12.0 million parameters; examples of a device
+
+
+class Watch(threading.Thread):
+    """The most memory that this process has, in MiB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.own, self.whole = 0.0, 0.0
+
+    def run(self) -> None:
+        """Read it until the process ends."""
+        while True:
+            fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+            own, files = (int(fields[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile"))
+            self.own, self.whole = max(self.own, own), max(self.whole, own + files)
+            time.sleep(0.01)
+
+
+def played(algorithm: str, participants: int, memory: int, bank: int) -> dict[str, float]:
+    """What two rounds of so many devices take."""
+    import lightning as L
+    import torch
+
+    import flstudy.algorithms
+    from flstudy import Coordinator, Population
+    from flstudy.population import InMemory
+    from flstudy.tasks import Mlp
+
+    torch.manual_seed(0)
+    x = torch.randn(500 * EACH, WIDTH)
+    clients = [list(range(device * EACH, device * EACH + EACH)) for device in range(500)]
+    population = Population(
+        InMemory((x, x[:, :CLASSES].argmax(1))),
+        clients=500,
+        participants=participants,
+        partition=clients,
+        batch_size=EACH,
+    )
+    task = Mlp((WIDTH,), CLASSES, hidden=HIDDEN)
+    method = getattr(flstudy.algorithms, algorithm)(lr=0.1)
+    coordinator = Coordinator(task, method, compile=False, cohort_memory=memory, bank_memory=bank)
+    watch = Watch()
+    watch.start()
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False, limit_val_batches=0, **quiet)
+    trainer.fit(coordinator, datamodule=population)
+    found = {"own": watch.own, "whole": watch.whole, "n": coordinator.task_function.layout.n}
+    return {**found, "seconds": coordinator.record.metrics["time/round_s"][0]}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algorithm", default="FedAvg")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 50, 500])
+    parser.add_argument("--memory", type=int, nargs="+", default=[2**30, 2**32], help="Values of cohort_memory.")
+    parser.add_argument("--at-once", type=int, nargs="*", default=[10, 20], help="Sizes that also train at once.")
+    parser.add_argument("--bank", type=int, default=0, help="bank_memory.")
+    parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(played(given.algorithm, *given.one, given.bank)))
+        return
+    print(
+        "| devices | cohort_memory, GiB | a round, s | s for each device | own memory, MiB | with mapped files, MiB |"
+    )
+    print("|--:|--:|--:|--:|--:|--:|")
+    wanted = [(size, memory) for memory in given.memory for size in given.sizes]
+    for size, memory in [*wanted, *((size, 10**15) for size in given.at_once)]:
+        command = [sys.executable, __file__, "--algorithm", given.algorithm, "--bank", str(given.bank)]
+        done = subprocess.run([*command, "--one", str(size), str(memory)], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr[-2000:])
+        found = json.loads(done.stdout.splitlines()[-1])
+        bound = f"{memory / 2**30:g}" if memory < 10**15 else "all at once"
+        each = found["seconds"] / size
+        print(
+            f"| {size} | {bound} | {found['seconds']:.1f} | {each:.3f} | {found['own']:.0f} | {found['whole']:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
