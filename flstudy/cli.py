@@ -162,9 +162,29 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
         return _trained(command, path, arguments, resume, source, as_json=flags["--json"])
 
 
+        if not flags["--json"]:
+            announce(command, values, path, resume)
 def _workers_ahead(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """The nursery of a study's workers, which imports what they need while this process imports its own."""
     study = values.get("study") or {}
+def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | None) -> None:
+    """Say what will happen; whatever is wrong with it is for those to say who do it."""
+    from flstudy.study.announcement import announced_run, announced_study
+    from flstudy.tracking.store import for_people
+
+    with contextlib.suppress(ValueError, OSError):
+        known = None
+        if resume is not None:
+            from flstudy.study import StudyFolder
+
+            known = StudyFolder(resume).state().get("store")
+        store = for_people(known or values["store"])
+        lines = announced_run(values, path, store)
+        if command == "tune":
+            lines = announced_study(values, path, store, resume) if values["study"]["search"] else []
+        print("\n".join(lines), flush=True)
+
+
     resources = study.get("resources") or {}
     if not study.get("search") or resources.get("gpu") or os.environ.get("RAY_ADDRESS") not in (None, "", "local"):
         return contextlib.nullcontext()

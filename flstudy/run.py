@@ -21,6 +21,7 @@ from flstudy.config import ConfigError, StopRun
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
+from flstudy.study.folder import free_path
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
@@ -34,6 +35,8 @@ SHOWN = (
     "train/loss", "valid/accuracy", "test/accuracy", "test/accuracy_spread", "test/personal_accuracy", "fit/epochs",
     "server/update_norm", "server/effective_lr", "privacy/epsilon", "traffic/up_bytes", "time/round_s",
 )  # fmt: skip
+
+FIRST_LINE_S, LINE_EVERY_S = 2.0, 20.0  # until the first plain line of a run, and between later ones
 
 
 def run_once(config: "Config", console: Console | None = None) -> Path:
@@ -161,9 +164,7 @@ def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:
                 console.print(f"{damage}: going on from {earlier.name}", highlight=False, markup=False, soft_wrap=True)
                 return wanted, earlier
         raise ConfigError(f"run.resume: {damage}, and no other is whole: leave run.resume out to start anew")
-    folder, number = wanted, 2
-    while folder.exists():
-        folder, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    folder = free_path(wanted)
     try:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(config.plain(), sort_keys=False))
@@ -181,22 +182,25 @@ def _progress(console: Console, config: "Config") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(config.tags()["algorithm"], total=config.rounds)
-        said = started = time.monotonic()
-        first: int | None = None
-        shown = ""
+        said, every_s, shown = time.monotonic(), FIRST_LINE_S, ""
+        first: tuple[float, int] | None = (
+            None  # when the first round was over, of which compiling is a part; its number
+        )
 
         def advance(record: "Record") -> None:
-            nonlocal said, first, shown
-            first = record.round - 1 if first is None else first
+            nonlocal said, first, shown, every_s
+            first = first or (time.monotonic(), record.round)
             if "valid/accuracy" in record.metrics:
                 shown = f"  valid accuracy {mean_over_replicas(record.metrics['valid/accuracy']):.1%}"
             elif "valid/loss" in record.metrics:
                 shown = f"  valid loss {mean_over_replicas(record.metrics['valid/loss']):.4g}"
             bar.update(task, completed=record.round, description=f"{config.tags()['algorithm']}{shown}")
-            if not console.is_terminal and time.monotonic() - said > 20:
-                said = time.monotonic()
-                left = (said - started) / (record.round - first) * (config.rounds - record.round)
-                console.print(f"round {record.round}/{config.rounds}{shown}  {left:.0f} s left", highlight=False)
+            since, done = first
+            if not console.is_terminal and record.round > done and time.monotonic() - said > every_s:
+                said, every_s = time.monotonic(), LINE_EVERY_S
+                round_s = (said - since) / (record.round - done)
+                left = f"{round_s:.2g} s a round, {round_s * (config.rounds - record.round):.0f} s left"
+                console.print(f"round {record.round}/{config.rounds}{shown}  {left}", highlight=False)
 
         yield advance
 

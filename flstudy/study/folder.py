@@ -317,6 +317,14 @@ def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
     return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
+def free_path(wanted: Path) -> Path:
+    """A folder's path, or that with -2, -3, … after it where there is one already."""
+    path, number = wanted, 2
+    while path.exists():
+        path, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    return path
+
+
 def wanted_name(config: "Config") -> str:
     """The study's name: its own, or that of the config file."""
     name = config.study.name or Path(config.path).stem

@@ -180,6 +180,15 @@ def absolute_uri(uri: str | None) -> str:
     return uri
 
 
+def for_people(uri: str | None) -> str:
+    """A store as a sentence names it: a SQLite file by its path from here, without any credential."""
+    told = censored(uri or _DEFAULT)
+    file = sqlite_file(told)
+    if file is None:
+        return told
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+
+
 def sqlite_file(uri: str) -> Path | None:
     """The database file of a SQLite store; None for other stores."""
     return Path(unquote(uri.split("///", 1)[1].split("?")[0])) if uri.startswith("sqlite") and "///" in uri else None

@@ -20,7 +20,7 @@ from flstudy.study.trial import BROKEN, by_algorithm
 if TYPE_CHECKING:
     from flstudy.config import Config
 
-_LINE_EVERY_S = 20.0  # between plain lines of trials that are still running
+_FIRST_LINE_S, _LINE_EVERY_S = 3.0, 20.0  # until the first plain line of running trials, and between later ones
 _ROWS = 12  # running trials that the live view shows one by one
 COUNTED = (Status.RUNNING, Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED)
 
@@ -57,15 +57,17 @@ class StudyProgress:
         self.confirmations = algorithms * study.confirm.top if study.confirm.seeds else 0
         self.trials: dict[int, Trial] = {}
         self._started = self._line_at = time.monotonic()
-        self._spent_s, self._done_before = spent_s, 0.0
-        self._starts: dict[int, tuple[float, int]] = {}  # by trial: when it was first seen, and its rounds then
+        self._line_every_s = _FIRST_LINE_S
+        self._spent_s = spent_s
+        self._going: tuple[float, float] | None = None  # when the first round was over, and the fraction then
+        self._starts: dict[int, tuple[float, int]] = {}  # by trial: when its first round was over, and its rounds then
+        self._pace: dict[int, tuple[float, int]] = {}  # by trial: seconds and rounds since then
         self._notebook = NotebookDisplay() if in_notebook() and not quiet else None
         self._live = Live(
             console=console, refresh_per_second=2, get_renderable=self._render, transient=True, redirect_stderr=False
         )
 
     def __enter__(self) -> Self:
-        self._done_before = self.fraction
         if self._notebook is not None:
             self._notebook.show(self._render(), now=True)
         elif self.console.is_terminal and not self.quiet:
@@ -87,7 +89,7 @@ class StudyProgress:
     def update(self, trial: Trial) -> None:
         """A trial started, reported or ended."""
         self.trials[trial.number] = trial
-        self._starts.setdefault(trial.number, (time.monotonic(), trial.rounds))
+        self._measure(trial)
         if self._notebook is not None:
             self._notebook.show(self._render())
         if self.console.is_terminal or self._notebook is not None:
@@ -95,10 +97,19 @@ class StudyProgress:
                 self.say(self._line(trial))
         elif trial.status is not Status.RUNNING:
             self.say(self._line(trial))
-            self._line_at = time.monotonic()
-        elif time.monotonic() - self._line_at > _LINE_EVERY_S:
-            self._line_at = time.monotonic()
+            self._line_at, self._line_every_s = time.monotonic(), _LINE_EVERY_S
+        elif time.monotonic() - self._line_at > self._line_every_s and self.trial_s is not None:
+            self._line_at, self._line_every_s = time.monotonic(), _LINE_EVERY_S
             self.say(self.summary())
+
+    def _measure(self, trial: Trial) -> None:
+        """Note how fast a trial goes. Its first round is left out: starting and compiling are part of it."""
+        if not trial.rounds:
+            return
+        began, rounds = self._starts.setdefault(trial.number, (time.monotonic(), trial.rounds))
+        self._pace[trial.number] = (time.monotonic() - began, trial.rounds - rounds)
+        if self._going is None:
+            self._going = (time.monotonic(), self.fraction)
 
     @property
     def best(self) -> dict[str, Trial]:
@@ -129,9 +140,17 @@ class StudyProgress:
     @property
     def left_s(self) -> float | None:
         """Seconds to go, if the rest goes as fast as what this start has done."""
-        fraction = self.fraction
-        done = fraction - self._done_before
-        return (time.monotonic() - self._started) * (1 - fraction) / done if done > 0 else None
+        if self._going is None:
+            return None
+        (since, before), fraction = self._going, self.fraction
+        return (time.monotonic() - since) * (1 - fraction) / (fraction - before) if fraction > before else None
+
+    @property
+    def trial_s(self) -> float | None:
+        """Seconds that a trial of all rounds takes, by the rounds that this start has done."""
+        rounds = sum(done for _, done in self._pace.values())
+        seconds = sum(spent for spent, _ in self._pace.values())
+        return seconds / rounds * self.rounds_per_trial if rounds else None
 
     def summary(self) -> str:
         """One line."""
@@ -148,7 +167,8 @@ class StudyProgress:
     def _eta(self) -> str:
         if self.left_s is None or self.fraction >= 1:
             return ""
-        return f", about {_clock(self.left_s)} left"
+        each = "" if self.trial_s is None else f" ({_clock(self.trial_s)} a trial)"
+        return f", about {_clock(self.left_s)} left{each}"
 
     def _line(self, trial: Trial) -> str:
         measured = trial.status in (Status.FINISHED, Status.PRUNED) and trial.feasible

@@ -3,6 +3,7 @@
 import io
 import math
 
+import pytest
 from rich.console import Console
 
 from flstudy.study import Status, Trial
@@ -63,3 +64,19 @@ def test_a_stopped_trials_other_rounds_count_as_done():
     view.update(trial(0, "Flash", "pruned", 2, 0.3))
     view.update(trial(1, "Flash", rounds=5, objective=0.3))
     assert view.fraction == (10 + 5) / 40
+
+
+def test_the_time_that_is_left_knows_no_start_and_no_compilation(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("flstudy.tuning.progress.time.monotonic", lambda: now[0])
+    view = progress(False)
+    with view:
+        view.update(trial(0, "Flash"))
+        now[0] += 500.0  # of a first round
+        view.update(trial(0, "Flash", rounds=1))
+        assert view.left_s is None
+        now[0] += 4.0
+        view.update(trial(0, "Flash", rounds=3))
+    assert view.trial_s == 20.0  # ten rounds of two seconds
+    assert view.left_s == pytest.approx(2.0 * 37)
+    assert view.console.file.getvalue() == "quick: 0/4 trials, 8% of rounds, about 1:14 left (0:20 a trial)\n"

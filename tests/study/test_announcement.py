@@ -1,0 +1,78 @@
+"""What run and tune say before they begin."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flstudy.config.values import quick_check
+from flstudy.study import Status, StudyFolder, Trial
+from flstudy.study.announcement import WIDTH, announced_run, announced_study
+
+QUICK = str(Path(__file__).parents[2] / "tune_configs" / "quick.yaml")
+
+
+def said(*options, command=announced_study, path=QUICK, resume=None):
+    values = quick_check(path, options)
+    lines = command(values, path, "mlflow.db", *([resume] if resume else []))
+    assert max(map(len, lines)) <= WIDTH
+    return " ".join(line.strip() for line in lines)
+
+
+def test_a_study_tells_its_trials_rounds_seeds_and_places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    text = said()
+    assert "quick: 15 trials of FedAvg, FedYogi and Flash (5 each), up to 60 rounds with 3 seeds each; " in text
+    assert "then the best of each method again, with 5 new seeds" in text
+    assert "on this machine's 4 cores, 1 core for a trial: 4 side by side" in text
+    assert text.endswith("results: studies/quick; MLflow: mlflow.db")
+    (tmp_path / "studies" / "quick").mkdir(parents=True)
+    text = said("--study.trials=null", "--study.budget.rounds=9000", "--study.scheduler=null", "--seeds=[0]")
+    assert "quick-2: trials of FedAvg, FedYogi and Flash, as many as 9,000 rounds allow, up to 60 rounds" in text
+    assert "with 1 seed each" in text
+    assert "(5 each)" not in said("--study.allocation=free")
+    assert "2 cores for a trial: 2 side by side" in said("--study.resources.cpu=2")
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert "on the Ray cluster at head:6379, 1 core and 0.5 GPU for a trial" in said("--study.resources.gpu=0.5")
+
+
+def test_a_study_that_goes_on_tells_what_is_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = StudyFolder(tmp_path / "studies" / "moving")
+    folder.path.mkdir(parents=True)
+    folder.config.write_text(yaml.safe_dump(quick_check(QUICK, [])))
+    for number, status in enumerate(("finished", "interrupted")):
+        folder.write_trial(Trial(number=number, algorithm="Flash", status=Status(status), rounds=3))
+    text = said(path=str(folder.config), resume=folder.path)
+    assert text.startswith("going on with moving: 1 trial is over of 15, up to 60 rounds")
+    assert "results: studies/moving;" in text
+
+
+def test_a_run_tells_its_rounds_seeds_devices_and_places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = said(command=announced_run)
+    assert text == (
+        "quick: 60 rounds of Flash with 3 seeds at once, 10 of 20 devices in each round "
+        "results: runs/quick; MLflow: mlflow.db"
+    )
+    assert "MLflow" not in said("--run.track=false", command=announced_run)
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_it_is_said_before_torch_is_imported(command, tmp_path):
+    """And so in less than importing torch takes."""
+    script = f"""
+import sys
+from flstudy import cli
+def then(*given, **named):
+    assert not {{"torch", "ray", "mlflow", "optuna"}} & set(sys.modules)
+    return 0
+cli._trained = then
+sys.exit(cli.main([{command!r}, {QUICK!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "results: " in done.stdout
