@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import sys
@@ -28,11 +29,13 @@ COMMANDS = {
     "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
     "reproduce": "a paper's studies and tables: flstudy reproduce flash [--worlds digits-sudden ...]",
     "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
+    "dashboard": "a study in Optuna's dashboard: flstudy dashboard STUDY [--port 8080]",
     "costs": "what methods send, keep and compute: flstudy costs CONFIG [--algorithms FedAvg FedAda2 ...]",
     "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
     "data": "prepare and look at data:         flstudy data prepare NAME --source PATH | describe CONFIG | list",
     "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|... [NAME]",
     "schema": "the JSON Schema of configs:       flstudy schema [--path | --write]",
+    "completion": "what a shell completes on Tab:    flstudy completion bash|zsh|fish",
 }
 STUDY_PACKAGES = {
     *("yaml", "ray", "optuna", "cmaes", "scipy", "mlflow", "pyarrow", "rich", "matplotlib", "jinja2", "sklearn"),
@@ -159,14 +162,11 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
         print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
         return 0
     with _workers_ahead(values) if ahead else contextlib.nullcontext():
+        if not flags["--json"]:
+            announce(command, values, path, resume)
         return _trained(command, path, arguments, resume, source, as_json=flags["--json"])
 
 
-        if not flags["--json"]:
-            announce(command, values, path, resume)
-def _workers_ahead(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """The nursery of a study's workers, which imports what they need while this process imports its own."""
-    study = values.get("study") or {}
 def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | None) -> None:
     """Say what will happen; whatever is wrong with it is for those to say who do it."""
     from flstudy.study.announcement import announced_run, announced_study
@@ -185,6 +185,9 @@ def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | 
         print("\n".join(lines), flush=True)
 
 
+def _workers_ahead(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """The nursery of a study's workers, which imports what they need while this process imports its own."""
+    study = values.get("study") or {}
     resources = study.get("resources") or {}
     if not study.get("search") or resources.get("gpu") or os.environ.get("RAY_ADDRESS") not in (None, "", "local"):
         return contextlib.nullcontext()
@@ -440,6 +443,19 @@ def ui(command: str, arguments: list[str]) -> int:
     return 0
 
 
+def dashboard(command: str, arguments: list[str]) -> int:
+    """``flstudy dashboard``."""
+    parser = Parser(command, "Show a study's search in Optuna's dashboard, on 127.0.0.1; it cannot change the study.")
+    parser.add_argument("study", metavar="STUDY", help="its folder, or its name under studies/")
+    parser.add_argument("--port", type=int, default=8080, help="on 127.0.0.1")
+    given = parser.parse_args(arguments)
+    from flstudy.study import StudyFolder
+    from flstudy.tuning.dashboard import serve_dashboard
+
+    serve_dashboard(StudyFolder(_study(given.study)), given.port)
+    return 0
+
+
 def list_names(command: str, arguments: list[str]) -> int:
     """``flstudy list``."""
     from flstudy.config.help import KINDS, print_list
@@ -488,6 +504,30 @@ def init(command: str, arguments: list[str]) -> int:
     choice = starter.asked() if asks else starter.Choice(**chosen)
     path.write_text(starter.starter(choice), encoding="utf-8")
     print(f"{path}: try it with 'flstudy tune {path}'")
+    return 0
+
+
+def completion(command: str, arguments: list[str]) -> int:
+    """``flstudy completion``."""
+    from flstudy.config.completion import KEYED, SHELLS, script
+
+    parser = Parser(
+        command,
+        "Print a script that completes commands, options, keys of configs with their values, configs and studies. "
+        "bash: flstudy completion bash > ~/.local/share/bash-completion/completions/flstudy; "
+        "zsh: flstudy completion zsh > a folder of $fpath/_flstudy; "
+        "fish: flstudy completion fish > ~/.config/fish/completions/flstudy.fish",
+    )
+    parser.add_argument("shell", choices=SHELLS, help="for which it is")
+    shell = parser.parse_args(arguments).shell
+    helps = {}
+    for name in COMMANDS:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            if name not in KEYED:
+                main([name, "--help"])
+        helps[name] = said.getvalue()
+    print(script(shell, {name: text.split(":")[0] for name, text in COMMANDS.items()}, helps), end="")
     return 0
 
 
