@@ -7,7 +7,8 @@
 
 Laws: κ = 0 is FedAvg, and so is a world of one session. Differs: before there is a teacher nothing is distilled, where
 the authors' code distils from a model of zeros, and glfc_rd is L_GC alone. The teacher is sent with the model in every
-round. Dong et al. also keep old examples and find task changes by themselves.
+round. Dong et al. also keep old examples and find task changes by themselves. Under glfc_rd the server looks at single
+uploads, for the classes that each has seen: they are all kept, however large the cohort.
 
 GLFC's loss (Dong et al. 2022, sec. 4.1 and 4.2): old classes are compensated, and their relations distilled.
 

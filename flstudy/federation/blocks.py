@@ -155,7 +155,8 @@ class Collected:
     def inbox(self) -> Inbox | Totals:
         """What the server is given, leaves [S, ...]."""
         if not self.each:
-            return Totals(*self.sums, self.weights, self.model)
+            weighted, total = self.sums
+            return Totals(weighted, total, self.weights, self.model)
         back = torch.tensor(self.order).argsort().to(self.weights.device)
         whole = over_leaves(lambda *parts: torch.cat(parts, 1).index_select(1, back), *self.kept)
         return Inbox(whole, self.weights, self.model)

@@ -275,7 +275,7 @@ class Population(L.LightningDataModule):
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
         there = self.available(round)
-        fewest = min(map(np.count_nonzero, there))
+        fewest = min(int(np.count_nonzero(line)) for line in there)
         drawn = cohort_size(self.sampling, round, fewest, self.participants, self.clients)
         participants = max(1, drawn) if devices is None else min(devices, fewest)
         client = drawn_devices(random_bits(seeds, "participation", number), there, participants, fewest)
@@ -319,7 +319,7 @@ class Population(L.LightningDataModule):
 
     def fewest(self, round: int) -> int:
         """How many devices are available in a round (from 1) in the replica that has the fewest."""
-        return int(min(map(np.count_nonzero, self.available(round))))
+        return min(int(np.count_nonzero(line)) for line in self.available(round))
 
     def present(self, round: int) -> NDArray[np.bool_]:
         """[N]: who is there in a round (from 1)."""
