@@ -229,12 +229,13 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
-    """[S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of them."""
+    """[S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of them, or errors
+    are known of other rounds only."""
     name = f"{metric}_se"
     if name not in _metric_codes(table)[1]:
         return None
-    errors = curve(table, name)[1]
-    return errors if np.nan_to_num(errors).any() else None
+    (rounds, errors), (measured, _) = curve(table, name), curve(table, metric)
+    return errors if np.array_equal(rounds, measured) and np.nan_to_num(errors).any() else None
 
 
 def metric_names(table: pa.Table) -> list[str]:

@@ -7,7 +7,7 @@ import yaml
 
 from flstudy.cli import main
 from flstudy.federation import Record
-from flstudy.reporting.run_comparison import differences, measures, read_run
+from flstudy.reporting.run_comparison import differences, measures, read_run, runs_figure
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.study.records import RecordWriter
 
@@ -15,11 +15,11 @@ SEEDS = [0, 44, 56]
 CURVE = {2: 0.5, 4: 0.9, 6: 0.8}
 
 
-def recorded(path, lift=0.0, seeds=SEEDS, metric="valid/accuracy"):
+def recorded(path, lift=0.0, seeds=SEEDS, metric="valid/accuracy", **more):
     with RecordWriter(path, seeds) as writer:
         for at, level in CURVE.items():
             values = [level + lift + 0.01 * place for place in range(len(seeds))]
-            writer.append(Record(at, {metric: values, "valid/loss": [1 - value for value in values]}))
+            writer.append(Record(at, {metric: values, "valid/loss": [1 - value for value in values], **more}))
 
 
 @pytest.fixture
@@ -97,3 +97,15 @@ def test_json_has_every_seed(home, capsys):
 def test_what_cannot_be_compared_is_a_sentence(home, capsys, arguments, said):
     assert main(["compare", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_a_panel_measured_is_drawn_with_its_standard_error(tmp_path):
+    recorded(tmp_path / "all/records.parquet")
+    recorded(tmp_path / "panel/records.parquet", 0.1, **{"valid/accuracy_se": [0.01, 0.02, 0.02]})
+    recorded(tmp_path / "everybody/records.parquet", 0.2, **{"valid/accuracy_se": [0.0, 0.0, 0.0]})
+    found = measures([read_run(tmp_path / name) for name in ("all", "panel", "everybody")], ["valid/accuracy"])
+    assert [one.errors is not None for one in found["valid/accuracy"]] == [False, True, False]
+    bands = runs_figure(found).axes[0].collections
+    assert len(bands) == 4  # a deviation over seeds each, and one error
+    corners = bands[2].get_paths()[0].vertices
+    assert sorted(corners[corners[:, 0] == 4, 1]) == pytest.approx([100.0, 102.0])  # 101 ± √(1² + 2² + 2²) / 3
