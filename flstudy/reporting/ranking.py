@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from flstudy.metrics.drift import DEFAULT, Floats, Recovery, accuracy_before, dip, recovery_rounds, segments
 from flstudy.metrics.registry import is_fraction
+from flstudy.reporting.looks import looks_of
+from flstudy.reporting.style import Look
 from flstudy.reporting.tables import mean_and_spread, plural
 from flstudy.study import Status, StudyResults, Trial
 from flstudy.study.damage import DamageError
@@ -137,11 +139,10 @@ class Findings:
         return self._made[analysis]  # type: ignore[no-any-return]
 
     @cached_property
-    def places(self) -> dict[str, int]:
-        """Each algorithm's place, and so its colour in every figure: the ranked ones first, in the ranking's order."""
+    def looks(self) -> dict[str, Look]:
+        """Each algorithm's look in every figure: the ranked ones first, in the ranking's order."""
         ranked = [row.trial.algorithm for row in self.ranking.rows]
-        names = dict.fromkeys([*ranked, *(trial.algorithm for trial in self.results.searched)])
-        return {name: place for place, name in enumerate(names)}
+        return looks_of([*ranked, *(trial.algorithm for trial in self.results.searched)])
 
 
 def rank(results: StudyResults) -> Ranking:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from flstudy.config import ConfigError, nearest
 from flstudy.metrics.registry import METRICS
+from flstudy.reporting.looks import looks_of
+from flstudy.reporting.multiples import BEHIND, COLUMNS, CROWD
 from flstudy.reporting.sections.comparison import Pair, compare, format_p, holm
 from flstudy.reporting.style import as_lines_end, draw_mean, finish, legend_beside, new_panels, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_difference, format_value, metric_label
@@ -200,13 +202,25 @@ def runs_json(found: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
 
 def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
     """A panel per metric: means over seeds by round, with bands of one standard deviation, and of the standard error
-    where devices were sampled."""
-    figure, panels = new_panels(len(found), 1, 3.6)
-    for axes, (metric, own) in zip(panels, found.items(), strict=True):
+    where devices were sampled; of many runs a panel for each metric and run, with the others in grey behind."""
+    names = [one.run for one in next(iter(found.values()))]
+    looks, crowded = looks_of(names), len(names) > CROWD
+    count = len(found) * (len(names) if crowded else 1)
+    figure, panels = new_panels(count, COLUMNS if crowded else 1, 2.0 if crowded else 3.6)
+    shown = iter(panels)
+    for metric, measured in found.items():
         factor, label = scale_of(metric)
-        for place, one in enumerate(own):
-            errors = None if one.errors is None else factor * one.errors
-            draw_mean(axes, one.rounds, factor * one.values, place, one.run, band=True, errors=errors)
-        legend_beside(axes, **as_lines_end(axes))
-        finish(axes, xlabel="Round", ylabel=label)
+        for own in names if crowded else [None]:
+            axes = next(shown)
+            for one in measured:
+                behind = own not in (None, one.run)
+                look: dict[str, Any] = {"linewidth": 0.7, "zorder": 1.5} if behind else {}
+                shade = BEHIND if behind else looks[one.run]
+                look |= {} if behind or one.errors is None else {"errors": factor * one.errors}
+                draw_mean(axes, one.rounds, factor * one.values, shade, one.run, band=not behind, **look)
+            if own is None:
+                legend_beside(axes, **as_lines_end(axes))
+            else:
+                axes.set_title(own, fontsize=9, loc="left", color=looks[own].colour)
+            finish(axes, *((8, 9) if crowded else ()), xlabel="Round", ylabel=label)
     return figure

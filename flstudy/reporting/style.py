@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -30,8 +30,18 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH, DPI = 9.0, 180
 PAGE_DPI = 120  # of pictures that are committed with a page
 GREY, GRID = "#444444", "#d9d9d9"
-PALETTE = 64  # colours of a PNG
+PALETTE = 128  # colours of a PNG
 PANEL = "Darker: the standard error of that mean, which is of a panel of devices."
+SHORT = 12  # characters of a name of which six stand in a row
+
+
+class Look(NamedTuple):
+    """Of a line or of points."""
+
+    colour: str
+    dashes: Any
+    marker: str
+
 
 _svg_settings = threading.Lock()  # matplotlib reads them from a place that all threads share
 
@@ -73,27 +83,32 @@ def scale_of(metric: str) -> tuple[int, str]:
     return 100 if is_fraction(metric) else 1, metric_label(metric)
 
 
+def look_of(place: int) -> Look:
+    """Of what has no name of its own, such as the ways to start a session: by how many are before it."""
+    return Look(colour(place), dashes(place), marker(place))
+
+
 def draw_mean(
     axes: Axes,
     x: NDArray[Any],
     values: NDArray[np.float64],
-    place: int,
+    look: Look,
     label: str,
     *,
     band: bool = False,
     errors: NDArray[np.float64] | None = None,
-    **look: Any,
+    **more: Any,
 ) -> None:
     """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted,
     and in it a darker one of the mean's standard error where each value has one, as it does on a panel of devices."""
     mean = values.mean(0)
-    axes.plot(x, mean, label=label, **{"color": colour(place), "linestyle": dashes(place), "linewidth": 1.2, **look})
+    axes.plot(x, mean, label=label, **{"color": look.colour, "linestyle": look.dashes, "linewidth": 1.2, **more})
     if band and len(values) > 1:
         deviation = values.std(0, ddof=1)
-        axes.fill_between(x, mean - deviation, mean + deviation, color=colour(place), alpha=0.16, linewidth=0)
+        axes.fill_between(x, mean - deviation, mean + deviation, color=look.colour, alpha=0.16, linewidth=0)
     if errors is not None:
         error = np.sqrt((errors**2).sum(0)) / len(errors)
-        axes.fill_between(x, mean - error, mean + error, color=colour(place), alpha=0.3, linewidth=0)
+        axes.fill_between(x, mean - error, mean + error, color=look.colour, alpha=0.3, linewidth=0)
 
 
 def mark_events(axes: Axes, events: Iterable[WorldEvent], label: str | None = None) -> None:
@@ -107,6 +122,17 @@ def legend_beside(axes: Axes, **settings: Any) -> None:
     """The legend to the right of the axes."""
     given = {"frameon": False, "fontsize": 10, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), **settings}
     axes.legend(**given)
+
+
+def legend_above(figure: Figure, panels: Iterable[Axes], names: Iterable[str]) -> None:
+    """One legend over all panels, of those names that one of them has."""
+    drawn: dict[str, Any] = {}
+    for axes in panels:
+        drawn |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    found = [name for name in names if name in drawn]
+    columns = min(max(len(found), 1), 4 if max(map(len, found), default=0) > SHORT else 6)
+    look: dict[str, Any] = {"loc": "outside upper center", "frameon": False, "fontsize": 10}
+    figure.legend([drawn[name] for name in found], found, ncols=columns, **look)
 
 
 def as_lines_end(axes: Axes) -> dict[str, Any]:
@@ -164,7 +190,7 @@ def paletted(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.ui
     shades = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], 1)
     order = np.argsort(-counts, kind="stable")
     _, first = np.unique((shades[order] >> 5) @ (64, 8, 1), return_index=True)
-    chosen = dict.fromkeys([*range(min(PALETTE // 3, len(order))), *np.sort(first).tolist(), *range(len(order))])
+    chosen = dict.fromkeys([*range(min(PALETTE // 4, len(order))), *np.sort(first).tolist(), *range(len(order))])
     palette = shades[order[list(chosen)[:PALETTE]]]
     nearest = np.empty(len(shades), np.uint8)
     for part in np.array_split(np.arange(len(shades)), 1 + len(shades) // 4096):

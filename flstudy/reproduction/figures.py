@@ -1,14 +1,15 @@
 """Curves by kind of method and what a drift does to a server, as in FLASH (Panchal et al. 2023); curves of variants."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import METRICS
+from flstudy.reporting.looks import looks_of
+from flstudy.reporting.multiples import Line, line_figure
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.style import COLOURS, GREY, draw_mean, finish, legend_beside, mark_events, new_panels
+from flstudy.reporting.style import draw_mean, finish, legend_above, mark_events, new_panels
 from flstudy.reproduction.values import Speaker
 from flstudy.study import StudyResults
 
@@ -18,7 +19,7 @@ GROUPS = {  # of sec. 5.1
     "Drift correction": ("Scaffold", "FedDyn", "FedDC"),
     "Drift adaptation": ("AdaptiveFedAvg", "FedDriftEager", "FedDrift"),
 }
-EVERYWHERE = {"Flash": "black", "Oracle": GREY}  # beside each of them, for comparison
+EVERYWHERE = ("Flash", "Oracle")  # beside each of them, for comparison
 WATCHED = ("FedYogi", "Flash")
 ALARMS = ("server/effective_lr", "server/gradient_disparity", "fit/epochs")
 
@@ -35,18 +36,16 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
     of method, with Flash and Oracle in all of them. None where no trial did all its rounds."""
     rows = {row.algorithm: row for row in rank(results).rows if row.rounds.size}
     groups = {group: [name for name in names if name in rows] for group, names in GROUPS.items()}
-    grouped = {name for names in GROUPS.values() for name in names} | set(EVERYWHERE)
+    grouped = {name for names in (*GROUPS.values(), EVERYWHERE) for name in names}
     groups["Others"] = [name for name in rows if name not in grouped]
     groups = {group: names for group, names in groups.items() if names}
     if not groups:
         return None
     figure, panels = new_panels(len(groups), 2, 3.5, 0.3)
     for axes, (group, names) in zip(panels, groups.items(), strict=True):
-        colours = {**dict(zip(names, COLOURS, strict=False)), **EVERYWHERE}
-        for name in [*names, *(name for name in EVERYWHERE if name in rows)]:
-            look: dict[str, Any] = {"color": colours[name], "linewidth": 2.0 if name == "Flash" else 1.3}
-            look["linestyle"] = (0, (1, 1)) if name == "Oracle" else "-"
-            draw_mean(axes, rows[name].rounds, 100 * rows[name].accuracy, 0, name, **look)
+        for name, look in looks_of([*names, *(name for name in EVERYWHERE if name in rows)]).items():
+            width = 2.0 if name == "Flash" else 1.3
+            draw_mean(axes, rows[name].rounds, 100 * rows[name].accuracy, look, name, linewidth=width)
         mark_events(axes, results.events)
         finish_accuracy(axes, group)
         axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
@@ -61,14 +60,14 @@ def alarm_figure(results: StudyResults) -> Figure | None:
         return None
     figure, panels = new_panels(len(ALARMS), len(ALARMS), 3.4)
     for axes, metric in zip(panels, ALARMS, strict=True):
-        for place, name in enumerate(WATCHED):
-            draw_mean(axes, *results.curve(trials[name], metric), place, name, linestyle="-")
+        for name, look in looks_of(WATCHED).items():
+            draw_mean(axes, *results.curve(trials[name], metric), look, name)
         mark_events(axes, results.events)
         axes.set_title(METRICS[metric].title, fontsize=11, loc="left")
         if metric == "server/gradient_disparity":
             axes.set_yscale("log")
         finish(axes, xlabel="Round")
-    figure.axes[0].legend(frameon=False)
+    legend_above(figure, panels, WATCHED)
     return figure
 
 
@@ -76,11 +75,17 @@ def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
     """Test accuracy by round in percent, mean over seeds, a line for each variant."""
     if not rows:
         return None
-    figure, (axes,) = new_panels(1, 1, 4.6)
-    for place, (name, speaker) in enumerate(rows.items()):
-        rounds, values = speaker.curve()
-        draw_mean(axes, rounds, 100 * values, place, name)
-    mark_events(axes, next(iter(rows.values())).results.events)
-    finish_accuracy(axes, title)
-    legend_beside(axes, fontsize=9)
+    lines = {name: Line(rounds, 100 * values) for name, one in rows.items() for rounds, values in [one.curve()]}
+    events, label = next(iter(rows.values())).results.events, "Test accuracy (%)"
+    figure = line_figure(
+        lines,
+        looks_of(rows),
+        height=4.6,
+        band=False,
+        each=lambda axes: mark_events(axes, events),
+        title=title,
+        xlabel="Round",
+        ylabel=label,
+    )
+    figure.axes[0].set_ylim(-2, 102)
     return figure

@@ -207,7 +207,7 @@ def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str
             found = Findings(results=results)
             traffic = traffic_of(found)
             drawn["sweep"] = sweep_figure(found)
-            drawn["bits"] = None if traffic is None else traffic_figure(traffic, found.places)
+            drawn["bits"] = None if traffic is None else traffic_figure(traffic, found.looks)
         parts += images(drawn, f"{world.title}, {stage}", folder / f"{world.name}-{stage}")
     return parts
 

@@ -3,7 +3,7 @@ what their first rounds cost over the bandwidth of the cell."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,12 +14,11 @@ from flstudy.reporting.ranking import Floats, recorded
 from flstudy.reporting.sections.cost import trial_cost
 from flstudy.reporting.style import (
     PAGE_DPI,
-    colour,
-    dashes,
     draw_mean,
     finish,
+    legend_above,
+    look_of,
     mark_events,
-    marker,
     new_panels,
     to_png,
 )
@@ -189,10 +188,10 @@ def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
             if name in found:
                 rounds, values = found[name].curve()
                 width = 2.0 if variant == world.compared else 1.3
-                draw_mean(axes, rounds, 100 * values, place, variant, linewidth=width)
+                draw_mean(axes, rounds, 100 * values, look_of(place), variant, linewidth=width)
         mark_events(axes, next((found[name].results.events for found in best.values() if name in found), ()))
         finish_accuracy(axes, name)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    legend_above(figure, panels, best)
     figure.suptitle(world.title.partition(" (")[0], fontsize=12, x=0.01, ha="left")
     return figure
 
@@ -226,15 +225,18 @@ def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequen
     extra ones included; those that never reach it are left out."""
     each = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
     figure, panels = new_panels(2, 2, 3.4)
+    named = {start: f"{start}, {needed:.3g} rounds" for start, needed in rounds.items()}
     headings = {"Latency (s)": each[:, 0], "Energy (kJ)": 1e-3 * each[:, 1]}
     for axes, (heading, costs) in zip(panels, headings.items(), strict=True):
         for place, (start, needed) in enumerate(rounds.items()):
             if np.isfinite(needed):
-                look = {"marker": marker(place), "color": colour(place), "linestyle": dashes(place)}
-                axes.plot(bandwidths, needed * costs, label=f"{start}, {needed:.3g} rounds", **look)
+                own, size = look_of(place), 5 + 3 * place  # rings around each other where starts cost the same
+                ring: dict[str, Any] = {"marker": own.marker, "fillstyle": "none", "markersize": size}
+                ring |= {"color": own.colour, "linestyle": own.dashes, "label": named[start]}
+                axes.plot(bandwidths, needed * costs, **ring)
         axes.set_title(heading, fontsize=11, loc="left")
         axes.set_ylim(bottom=0)
         finish(axes, xlabel="Bandwidth (MHz)")
-    figure.axes[0].legend(frameon=False, fontsize=9)
+    legend_above(figure, panels, named.values())
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure

@@ -166,7 +166,7 @@ def sweep_parts(world: World, results: StudyResults, folder: Path) -> list[str]:
     traffic = traffic_of(found) if world.arms == ("algorithm",) else None
     if traffic is not None and (cells := traffic_cells(traffic)) is not None:
         parts += [cells.markdown(), traffic.unit]
-        drawn["bits"] = traffic_figure(traffic, found.places)
+        drawn["bits"] = traffic_figure(traffic, found.looks)
     for kind, figure in drawn.items():
         if figure is not None:
             path = to_png(figure, folder / f"{world.name}-{kind}.png", PAGE_DPI)

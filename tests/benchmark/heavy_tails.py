@@ -15,7 +15,7 @@ from workload import made_by, quiet
 from flstudy import Coordinator, Population
 from flstudy.algorithms import Algorithm, FedAvg, JointAdaptivity
 from flstudy.population import HeavyTails
-from flstudy.reporting.style import COLOURS, GREY, PAGE_DPI, finish, new_figure, to_png
+from flstudy.reporting.style import COLOURS, GREY, PAGE_DPI, finish, legend_above, new_figure, to_png
 from flstudy.tasks import Quadratic
 from tests.worlds import Records, trainer
 
@@ -56,7 +56,8 @@ def main() -> None:
     )
     print("| noise of the first device | method | mean | " + " | ".join(f"{q:.0%} quantile" for q in QUANTILES) + " |")
     print("|---|---|--:|" + "--:|" * len(QUANTILES))
-    figure = new_figure(3.4)
+    figure = new_figure(3.8)
+    named = [f"{method}: {what}" for method in METHODS for what in ("mean", "worst seed")]
     for place, (tails, name) in enumerate((("student", "Student's t, 2 degrees"), ("cauchy", "Cauchy")), start=1):
         axes = figure.add_subplot(1, 2, place)
         for number, (method, algorithm) in enumerate(METHODS.items()):
@@ -66,14 +67,16 @@ def main() -> None:
             print(f"| {name} | {method} | {late.mean():.3g} | {quantiles} |", flush=True)
             rounds = np.arange(1, given.rounds + 1)
             axes.plot(rounds, found.mean(1), color=COLOURS[number], label=f"{method}: mean")
-            axes.plot(rounds, found.max(1), color=COLOURS[number], linewidth=0.8, alpha=0.6, label="worst seed")
+            axes.plot(
+                rounds, found.max(1), color=COLOURS[number], linewidth=0.8, alpha=0.6, label=f"{method}: worst seed"
+            )
         axes.axhline(BOUND, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0)
         axes.set_yscale("log")
         axes.set_xlabel("Round")
         axes.set_ylabel("|w - w*|")
         axes.set_title(f"First device: {name}", fontsize=11, loc="left")
         finish(axes)
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    legend_above(figure, figure.axes, named)
     path = to_png(figure, Path(__file__).parent / "results" / "heavy_tails.png", PAGE_DPI)
     print(f"\n![|w - w*| by round]({path.name})")
 

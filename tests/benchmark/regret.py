@@ -20,7 +20,8 @@ from flstudy.controllers import MasterFL
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.regret import noticed
 from flstudy.population import Digits, LabelSwap, RepeatedDrift
-from flstudy.reporting.style import COLOURS, DASHES, GREY, PAGE_DPI, finish, new_figure, to_png
+from flstudy.reporting.looks import looks_of
+from flstudy.reporting.style import DASHES, GREY, PAGE_DPI, finish, legend_above, new_figure, to_png
 from flstudy.tasks import Logistic
 from tests.worlds import Records, trainer
 
@@ -116,7 +117,7 @@ def main() -> None:
             axes.plot(
                 np.arange(1, given.rounds + 1),
                 regret.mean(0),
-                color=COLOURS[list(BASES).index(name)],
+                color=looks_of(BASES)[name].colour,
                 linestyle=DASHES[number % 3],
                 linewidth=1.3,
                 label=method if scale is None else f"{method}, κ = {scale:g}",
@@ -127,7 +128,7 @@ def main() -> None:
         axes.set_xlabel("Round")
         finish(axes)
     panels[0].set_ylabel("Dynamic regret")
-    panels[0].legend(frameon=False, fontsize=7, loc="upper left")
+    legend_above(figure, panels, [line.get_label() for line in panels[0].lines])
     path = to_png(figure, Path(__file__).parent / "results" / "regret.png", PAGE_DPI)
     print(f"\n![Dynamic regret by round, mean over seeds]({path.name})")
 

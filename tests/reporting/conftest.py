@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib.image
 import numpy as np
 import pytest
 import yaml
@@ -42,6 +43,12 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
             for index in range(next(iter(columns.values())).shape[1]):
                 writer.append(Record(index + 1, {metric: list(c[:, index]) for metric, c in columns.items()}))
     return folder
+
+
+def is_drawn(path: Path) -> bool:
+    """Whether a PNG has a figure of some width with something on it."""
+    picture = matplotlib.image.imread(path)
+    return picture.shape[1] >= 1000 and picture.std() > 0.03
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_the_table_says_what_was_sent_until_levels_between_the_worst_and_the_bes
 
 def test_the_figure_has_a_line_for_each_algorithm_in_its_colour(study):
     found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    (axes,) = traffic_figure(traffic_of(found), found.places).axes
+    (axes,) = traffic_figure(traffic_of(found), found.looks).axes
     lines = {line.get_label(): line for line in axes.lines}
     np.testing.assert_allclose(lines["Mime"].get_xdata(), [2.5, 5.0, 7.5, 10.0])
     np.testing.assert_allclose(lines["Mime"].get_ydata(), 100 * (RISING + 0.1).mean(0))

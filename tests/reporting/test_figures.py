@@ -13,7 +13,7 @@ from flstudy.reporting.sections.pareto import front_figure, pareto_front
 from flstudy.reporting.sections.search import history_figure, parallel_figure, slice_figure
 from flstudy.reporting.sections.sensitivity import importance_figure, sensitivities, sweep_figure
 from flstudy.reporting.sections.standings import compare_studies, standings_figure
-from flstudy.reporting.style import COLOURS, to_png, to_svg
+from flstudy.reporting.style import to_png, to_svg
 from flstudy.study import load_study
 
 RANKED = ("Flash", "FedYogi", "FedAvg")
@@ -30,11 +30,11 @@ def findings(folder):
 
 def test_curves_are_the_means_with_the_drift_marked(found):
     ranking = found.ranking
-    (axes,) = accuracy_figure(ranking, found.results.events).axes
+    (axes,) = accuracy_figure(ranking, found.results.events, found.looks).axes
     drawn = {line.get_label().split("\n")[0]: line for line in axes.lines if not line.get_label().startswith("_")}
     assert list(drawn) == list(RANKED)
     np.testing.assert_allclose(drawn["Flash"].get_ydata(), 100 * ranking.rows[0].accuracy.mean(0))
-    assert drawn["Flash"].get_color() == COLOURS[0]
+    assert drawn["Flash"].get_color() == found.looks["Flash"].colour
     marks = [line.get_xdata()[0] for line in axes.lines if line.get_label().startswith("_")]
     assert marks == [5]
     assert [text.get_text() for text in axes.texts] == ["sudden drift, round 5"]
@@ -42,10 +42,10 @@ def test_curves_are_the_means_with_the_drift_marked(found):
 
 
 def test_colours_are_the_same_in_every_figure(found):
-    assert found.places == {"Flash": 0, "FedYogi": 1, "FedAvg": 2}
+    assert list(found.looks) == list(RANKED)
     (axes,) = history_figure(found).axes
     colours = {line.get_label(): line.get_color() for line in axes.lines if not line.get_label().startswith("_")}
-    assert colours == dict(zip(RANKED, COLOURS, strict=False))
+    assert colours == {name: found.looks[name].colour for name in RANKED}
 
 
 def test_history_is_the_best_so_far_without_what_never_leads(found):
@@ -104,7 +104,7 @@ def test_importances_have_a_panel_per_algorithm(found):
 
 def test_the_front_is_drawn_large_and_connected(found):
     front = pareto_front(found.results)
-    (axes,) = front_figure(front, found.places).axes
+    (axes,) = front_figure(front, found.looks).axes
     large = sum(len(drawn.get_offsets()) for drawn in axes.collections if drawn.get_sizes()[0] > 40)
     small = sum(len(drawn.get_offsets()) for drawn in axes.collections if drawn.get_sizes()[0] < 40)
     assert (large, large + small) == (len(front.best), len(front.trials))
@@ -114,9 +114,12 @@ def test_the_front_is_drawn_large_and_connected(found):
 
 
 def test_studies_beside_each_other(found):
-    (axes,) = standings_figure(compare_studies([found] * 2)).axes
-    assert len(axes.containers) == 3
-    np.testing.assert_allclose(axes.containers[0].lines[0].get_ydata()[0], 100 * found.ranking.rows[0].final.mean())
+    panels = standings_figure(compare_studies([found] * 2)).axes
+    assert [len(axes.containers) for axes in panels] == [3, 3]
+    (point,) = panels[0].containers[0].lines[0].get_xdata()
+    assert point == pytest.approx(100 * found.ranking.rows[0].final.mean())
+    assert [text.get_text() for text in panels[0].get_yticklabels()] == list(RANKED)
+    assert [line.get_ydata()[0] for line in (one.lines[0] for one in panels[0].containers)] == [0, 1, 2]  # not moved
 
 
 def test_nothing_to_show_is_no_figure(tmp_path, write_study, trial):
@@ -124,7 +127,7 @@ def test_nothing_to_show_is_no_figure(tmp_path, write_study, trial):
     empty = findings(write_study(tmp_path / "none", [], study={"search": search}))
     early = findings(write_study(tmp_path / "early", [trial("0", status="pruned", rounds=3)], study={"search": search}))
     for found in (empty, early):
-        assert accuracy_figure(found.ranking, ()) is None
+        assert accuracy_figure(found.ranking, (), found.looks) is None
         assert history_figure(found) is None
         assert slice_figure(found) is None
         assert parallel_figure(found.results, "FedAvg") is None

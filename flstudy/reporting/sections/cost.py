@@ -85,7 +85,7 @@ def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
     spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
     speakers = {row.algorithm: row.speaker for row in found.ranking.rows}
     costs = []
-    for algorithm in found.places:
+    for algorithm in found.looks:
         trials = [trial for trial in results.trials if trial.algorithm == algorithm]
         each = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
         costs.append(

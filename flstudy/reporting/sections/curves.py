@@ -1,29 +1,21 @@
 """Accuracy round by round: a line per algorithm's best trial, drifts and sessions marked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flstudy.reporting.multiples import Line, line_figure, same_note
 from flstudy.reporting.ranking import Findings, Ranking
 from flstudy.reporting.section import Content, Picture, ReportSection
-from flstudy.reporting.style import (
-    GREY,
-    PANEL,
-    as_lines_end,
-    draw_mean,
-    finish,
-    legend_beside,
-    mark_events,
-    new_panels,
-)
+from flstudy.reporting.style import GREY, PANEL, Look, mark_events
 from flstudy.study.results import WorldEvent
 
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
 LINE = 14  # points from one row of labels to the next
-ROOMY = 9  # legend entries that still fit with two lines each
+TOLD = 3  # events above many panels
 
 
 class CurvesSection(ReportSection):
@@ -34,8 +26,10 @@ class CurvesSection(ReportSection):
     def of_study(self, found: Findings) -> Content | None:
         results, ranking = found.results, found.ranking
         events = [event for event in results.events if event.round <= results.rounds]
-        figure = accuracy_figure(ranking, events)
-        titled = accuracy_figure(ranking, events, title=f"Study {results.name}: best trial of each algorithm")
+        figure = accuracy_figure(ranking, events, found.looks)
+        titled = accuracy_figure(
+            ranking, events, found.looks, title=f"Study {results.name}: best trial of each algorithm"
+        )
         if figure is None or titled is None:
             return None
         what, named = ("accuracy", "Accuracy") if ranking.shows_accuracy else (ranking.shown, ranking.shown)
@@ -44,6 +38,7 @@ class CurvesSection(ReportSection):
             caption += f" {PANEL}"
         if events:
             caption += " Dashed lines: what happened to the world, at the first round that felt it."
+        caption += same_note(accuracy_lines(ranking))
         return Content(
             name="Curves",
             title=f"How did {what} go, round by round?",
@@ -52,32 +47,63 @@ class CurvesSection(ReportSection):
         )
 
 
-def accuracy_figure(ranking: Ranking, events: Sequence[WorldEvent], title: str = "") -> Figure | None:
+def accuracy_figure(
+    ranking: Ranking, events: Sequence[WorldEvent], looks: Mapping[str, Look], title: str = ""
+) -> Figure | None:
     """Accuracy by round in percent, or what else the ranking shows: mean over seeds, band of one standard deviation."""
-    if not any(row.rounds.size for row in ranking.rows):
+    lines = accuracy_lines(ranking)
+    if not lines:
         return None
-    figure, (axes,) = new_panels(1, 1, max(4.8, 0.27 * len(ranking.rows) + 0.9))  # so that the whole legend is on it
-    between, size = ("\n", 11) if len(ranking.rows) <= ROOMY else ("  ", 9)
-    for place, row in enumerate(ranking.rows):
-        if row.rounds.size:
-            label = f"{row.algorithm}{between}{ranking.final(row)}{ranking.unit}"
-            errors = None if row.errors is None else ranking.scale * row.errors
-            given = row.rounds, ranking.scale * row.accuracy, place, label
-            draw_mean(axes, *given, band=True, errors=errors, linewidth=1.9, zorder=3)
     replicas = max(row.accuracy.shape[0] for row in ranking.rows)
-    heading = "Final, mean ± std\n" + (f"over {replicas} seeds" if replicas > 1 else "of one seed")
-    look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
-    legend_beside(axes, **as_lines_end(axes), **look, title=heading, title_fontsize=10, fontsize=size)
-    axes.margins(x=0.01)
-    mark_events(axes, events)
-    label_rows = _label_events(axes, events)
-    axes.set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
+    spread = f"mean ± std over {replicas} seeds" if replicas > 1 else "of one seed"
     what = ranking.shown.capitalize() if ranking.shows_accuracy else ranking.shown
-    finish(axes, 11, 12, xlabel="Round", ylabel=f"{what}, mean over devices{' (%)' if ranking.unit else ''}")
+    figure = line_figure(
+        lines,
+        looks,
+        height=4.8,
+        heading=f"Final, {spread.replace(' over', chr(10) + 'over')}",
+        each=lambda axes: mark_events(axes, events),
+        xlabel="Round",
+        ylabel=f"{what}, mean over devices{' (%)' if ranking.unit else ''}",
+    )
+    panels = figure.axes
+    for axes in panels:
+        axes.margins(x=0.01)
     if ranking.unit:
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, -2.0), min(high, 102.0))
+        low, high = panels[0].get_ylim()
+        panels[0].set_ylim(max(low, -2.0), min(high, 102.0))  # of all panels, which share it
+    if len(panels) == 1:
+        label_rows = _label_events(panels[0], events)
+        panels[0].set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
+    else:
+        stretches = groupby(events, key=lambda event: event.label)
+        told = [f"{label}, {_rounds_text([event.round for event in alike])}" for label, alike in stretches]
+        some = [*told[:TOLD], f"{len(told) - TOLD} more"] if len(told) > TOLD else told
+        above = [title] * bool(title) + [f"On the right: final, {spread}."]
+        above += [f"Dashed: {'; '.join(some)}."] if some else []
+        figure.suptitle("\n".join(above), fontsize=11, x=0.01, ha="left")
     return figure
+
+
+def accuracy_lines(ranking: Ranking) -> dict[str, Line]:
+    """Of each algorithm's best trial that has a curve, as it is shown."""
+    return {
+        row.algorithm: Line(
+            row.rounds,
+            ranking.scale * row.accuracy,
+            f"{ranking.final(row)}{ranking.unit}",
+            None if row.errors is None else ranking.scale * row.errors,
+        )
+        for row in ranking.rows
+        if row.rounds.size
+    }
+
+
+def _rounds_text(rounds: Sequence[int]) -> str:
+    """``round 31``, ``rounds 31, 61``, ``rounds 31 to 90``."""
+    if len(rounds) == 1:
+        return f"round {rounds[0]}"
+    return "rounds " + (", ".join(map(str, rounds)) if len(rounds) <= TOLD else f"{rounds[0]} to {rounds[-1]}")
 
 
 def _label_events(axes: Axes, events: Sequence[WorldEvent]) -> int:

@@ -1,6 +1,7 @@
 """The Pareto front of a study with several objectives: trials that none beats in everything."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,9 +11,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from flstudy.config import Objective
+from flstudy.reporting.multiples import BEHIND, COLUMNS, CROWD
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, pictures
-from flstudy.reporting.style import GREY, colour, finish, marker, new_figure, scale_of
+from flstudy.reporting.style import GREY, Look, finish, legend_above, new_figure, new_panels, scale_of
 from flstudy.reporting.tables import Cells, chosen_values, format_value, metric_label
 from flstudy.study import StudyResults, Trial
 
@@ -50,7 +52,7 @@ class ParetoSection(ReportSection):
             lead="The study had several objectives. A trial is on the front where no other is at least as good in all "
             "of them and better in one.",
             tables=[front_cells(front)],
-            pictures=pictures((front_figure(front, found.places), SEEN)),
+            pictures=pictures((front_figure(front, found.looks), SEEN)),
             values={
                 "pareto": {
                     "objectives": [objective.metric for objective in front.objectives],
@@ -92,29 +94,43 @@ def front_cells(front: Front) -> Cells:
     return Cells.from_columns("Trials on the Pareto front", columns, (0, 1, len(columns) - 1))
 
 
-def front_figure(front: Front, places: dict[str, int]) -> Figure:
-    """A panel for each pair of objectives: all trials, those of the front large and, of two objectives, connected."""
+def front_figure(front: Front, looks: Mapping[str, Look]) -> Figure:
+    """A panel for each pair of objectives: all trials, those of the front large and, of two objectives, connected. Many
+    algorithms have panels of their own, with the others' trials in grey behind."""
     pairs = list(itertools.combinations(range(len(front.objectives)), 2))
-    figure = new_figure(4.4, width=9.0 if len(pairs) < 3 else 12.0)
-    panels = figure.subplots(1, len(pairs), squeeze=False)[0]
-    for axes, (one, other) in zip(panels, pairs, strict=True):
-        _front_panel(axes, front, one, other, places)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=8, frameon=False, fontsize=10)
+    names = [name for name in looks if any(trial.algorithm == name for trial in front.trials)]
+    own = {name: looks[name] for name in names}
+    if len(names) <= CROWD:
+        figure = new_figure(4.4, width=9.0 if len(pairs) < 3 else 12.0)
+        panels = list(figure.subplots(1, len(pairs), squeeze=False)[0])
+        for axes, (one, other) in zip(panels, pairs, strict=True):
+            _front_panel(axes, front, one, other, own)
+        legend_above(figure, panels, names)
+        return figure
+    columns, alone = (COLUMNS, True) if len(pairs) == 1 else (len(pairs), False)
+    figure, panels = new_panels(
+        len(names) * len(pairs), columns, 1.9 if alone else 2.2, 0.5, sharex=alone, sharey=alone
+    )
+    for axes, (name, (one, other)) in zip(panels, itertools.product(names, pairs), strict=True):
+        _front_panel(axes, front, one, other, {each: look if each == name else BEHIND for each, look in own.items()}, 8)
+        axes.set_title(name, fontsize=10, loc="left", color=own[name].colour, fontweight="bold")
+        if alone:
+            figure.supxlabel(axes.get_xlabel(), fontsize=11)
+            figure.supylabel(axes.get_ylabel(), fontsize=11)
+            axes.set(xlabel="", ylabel="")
     return figure
 
 
-def _front_panel(axes: Axes, front: Front, one: int, other: int, places: dict[str, int]) -> None:
+def _front_panel(axes: Axes, front: Front, one: int, other: int, looks: Mapping[str, Look], size: int = 11) -> None:
     units = [scale_of(objective.metric) for objective in front.objectives]
     values = np.array([trial.values for trial in front.trials]) * [scale for scale, _ in units]
     on = np.array(front.on_front)
-    for algorithm in sorted({trial.algorithm for trial in front.trials}, key=lambda name: places.get(name, 0)):
-        place = places.get(algorithm, 0)
-        own = np.array([trial.algorithm == algorithm for trial in front.trials])
-        look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "linewidths": 0}
+    for algorithm, look in looks.items():
+        own, behind = np.array([trial.algorithm == algorithm for trial in front.trials]), look is BEHIND
+        shade: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidths": 0}
         beaten, best = values[own & ~on], values[own & on]
-        axes.scatter(beaten[:, other], beaten[:, one], s=16, alpha=0.4, **look)
-        axes.scatter(best[:, other], best[:, one], s=58, label=algorithm, zorder=3, **look)
+        axes.scatter(beaten[:, other], beaten[:, one], s=16, alpha=0.4, zorder=1.5 if behind else 2.5, **shade)
+        axes.scatter(best[:, other], best[:, one], s=58, label=algorithm, zorder=1.5 if behind else 3, **shade)
     if len(front.objectives) == 2:  # with more, a pair's panel shows the shadow of a surface
         line = values[on][np.argsort(values[on][:, other])]
         # Whoever asks for so much of the one gets so much of the other.
@@ -124,4 +140,4 @@ def _front_panel(axes: Axes, front: Front, one: int, other: int, places: dict[st
         axes.set_xscale("log")
     better = ["more" if objective.higher else "less" for objective in front.objectives]
     labels = [f"{label}, {word} is better" for (_, label), word in zip(units, better, strict=True)]
-    finish(axes, size=11, xlabel=labels[other], ylabel=labels[one])
+    finish(axes, size - 1, size, xlabel=labels[other], ylabel=labels[one])

@@ -80,7 +80,7 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
         columns["Gap"] = [format_difference(row.gap, metric) for row in rows]
     if any(row.drifts for row in rows):
         columns["Before\ndrift %"] = [mean_and_spread(row.before, 100) for row in rows]
-        columns["Dip %"] = [mean_and_spread(row.dip, 100) for row in rows]
+        columns["Lowest\nafter %"] = [mean_and_spread(row.dip, 100) for row in rows]
         columns["Rounds to\nrecovery"] = [recovery_rounds_text(row.recovery) for row in rows]
     if any(np.isfinite(row.epsilon) for row in rows):
         columns["ε"] = [format_value(row.epsilon, "privacy/epsilon") for row in rows]
@@ -103,7 +103,7 @@ def drift_cells(ranking: Ranking) -> Cells | None:
         "Drift": [drift.label for _, drift in lived],
         "Algorithm": [name for name, _ in lived],
         "Before %": [mean_and_spread(drift.before, 100) for _, drift in lived],
-        "Dip %": [mean_and_spread(drift.dip, 100) for _, drift in lived],
+        "Lowest\nafter %": [mean_and_spread(drift.dip, 100) for _, drift in lived],
         "Rounds to\nrecovery": [recovery_rounds_text(drift.recovery) for _, drift in lived],
     }
     return Cells.from_columns("Drift by drift", columns, (1, 2), "drifts")
@@ -160,7 +160,7 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
     if most:
         (first, last), rule = ("first ", "last ") if most > 1 else ("", ""), ranking.rule
         notes.append(
-            f"Before: last {rule.steady} evaluations before the {first}drift. Dip: lowest accuracy after it. "
+            f"Before: last {rule.steady} evaluations before the {first}drift. Lowest: accuracy after it, not its drop. "
             f"Recovery, after the {last}drift: the mean of {rule.window} evaluations stays within "
             f"{100 * rule.tolerance:g} points of that of the last {rule.steady}; "
             "(2/3) where only two seeds of three recover."

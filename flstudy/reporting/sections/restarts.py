@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from flstudy.metrics.registry import METRICS
+from flstudy.reporting.looks import looks_of
+from flstudy.reporting.multiples import BEHIND, CROWD
 from flstudy.reporting.ranking import Findings, Floats, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures
 from flstudy.reporting.style import COLOURS, GREY, colour, draw_mean, finish, legend_beside, mark_events, new_figure
@@ -162,18 +164,28 @@ def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure |
     if not curves:
         return None
     logs = [(row, log) for row in rows if (log := controller_log(row.results, row.trial)) is not None]
-    figure = new_figure(3.6 + 1.9 * len(logs))
-    panels = figure.subplots(1 + len(logs), 1, sharex=True, squeeze=False, height_ratios=(2, *[1] * len(logs)))[:, 0]
-    for place, (name, (rounds, values)) in enumerate(curves.items()):
-        draw_mean(panels[0], rounds, values, place, name)
-    mark_events(panels[0], [event for event in rows[0].results.events if not event.session], label="drift")
-    finish(panels[0], ylabel="Test loss" if metric == "test/loss" else metric)
-    for axes, (row, log) in zip(panels[1:], logs, strict=True):
+    looks, crowded = looks_of(curves), len(curves) > CROWD
+    above = len(curves) if crowded else 1  # a panel for each of many
+    heights = [1.3] * above if crowded else [3.6]
+    figure = new_figure(sum(heights) + 1.9 * len(logs))
+    ratios = (*heights, *[1.9] * len(logs))
+    panels = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+    drifts = [event for event in rows[0].results.events if not event.session]
+    ylabel = "Test loss" if metric == "test/loss" else metric
+    for place, axes in enumerate(panels[:above]):
+        for at, (name, (rounds, values)) in enumerate(curves.items()):
+            own = not crowded or at == place
+            look: dict[str, Any] = {} if own else {"linewidth": 0.7, "zorder": 1.5}
+            draw_mean(axes, rounds, values, looks[name] if own else BEHIND, name if own else "_", **look)
+        mark_events(axes, drifts, label="drift")
+        finish(axes, ylabel=ylabel)
+        legend_beside(axes, fontsize=8)
+    for number, (axes, (row, log)) in enumerate(zip(panels[above:], logs, strict=True)):
         axes.plot(log.rounds, log.loss, color=COLOURS[0], linewidth=0.9, label="F, loss of the round")
         _mark_restarts(axes, row.results.events, log)
         axes.set_title(f"{row.name}, first seed", fontsize=10, loc="left")
         finish(axes, ylabel="Loss, in [0, 1]")
-    for axes in panels[:2]:
-        legend_beside(axes, fontsize=8)
+        if number == 0:
+            legend_beside(axes, fontsize=8)
     panels[-1].set_xlabel("Round")
     return figure

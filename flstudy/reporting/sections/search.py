@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from flstudy.reporting.ranking import Findings
+from flstudy.reporting.multiples import BEHIND, CROWD, method_figure
+from flstudy.reporting.ranking import Findings, Floats
 from flstudy.reporting.section import Content, ReportSection, pictures
-from flstudy.reporting.style import GREY, colour, dashes, finish, legend_beside, marker, new_panels, scale_of
+from flstudy.reporting.style import GREY, Look, finish, legend_above, legend_beside, new_panels, scale_of
 from flstudy.study import Domain, Space, StudyResults, Trial
 from flstudy.study.best import ranked
 
@@ -25,8 +26,10 @@ SLICES = (
     "Every trial that did all rounds, against one hyper-parameter at a time. Optima at the edge of a panel ask for a "
     "wider search."
 )
+ASIDE = " The points of an option stand side by side by algorithm, in the legend's order: only the option counts."
 PARALLELS = "Trials of {}: a line is a trial, read from left to right; the darker the better, the best one thick."
 COLUMNS = 3
+NARROW = 5  # columns of many panels
 APART = 0.5  # of the room between two options of a choice, in which the algorithms stand side by side
 MAP = colormaps["cividis_r"]  # dark is good; told apart with any colour vision, and in grey
 TICKS = 5
@@ -40,8 +43,9 @@ class SearchSection(ReportSection):
     def of_study(self, found: Findings) -> Content | None:
         if not searched_domains(found.results):
             return None
-        drawn = pictures((history_figure(found), HISTORY), (slice_figure(found), SLICES))
-        for algorithm in found.places:
+        seen = SLICES + ASIDE * stands_aside(found)
+        drawn = pictures((history_figure(found), HISTORY), (slice_figure(found), seen))
+        for algorithm in found.looks:
             figure = parallel_figure(found.results, algorithm)
             drawn += pictures((figure, PARALLELS.format(algorithm)), paper=True)
         title = "What did the search try, and what came of it?"
@@ -80,31 +84,61 @@ def place_in(domain: Domain, value: Any) -> float:
 def history_figure(found: Findings) -> Figure | None:
     """Each trial that did all rounds as a point, and the best so far of its algorithm as a line; the axis counts the
     algorithm's own trials, so that equal searches are seen side by side."""
-    results = found.results
-    scale, label = scale_of(results.selection_metric)
-    running_best = np.maximum.accumulate if results.objective.higher else np.minimum.accumulate
-    figure, (axes,) = new_panels(1, 1, 4.2)
-    for algorithm, place in found.places.items():
-        own = [trial for trial in results.searched if trial.algorithm == algorithm]
-        points = [(at, scale * results.value_of(trial)) for at, trial in enumerate(own, 1) if results.eligible(trial)]
-        if not points:
-            continue
-        at, values = np.array(points).T
-        best = running_best(values)
-        look: dict[str, Any] = {"color": colour(place), "zorder": 3}
-        steps = ([*at, len(own)], [*best, best[-1]])
-        axes.step(*steps, where="post", linestyle=dashes(place), linewidth=1.9, label=algorithm, **look)
-        axes.plot(at, values, linestyle="none", marker=marker(place), markersize=4, alpha=0.55, **look)
-    if not axes.lines:
+    histories = {name: one for name in found.looks if (one := history_of(found.results, name)) is not None}
+    if not histories:
         return None
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_beside(axes, title="Best so far")
-    finish(axes, 11, 12, xlabel="Trials of the algorithm", ylabel=label)
+    scale, label = scale_of(found.results.selection_metric)
+
+    def draw(axes: Axes, name: str, look: Look) -> None:
+        at, values, best, tried = histories[name]
+        steps = ([*at, tried], scale * np.array([*best, best[-1]]))
+        if look is BEHIND:
+            axes.step(*steps, where="post", color=look.colour, linewidth=0.7, zorder=1.5)
+            return
+        shade: dict[str, Any] = {"color": look.colour, "zorder": 3}
+        axes.step(*steps, where="post", linestyle=look.dashes, linewidth=1.9, label=name, **shade)
+        axes.plot(at, scale * values, linestyle="none", marker=look.marker, markersize=4, alpha=0.55, **shade)
+
+    looks = {name: found.looks[name] for name in histories}
+    figure = method_figure(looks, draw, height=4.2, xlabel="Trials of the algorithm", ylabel=label)
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(looks) <= CROWD:
+        legend_beside(figure.axes[0], title="Best so far")
     return figure
 
 
+class SearchHistory(NamedTuple):
+    """The trials of one algorithm that did all rounds, in their order."""
+
+    at: NDArray[np.int64]  # [N] how many the algorithm had by then, this one included
+    values: Floats  # [N]
+    best: Floats  # [N] so far
+    trials: int  # of the algorithm
+
+
+def history_of(results: StudyResults, algorithm: str) -> SearchHistory | None:
+    """None where no trial of it did all rounds."""
+    own = [trial for trial in results.searched if trial.algorithm == algorithm]
+    points = [(at, results.value_of(trial)) for at, trial in enumerate(own, 1) if results.eligible(trial)]
+    if not points:
+        return None
+    values = np.array([value for _, value in points])
+    running_best = np.maximum.accumulate if results.objective.higher else np.minimum.accumulate
+    return SearchHistory(np.array([at for at, _ in points]), values, running_best(values), len(own))
+
+
+class Slice(NamedTuple):
+    """The trials of one algorithm by one hyper-parameter."""
+
+    key: str
+    algorithm: str
+    at: list[float]
+    values: list[float]
+
+
 def slice_figure(found: Findings) -> Figure | None:
-    """A panel per searched key with the trials that did all rounds; the axis of a log domain is logarithmic."""
+    """The trials that did all rounds by each searched key; the axis of a log domain is logarithmic. A panel per key, in
+    which few algorithms stand together; of many algorithms a panel per algorithm and key."""
     results = found.results
     trials = [trial for trial in results.searched if results.eligible(trial)]
     known = searched_domains(results)
@@ -112,34 +146,68 @@ def slice_figure(found: Findings) -> Figure | None:
     if not keys:
         return None
     scale, label = scale_of(results.selection_metric)
-    figure, panels = new_panels(len(keys), min(COLUMNS, len(keys)), 2.7, 0.5, sharey=True)
-    drawn: dict[str, Artist] = {}
-    for axes, key in zip(panels, keys, strict=True):
-        domain = known[key]
-        having = [name for name in found.places if any(t.algorithm == name and key in t.overrides for t in trials)]
-        for index, algorithm in enumerate(having):
-            own = [trial for trial in trials if trial.algorithm == algorithm and key in trial.overrides]
-            shift, place = APART * ((index + 0.5) / len(having) - 0.5), found.places[algorithm]
-            chosen = [trial.overrides[key] for trial in own]
-            at = [value if isinstance(value, int | float) else math.nan for value in chosen]
-            if domain.kind == "choice":
-                at = [place_in(domain, value) * max(len(domain.options) - 1, 1) + shift for value in chosen]
-            values = [scale * results.value_of(trial) for trial in own]
-            look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "linewidths": 0, "zorder": 3}
-            drawn[algorithm] = axes.scatter(at, values, s=22, alpha=0.75, **look)
-        if domain.kind == "choice":
-            axes.set_xticks(range(len(domain.options)), map(str, domain.options))
-            axes.set_xlim(-0.5, len(domain.options) - 0.5)
-        elif is_log(domain):
-            low, high = domain.extremes()
-            axes.set_xscale("log")
-            axes.set_xlim(low / 1.15, high * 1.15)
-        finish(axes, size=11, xlabel=key.removeprefix("algorithm."))
+    names = [name for name in found.looks if any(trial.algorithm == name for trial in trials)]
+    crowded = len(names) > CROWD
+    groups: list[list[Slice]] = []
+    if crowded:
+        for name in names:
+            own = [trial for trial in trials if trial.algorithm == name]
+            groups += [[_slice(results, known[key], key, own)] for key in varied_keys(own, known)]
+    else:
+        for key in keys:
+            each = [[t for t in trials if t.algorithm == name and key in t.overrides] for name in names]
+            having = [own for own in each if own]
+            shifts = [APART * ((index + 0.5) / len(having) - 0.5) for index in range(len(having))]
+            groups.append(
+                [_slice(results, known[key], key, own, shift) for own, shift in zip(having, shifts, strict=True)]
+            )
+    if not groups:
+        return None
+    columns, height = (NARROW, 1.7) if crowded else (COLUMNS, 2.7)
+    figure, panels = new_panels(len(groups), min(columns, len(groups)), height, 0.5, sharey=True)
+    for axes, group in zip(panels, groups, strict=True):
+        for one in group:
+            look = found.looks[one.algorithm]
+            shade: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidths": 0, "zorder": 3}
+            heights = [scale * value for value in one.values]
+            axes.scatter(one.at, heights, s=14 if crowded else 22, alpha=0.75, label=one.algorithm, **shade)
+        key = group[0].key
+        _slice_axis(axes, known[key])
+        if crowded:
+            axes.minorticks_off()
+            axes.set_title(group[0].algorithm, fontsize=9, loc="left", color=found.looks[group[0].algorithm].colour)
+        finish(axes, *((7, 8) if crowded else (10, 11)), xlabel=key.removeprefix("algorithm."))
     figure.supylabel(label, fontsize=11)
-    names = [name for name in found.places if name in drawn]
-    handles = [drawn[name] for name in names]
-    figure.legend(handles, names, loc="outside upper center", ncols=8, frameon=False, fontsize=10)
+    if not crowded:
+        legend_above(figure, panels, names)
     return figure
+
+
+def stands_aside(found: Findings) -> bool:
+    """Whether `slice_figure` draws points of an option beside each other."""
+    trials = [trial for trial in found.results.searched if found.results.eligible(trial)]
+    known, few = searched_domains(found.results), len({trial.algorithm for trial in trials}) <= CROWD
+    choices = [key for key in varied_keys(trials, known) if known[key].kind == "choice"]
+    return few and any(len({t.algorithm for t in trials if key in t.overrides}) > 1 for key in choices)
+
+
+def _slice(results: StudyResults, domain: Domain, key: str, own: list[Trial], shift: float = 0.0) -> Slice:
+    """``shift``: of the points of a choice, so that those of several algorithms stand side by side."""
+    chosen = [(trial.overrides[key], results.value_of(trial)) for trial in own if key in trial.overrides]
+    at = [float(value) if isinstance(value, int | float) else math.nan for value, _ in chosen]
+    if domain.kind == "choice":
+        at = [place_in(domain, value) * max(len(domain.options) - 1, 1) + shift for value, _ in chosen]
+    return Slice(key, own[0].algorithm, at, [value for _, value in chosen])
+
+
+def _slice_axis(axes: Axes, domain: Domain) -> None:
+    if domain.kind == "choice":
+        axes.set_xticks(range(len(domain.options)), map(str, domain.options))
+        axes.set_xlim(-0.5, len(domain.options) - 0.5)
+    elif is_log(domain):
+        low, high = domain.extremes()
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.15, high * 1.15)
 
 
 def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:

@@ -21,7 +21,7 @@ from flstudy.metrics.registry import METRICS
 from flstudy.reporting.ranking import Findings, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.sections.search import place_in, searched_domains, varied_keys
-from flstudy.reporting.style import colour, finish, new_panels, scale_of
+from flstudy.reporting.style import finish, new_panels, scale_of
 from flstudy.reporting.tables import NOTHING, Cells, format_value, percent_sign
 from flstudy.study import Domain, Status, StudyResults, Trial
 from flstudy.study.trial import OVER
@@ -100,7 +100,7 @@ def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
     results, known = found.results, searched_domains(found.results)
     sign = 1.0 if results.objective.higher else -1.0
     each = []
-    for algorithm in found.places:
+    for algorithm in found.looks:
         trials = [trial for trial in results.searched if trial.algorithm == algorithm]
         values = sign * np.array([results.value_of(trial) for trial in trials if results.eligible(trial)])
         best = float(sign * values.max()) if values.size else math.nan
@@ -196,7 +196,7 @@ def importance_figure(found: Findings) -> Figure | None:
     for axes, one in zip(panels, drawn, strict=True):
         names = [key.removeprefix("algorithm.") for key in one.importances][::-1]
         shares = [100 * share for share in one.importances.values()][::-1]
-        bars = axes.barh(names, shares, color=colour(found.places[one.algorithm]), height=0.62)
+        bars = axes.barh(names, shares, color=found.looks[one.algorithm].colour, height=0.62)
         axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
         axes.set_title(one.algorithm, fontsize=12, loc="left")
         axes.set_xlim(0, 112)
@@ -239,7 +239,7 @@ def sweep_figure(found: Findings) -> Figure | None:
 def _sweeps(found: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarray, np.ndarray]]]:
     """(trial, rounds, means over seeds) of each trial by algorithm; empty where no curve has two rounds."""
     panels: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
-    for algorithm in found.places:
+    for algorithm in found.looks:
         for trial in [trial for trial in found.results.searched if trial.algorithm == algorithm][:MOST]:
             for rounds, values in recorded(found.results, trial, metric):
                 if rounds.size:

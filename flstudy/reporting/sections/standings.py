@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from flstudy.reporting.looks import looks_of
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection, from_here, pictures, present
 from flstudy.reporting.sections.comparison import (
@@ -20,12 +21,13 @@ from flstudy.reporting.sections.comparison import (
     verdicts,
 )
 from flstudy.reporting.sections.ranking import result_cells
-from flstudy.reporting.style import colour, finish, legend_beside, marker, new_panels, scale_of
+from flstudy.reporting.style import finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, format_value, percent_sign
 
 LEAST_STUDIES = 3
 LEAST_ALGORITHMS = 3  # for Friedman's test
-CAPTION = "Mean and standard deviation over seeds, in each study."
+CAPTION = "Mean and standard deviation over seeds, in each study; the best mean rank on top."
+WIDE = 4  # panels in a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,24 +199,25 @@ def standing_cells(over: Standings) -> Cells | None:
 
 
 def standings_figure(over: Standings) -> Figure | None:
-    """Mean and standard deviation over seeds of each algorithm in each study, side by side."""
+    """A panel for each study with the mean and standard deviation over seeds of each algorithm, a line of the panel for
+    each, the best mean rank on top."""
     ranked = [standing.algorithm for standing in over.standings]
     names = list(dict.fromkeys([*ranked, *(name for comparison in over.comparisons for name in comparison.values)]))
     if not names:
         return None
     scale, label = scale_of(over.metric)
-    figure, (axes,) = new_panels(1, 1, 4.2)
-    for place, name in enumerate(names):
-        shift = 0.6 * ((place + 0.5) / len(names) - 0.5)
-        each = [scale * np.array(list(one.values.get(name, {}).values())) for one in over.comparisons]
-        known = {study + shift: own[np.isfinite(own)] for study, own in enumerate(each) if np.isfinite(own).any()}
-        means = [own.mean() for own in known.values()]
-        spreads = [own.std(ddof=1) if own.size > 1 else 0.0 for own in known.values()]
-        at = list(known)
-        axes.errorbar(at, means, spreads, fmt=marker(place), color=colour(place), capsize=3, markersize=7, label=name)
-    axes.set_xticks(range(len(over.names)), over.names)
-    axes.set_xlim(-0.5, len(over.names) - 0.5)
-    legend_beside(axes)
-    finish(axes, 11, 12, ylabel=label)
-    axes.grid(visible=False, axis="x")
+    columns, looks = min(WIDE, len(over.names)), looks_of(names)
+    figure, panels = new_panels(len(over.names), columns, 0.9 + 0.24 * len(names), sharey=True)
+    for axes, study, one in zip(panels, over.names, over.comparisons, strict=True):
+        for place, name in enumerate(names):
+            own = scale * np.array(list(one.values.get(name, {}).values()))
+            known = own[np.isfinite(own)]
+            if known.size:
+                spread = known.std(ddof=1) if known.size > 1 else 0.0
+                look = {"fmt": looks[name].marker, "color": looks[name].colour, "capsize": 3, "markersize": 6}
+                axes.errorbar(known.mean(), place, xerr=spread, label=name, **look)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_title(study, fontsize=10, loc="left")
+        finish(axes, 9, 9, xlabel=label)
     return figure

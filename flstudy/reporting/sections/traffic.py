@@ -2,20 +2,23 @@
 it has sent, in units of what one round of FedAvg sends, the model to every device of the round and back."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from flstudy.metrics.registry import is_fraction
+from flstudy.reporting.multiples import Line, line_figure
 from flstudy.reporting.ranking import Findings, Floats, recorded
 from flstudy.reporting.section import Content, ReportSection, pictures, present
-from flstudy.reporting.style import as_lines_end, draw_mean, finish, new_panels, scale_of
+from flstudy.reporting.style import Look, scale_of
 from flstudy.reporting.tables import Cells, mean_and_spread
 
 WAYS = ("traffic/down_bytes", "traffic/up_bytes")
 LOSSES = ("test/loss", "valid/loss")
 APART = 0.01  # traffic that differs by less is the same: a cohort more or less
+SENT = "Bits sent, down and up, in rounds of FedAvg"
 STEP = 0.05  # of the levels of accuracy in the table
 MEASURED = "One round of FedAvg: what its best trial sent per round, down and up."
 ASSUMED = "One round of FedAvg, which is not in the study: twice the smallest upload of a round, that of a model."
@@ -68,7 +71,7 @@ class TrafficSection(ReportSection):
             name="Traffic",
             title="What was reached for what was sent?",
             tables=present(cells),
-            pictures=pictures((traffic_figure(traffic, found.places), caption)),
+            pictures=pictures((traffic_figure(traffic, found.looks), caption)),
             notes=[traffic.unit] if cells else [],
             values={"bits": {curve.algorithm: {"rounds_of_fedavg": curve.total} for curve in traffic.curves}},
         )
@@ -123,15 +126,12 @@ def traffic_cells(traffic: Traffic) -> Cells | None:
     return Cells.from_columns(title, columns, label="bits")
 
 
-def traffic_figure(traffic: Traffic, places: dict[str, int]) -> Figure:
+def traffic_figure(traffic: Traffic, looks: Mapping[str, Look]) -> Figure:
     """A line for the best trial of each algorithm, mean over seeds with a band of one standard deviation, by the bits
     sent down and up so far, in rounds of FedAvg; each ends where its rounds do."""
-    figure, (axes,) = new_panels(1, 1, 4.4)
     scale, label = scale_of(traffic.metric)
-    for one in traffic.curves:
-        place = places.get(one.algorithm, 0)
-        draw_mean(axes, one.sent.mean(0), scale * one.values, place, one.algorithm, band=True, linewidth=1.9)
-    axes.set_xlim(left=0.0)
-    axes.legend(**as_lines_end(axes), frameon=False, fontsize=10)
-    finish(axes, size=12, xlabel="Bits sent, down and up, in rounds of FedAvg", ylabel=label)
+    lines = {one.algorithm: Line(one.sent.mean(0), scale * one.values) for one in traffic.curves}
+    figure = line_figure(lines, looks, xlabel=SENT, ylabel=label)
+    for axes in figure.axes:
+        axes.set_xlim(left=0.0)
     return figure

@@ -1,0 +1,133 @@
+"""Figures of methods beside each other: few of them in one panel with their names beside it, many in a panel each, with
+all others in grey behind, so that none hides another."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flstudy.reporting.style import Look, as_lines_end, draw_mean, finish, legend_beside, new_panels
+
+CROWD = 6  # methods that one panel shows apart
+COLUMNS = 3
+BEHIND = Look("#cfcfcf", "-", "o")  # of the other methods in a method's panel
+THIN = 60  # points of a line that is behind others
+SAME = 1e-9
+
+
+class Line(NamedTuple):
+    """What one method's replicas did."""
+
+    x: NDArray[Any]  # [T]
+    values: NDArray[np.float64]  # [S, T]
+    said: str = ""  # a number told with its name
+    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values that are of a panel of devices
+
+
+Draw = Callable[[Axes, str, Look], None]
+"""Of one method in a panel; as `BEHIND` it is another one's panel."""
+
+
+def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title: str = "", **labels: str) -> Figure:
+    """One panel of some inches for few methods, without a legend; for many a panel each. ``labels`` are those of the
+    axes."""
+    if len(looks) <= CROWD:
+        figure, (axes,) = new_panels(1, 1, height)
+        for name, look in looks.items():
+            draw(axes, name, look)
+        axes.set_title(title, fontsize=13, loc="left")
+        finish(axes, 11, 12, **labels)
+        return figure
+    figure, panels = new_panels(len(looks), COLUMNS, 1.85, 0.5, sharex=True, sharey=True)
+    for place, (axes, own) in enumerate(zip(panels, looks, strict=True)):
+        for name in looks:
+            if name != own:
+                draw(axes, name, BEHIND)
+        draw(axes, own, looks[own]._replace(dashes="-"))
+        axes.set_title(own, fontsize=10, loc="left", color=looks[own].colour, fontweight="bold")
+        axes.tick_params(labelbottom=place + COLUMNS >= len(panels))  # also where the row below is not full
+        finish(axes, 9)
+    figure.supxlabel(labels.get("xlabel", ""), fontsize=11)
+    figure.supylabel(labels.get("ylabel", ""), fontsize=11)
+    if title:
+        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    return figure
+
+
+def line_figure(
+    lines: Mapping[str, Line],
+    looks: Mapping[str, Look],
+    *,
+    height: float = 4.4,
+    band: bool = True,
+    heading: str = "",
+    each: Callable[[Axes], None] = lambda axes: None,
+    **labels: str,
+) -> Figure:
+    """Means over replicas with bands of one standard deviation. Few lines have their names in a legend beside the
+    panel, in the order in which they end, below its ``heading``; ``each`` adds to a panel."""
+
+    def draw(axes: Axes, name: str, look: Look) -> None:
+        x, values, said, errors = lines[name]
+        if look is BEHIND:
+            mean = values.mean(0)
+            kept = thinned(mean, THIN)
+            axes.plot(x[kept], mean[kept], color=look.colour, linewidth=0.7, zorder=1.5)
+        else:
+            label = f"{name}\n{said}" if said else name
+            draw_mean(axes, x, values, look, label, band=band, errors=errors, linewidth=1.9, zorder=3)
+
+    shown = {name: looks[name] for name in lines}
+    figure = method_figure(shown, draw, height=height, **labels)
+    for axes in figure.axes:
+        each(axes)
+    if len(shown) <= CROWD:
+        (axes,) = figure.axes
+        look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
+        legend_beside(axes, **as_lines_end(axes), **look, title=heading, title_fontsize=10, fontsize=11)
+    else:
+        for axes, line in zip(figure.axes, lines.values(), strict=True):
+            if line.said:
+                axes.set_title(line.said, fontsize=9, loc="right")
+    return figure
+
+
+def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Places of about so many values [T], ascending, that draw the same line: the first, the last, and of each stretch
+    its lowest and its highest."""
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    edges = np.linspace(1, count - 1, most // 2).round().astype(np.int64)
+    filled = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    kept = {0, count - 1}
+    for begin, end in itertools.pairwise(edges.tolist()):
+        if end > begin:
+            stretch = filled[begin:end]
+            kept |= {int(begin + stretch.argmin()), int(begin + stretch.argmax())}
+    return np.array(sorted(kept))
+
+
+def same_lines(lines: Mapping[str, Line]) -> list[tuple[str, ...]]:
+    """Groups of methods whose means are the same in every round, so that one line lies on another."""
+    groups: list[list[str]] = []
+    for name, line in lines.items():
+        for group in groups:
+            first = lines[group[0]]
+            alike = np.array_equal(first.x, line.x)
+            if alike and np.allclose(first.values.mean(0), line.values.mean(0), rtol=0, atol=SAME, equal_nan=True):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def same_note(lines: Mapping[str, Line]) -> str:
+    """A sentence on lines that lie on each other, empty without such."""
+    groups = same_lines(lines)
+    return "".join(f" The same curve: {', '.join(group)}." for group in groups)
