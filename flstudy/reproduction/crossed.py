@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.sections.comparison import LEVEL, Pair, compare, comparison_cells, holm
 from flstudy.reporting.sections.comparison import StudyComparison as Compared
-from flstudy.reporting.style import GREY, colour, dashes, draw_mean, finish, legend_beside, new_figure, to_png
+from flstudy.reporting.style import GREY, PAGE_DPI, Look, draw_mean, finish, legend_beside, look_of, new_figure, to_png
 from flstudy.reporting.tables import Cells, format_difference, plural
 from flstudy.reproduction.plan import MEASURES, World
 from flstudy.reproduction.values import Speaker, format_measured, measure_heading, speakers, tuned_table
@@ -63,7 +63,7 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
     for measure in world.measures:
         columns[measure_heading(measure)] = [format_measured(row.speaker, MEASURES[measure]) for row in rows]
     selected = rows[0].speaker.results.selection_metric
-    path = to_png(crossed_figure(world, rows), folder / f"{world.name}-curves.png")
+    path = to_png(crossed_figure(world, rows), folder / f"{world.name}-curves.png", PAGE_DPI)
     against_all = compare_rows(rows, [(rows[0], other) for other in rows[1:]], metric)
     plain = {row.algorithm: row for row in rows if row.variant == world.compared}
     around = [row for row in rows if row.variant != world.compared and row.algorithm in plain]
@@ -185,9 +185,9 @@ def crossed_figure(world: World, rows: Sequence[CrossedRow]) -> Figure:
     for row in sorted((row for row in rows if row.name in shown), key=lambda row: shown.index(row.name), reverse=True):
         place = shown.index(row.name)
         rounds, values = row.speaker.curve()
-        look = {"linewidth": 2.2, "color": "black", "linestyle": "-"} if not place else {"linewidth": 1.4}
-        look = look if not place else {**look, "color": colour(place - 1), "linestyle": dashes(place - 1)}
-        draw_mean(axes, rounds, 100 * values, place, row.name, zorder=3 if place else 4, **look)
+        look = look_of(place - 1) if place else Look("black", "-", "o")
+        above, width = (3, 1.4) if place else (4, 2.2)
+        draw_mean(axes, rounds, 100 * values, look, row.name, zorder=above, linewidth=width)
     drifts = [event for event in events if not event.session]
     for event in drifts:
         axes.axvline(event.round, color=GREY, linestyle=(0, (3, 3)), linewidth=1.1, zorder=2)
