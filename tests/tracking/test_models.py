@@ -8,13 +8,16 @@ import yaml
 
 from flstudy import Coordinator, load_task
 from flstudy.config.config import load
-from flstudy.population import Digits
+from flstudy.population import Digits, FashionMnist
+from flstudy.preparation.prepare import prepare
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.tasks import Mlp
 from flstudy.tracking.models import save_model
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
 from flstudy.tuning.trial import run_trial
+
+from ..population.datasets.on_disk import write_idx
 
 CONFIG = {
     "task": {"class_path": "Mlp", "init_args": {"hidden": 8}},
@@ -59,6 +62,32 @@ def study_folder(path, trained, *others):
     folder.write_state("finished", study_id=path.name, environment={})
     folder.write_trials([trial(3, 0.8), *others])
     return folder
+
+
+def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, store, monkeypatch):
+    write_idx(tmp_path, "FashionMNIST", 200)
+    prepare(FashionMnist(root=str(tmp_path)), tmp_path / "copy")
+    copied = {"class_path": "FederatedParquet", "init_args": {"path": str(tmp_path / "copy")}}
+    values = {**CONFIG, "population": {**CONFIG["population"], "dataset": copied}, "study": {}}
+    (tmp_path / "coded.yaml").write_text(yaml.safe_dump(values))
+    config = load(tmp_path / "coded.yaml", command="tune")
+    coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
+    save_model(coordinator, tmp_path / "model.pt")
+    folder = study_folder(tmp_path / "coded", (config, coordinator, tmp_path / "model.pt"))
+    run_id = sync_study(folder, store).run_ids[3]
+    inputs, _ = coordinator.population.store.read(slice(0, 20))
+    assert coordinator.population.store.x.dtype == torch.uint8
+    with torch.no_grad():
+        expected = coordinator.task(inputs).softmax(-1).numpy()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    mlflow.set_tracking_uri(store.uri)
+    try:
+        model = mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
+        np.testing.assert_array_equal(model.predict(inputs.numpy()), expected)
+        assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
+        assert model.metadata.signature.inputs.inputs[0].type == np.float32
+    finally:
+        mlflow.set_tracking_uri(None)
 
 
 @pytest.fixture(scope="module")
