@@ -6,7 +6,7 @@ from flstudy.population.changes import Change, ComposedSwaps, FeatureShift, Labe
 from flstudy.population.data_stream import DataStream, FreshDraws
 from flstudy.population.datasets.base import Dataset, Examples, Split
 from flstudy.population.datasets.federated import FederatedParquet
-from flstudy.population.datasets.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn
+from flstudy.population.datasets.images import Cifar10, Cifar100, Digits, EmnistImages, FashionMnist, Mnist, Svhn
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.population.datasets.landmarks import Landmarks
 from flstudy.population.datasets.leaf import LeafFemnist, LeafShakespeare

@@ -26,6 +26,7 @@ from flstudy.population import (
     Dataset,
     Dirichlet,
     Emnist,
+    EmnistImages,
     Examples,
     FashionMnist,
     FederatedParquet,
@@ -80,6 +81,7 @@ WORDS = {"vocabulary": len(on_disk.WORDS)}
 KINDS = {  # how its files are written, the data set on them, devices (0: pooled)
     "Mnist": (lambda root: on_disk.write_idx(root, "MNIST"), Mnist, {}, 0),
     "FashionMnist": (lambda root: on_disk.write_idx(root, "FashionMNIST"), FashionMnist, {}, 0),
+    "EmnistImages": (on_disk.write_emnist_images, EmnistImages, {"division": "letters"}, 0),
     "Cifar10": (lambda root: on_disk.write_cifar(root, 10), Cifar10, {}, 0),
     "Cifar100": (lambda root: on_disk.write_cifar(root, 100, 200), Cifar100, {}, 0),
     "Svhn": (on_disk.write_svhn, Svhn, {}, 0),
@@ -399,3 +401,14 @@ def test_mislabelled_files_are_refused_before_there_is_a_copy(tmp_path):
     with pytest.raises(ValueError, match=rf"{re.escape(str(path))} is not as published: it is no JSON file of users"):
         prepare(LeafFemnist(root=str(tmp_path)), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_images_of_emnist_stand_upright_and_letters_begin_at_0(tmp_path):
+    on_disk.write_emnist_images(tmp_path)
+    examples = EmnistImages(root=str(tmp_path), division="letters").load(0, 5)
+    raw = np.frombuffer((tmp_path / "EMNIST/raw/emnist-letters-train-images-idx3-ubyte").read_bytes()[16:], np.uint8)
+    first = (examples.x[0, 0] * 0.3317 + 0.1736) * 255
+    assert np.allclose(first.numpy(), raw[:784].reshape(28, 28).T, atol=1e-3)
+    assert (int(examples.y.min()), int(examples.y.max()), EmnistImages(division="byclass").classes) == (0, 25, 62)
+    with pytest.raises(ValueError, match=r"unpack \(gunzip\) the files emnist-digits-\*"):
+        EmnistImages(root=str(tmp_path), division="digits").load(0, 5)

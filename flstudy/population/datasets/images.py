@@ -5,9 +5,10 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -203,6 +204,50 @@ class Idx(TorchvisionImages):
 
     def arranged(self, pixels: Tensor) -> Tensor:
         return pixels[:, None]
+
+
+Division = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmnistImages(Idx):
+    """EMNIST (Cohen et al. 2017) without its writers: grey images of 28×28 of letters and digits, pooled.
+
+    814,255 images by class, 131,600 balanced. The files hold them on their sides; here they stand upright. Labels of
+    ``letters``, which are published from 1, begin at 0. `Emnist` has the writers.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ("cohen2017",)
+    published = "EMNIST"
+    mean: ClassVar[tuple[float, ...]] = (0.1736,)
+    deviation: ClassVar[tuple[float, ...]] = (0.3317,)
+    numbers: ClassVar[dict[str, int]] = {
+        "byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10
+    }  # fmt: skip
+
+    division: Division = "balanced"
+    """Which of the six: 62 classes, 47 where letters that look alike are merged (balanced: as many of each), 26
+    letters, ten digits, or these as in MNIST."""
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        return self.numbers[self.division]
+
+    def files(self) -> list[str]:
+        kinds = "images-idx3", "labels-idx1"
+        return [f"emnist-{self.division}-{part}-{kind}-ubyte" for part in ("train", "test") for kind in kinds]
+
+    @property
+    def remedy(self) -> str:
+        return (
+            f"unpack (gunzip) the files emnist-{self.division}-* of NIST's gzip.zip (about 560 MB) into {self.folder}, "
+            "or say download: true"
+        )
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        make = partial(self.source(), self.root, split=self.division, download=self.download)
+        first = int(self.division == "letters")
+        return [(part.data.mT, part.targets - first) for part in (make(train=train) for train in (True, False))]
 
 
 class Mnist(Idx):

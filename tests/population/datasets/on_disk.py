@@ -138,6 +138,21 @@ def write_idx(root: Path, name: str, images: int = 60) -> None:
             (folder / f"{part}-{kind}-idx{array.ndim}-ubyte").write_bytes(head + array.tobytes())
 
 
+def write_emnist_images(root: Path, division: str = "letters", classes: int = 26) -> None:
+    """The four files of a division of EMNIST, as MNIST's; images lie on their sides, and letters count from 1."""
+    write_idx(root, "EMNIST", 130)
+    folder, first = root / "EMNIST" / "raw", int(division == "letters")
+    for part, here in (("train", "train"), ("test", "t10k")):
+        images = folder / f"{here}-images-idx3-ubyte"
+        images.replace(folder / f"emnist-{division}-{part}-images-idx3-ubyte")
+        labels = folder / f"{here}-labels-idx1-ubyte"
+        count = len(labels.read_bytes()) - 8
+        label = (np.arange(count) % classes + first).astype(np.uint8)
+        labels.unlink()
+        target = folder / f"emnist-{division}-{part}-labels-idx1-ubyte"
+        target.write_bytes(struct.pack(">2i", 8 * 256 + 1, count) + label.tobytes())
+
+
 def write_svhn(root: Path, images: int = 60) -> None:
     """train_32x32.mat and test_32x32.mat: X [32, 32, 3, D], and y [D, 1] in which 10 is the digit 0."""
     rng = np.random.default_rng(0)

@@ -112,7 +112,18 @@ def test_digits_are_images_in_the_unit_interval():
 
 def test_every_data_set_has_a_name():
     expected = {
-        *("AgNews", "Cifar10", "Cifar100", "Digits", "Emnist", "FashionMnist", "HeavyTails", "LibSvm", "Mnist"),
+        *(
+            "AgNews",
+            "Cifar10",
+            "Cifar100",
+            "Digits",
+            "Emnist",
+            "EmnistImages",
+            "FashionMnist",
+            "HeavyTails",
+            "LibSvm",
+            "Mnist",
+        ),
         *(
             "FederatedParquet",
             "Landmarks",
