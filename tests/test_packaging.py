@@ -37,6 +37,10 @@ def test_it_holds_configs_types_and_licence(wheel):
         "config/schema.json",
         "tasks/kernels.cpp",
         "reporting/report.html.j2",
+        "reporting/interactive.html.j2",
+        "reporting/interactive.js",
+        "reporting/sorting.js",
+        "reporting/page.css",
         "tune_configs/quick.yaml",
     ):
         assert (wheel / "flstudy" / name).is_file(), name

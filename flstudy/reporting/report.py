@@ -14,6 +14,8 @@ import yaml
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from flstudy.reporting.interactive import NAME, write_interactive
+from flstudy.reporting.page import render
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, every_section, from_here
 from flstudy.reporting.style import to_png
@@ -42,6 +44,12 @@ class Report:
         return self.folder / "report.html"
 
     @property
+    def interactive_path(self) -> Path | None:
+        """The page with values under the pointer; None for several studies."""
+        path = self.folder / NAME
+        return path if path.is_file() else None
+
+    @property
     def summary_path(self) -> Path:
         return self.folder / "summary.md"
 
@@ -59,7 +67,12 @@ class Report:
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [cells.rich() for cells in self.tables]
         parts += [Text(note, style="dim") for note in self.notes]
-        written = {"Report": self.page_path, "Curves": self.figure_path, "Tables": self.summary_path}
+        written = {
+            "Report": self.page_path,
+            "Interactive": self.interactive_path,
+            "Curves": self.figure_path,
+            "Tables": self.summary_path,
+        }
         written |= {"LaTeX": self.latex_path, "BibTeX": self.citations_path}
         parts.append(Text())
         parts += [Text(f"{label}: {from_here(path)}") for label, path in written.items() if path is not None]
@@ -87,7 +100,7 @@ def write_report(*studies: str | os.PathLike[str]) -> Report:
     if len(found) == 1:
         folder, best = found[0].results.folder.report, write_best(found[0].results)
         contents = [content for section in every_section() if (content := section.of_study(found[0])) is not None]
-        return _write(folder, names[0], contents, best, prefix=f"{names[0]}-")
+        return _write(folder, names[0], contents, best, prefix=f"{names[0]}-", found=found[0])
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"studies in one report must have different names, got {twice[0]!r} twice: leave one out")
@@ -101,9 +114,15 @@ def write_report(*studies: str | os.PathLike[str]) -> Report:
 
 
 def _write(
-    folder: Path, title: str, contents: Sequence[Content], best: Mapping[str, Path], prefix: str = "", **values: Any
+    folder: Path,
+    title: str,
+    contents: Sequence[Content],
+    best: Mapping[str, Path],
+    prefix: str = "",
+    found: Findings | None = None,
+    **values: Any,
 ) -> Report:
-    """The files of a report, from what its sections say."""
+    """The files of a report, from what its sections say; an interactive page, too, if one study was ``found``."""
     tables = [cells for content in contents for cells in content.brief]
     notes = [note for content in contents for note in content.remarks]
     commands = [command for content in contents for command in content.commands]
@@ -135,7 +154,10 @@ def _write(
         for content in contents:
             for name, text in content.files.items():
                 (folder / name).write_text(text, encoding="utf-8")
-        write_page(report.page_path, heading, facts, [content for content in contents if content.title])
+        shown, link = [content for content in contents if content.title], ""
+        if found is not None:
+            link = write_interactive(folder, found, heading, tables).name
+        write_page(report.page_path, heading, facts, shown, link)
     except OSError as error:
         raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
     return report
@@ -147,14 +169,12 @@ def _values(contents: Iterable[Content]) -> dict[str, Any]:
     return dict(without_nan(json.loads(json.dumps(values, default=lambda value: value.tolist()))))
 
 
-def write_page(path: Path, title: str, facts: Mapping[str, str], contents: Sequence[Content]) -> Path:
-    """Renders the page, one file that needs nothing but itself, on a screen or on paper; `facts` stand below its title.
-    Every text is escaped, only figures are not."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader, undefined = FileSystemLoader(Path(__file__).parent), StrictUndefined
-    page = Environment(loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True)
-    text = page.get_template("report.html.j2").render(title=title, facts=facts, sections=contents)
+def write_page(
+    path: Path, title: str, facts: Mapping[str, str], contents: Sequence[Content], interactive: str = ""
+) -> Path:
+    """Renders the page, one file that needs nothing but itself, on a screen or on paper; `facts` stand below its title,
+    with a link to the interactive page if there is one. Every text is escaped, only figures are not."""
+    text = render("report.html.j2", title=title, facts=facts, sections=contents, interactive=interactive)
     path.write_text(text, encoding="utf-8")
     return path
 
