@@ -1,5 +1,6 @@
 """The Dockerfile and the compose files: pinned, unprivileged, closed to other machines, in line with the project."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -54,6 +55,25 @@ def stages() -> dict[str, list[tuple[str, str]]]:
 def default(text: str) -> str:
     """A value as compose reads it where the environment has nothing for it."""
     return re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
+
+
+def test_the_trial_of_the_images_reads_every_service_whole() -> None:
+    """`docker/try_images.py` takes images, commands, environment, volumes and rights from compose.yaml."""
+    spec = importlib.util.spec_from_file_location("try_images", DOCKER / "try_images.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["try_images"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    engine = module.Engine(Path("storage"), "vfs", SECRETS)
+    assert set(module.LOOPBACK) == set(SERVICES)
+    for name, service in SERVICES.items():
+        command = engine.command(name)
+        assert "$" not in " ".join(command), name
+        assert ("--cap-drop=ALL" in command) == ("cap_drop" in service), name
+        assert "--security-opt=no-new-privileges" in command, name
+        assert sum(option.startswith("--volume=") for option in command) == len(service.get("volumes", [])), name
+    assert f"--env=RAY_AUTH_TOKEN={SECRETS['RAY_TOKEN']}" in engine.command("ray-head")
 
 
 def test_base_images_are_pinned_to_a_patch_version() -> None:
