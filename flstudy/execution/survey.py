@@ -10,7 +10,6 @@ import lightning as L
 import torch
 from torch import Tensor
 from torch.func import grad
-from torch.nn import functional
 
 from flstudy.algorithms import Batch
 from flstudy.execution.executor import TrainingContext
@@ -43,24 +42,50 @@ class Sheet(NamedTuple):
     real: Tensor  # [S, B] 1 for an example, 0 for padding
 
 
+class LaneRows:
+    """Rows of lanes [A, T, LINE] of which a part is laid out when it is read: all would be as long as the longest.
+
+    Args:
+        flat: [D] the rows, those of a lane one after another.
+        begin: [A] where each lane's begin.
+        counts: [A] how many they are.
+        lines: T.
+    """
+
+    def __init__(self, flat: Tensor, begin: Tensor, counts: Tensor, lines: int) -> None:
+        self.flat, self.begin, self.counts, self.lines = flat, begin, counts, lines
+
+    def __getitem__(self, lanes: slice) -> Tensor:
+        at, counts = torch.arange(self.lines * LINE, device=self.flat.device), self.counts[lanes]
+        there = (self.begin[lanes, None] + at).clamp(max=max(len(self.flat) - 1, 0))
+        found = torch.where(at < counts[:, None], self.flat[there], -1)
+        return found.view(len(counts), self.lines, LINE)
+
+
 class Lines(NamedTuple):
     """Examples of lanes as compiled loops read them."""
 
-    rows: Tensor  # [A, T, LINE] rows of the examples, -1 is padding; lanes with more lines come first
+    rows: Tensor | LaneRows  # [A, T, LINE] of the examples, -1 is padding; lanes with more lines come first
     todo: list[int]  # [A] how many of the T lines hold examples
     concept: Tensor  # [A]
     order: Tensor  # [A] the lane that comes at each place
     counts: Tensor  # [A] examples of each lane, by lane
 
 
-def lines_of(rows: Tensor, concept: Tensor) -> Lines:
-    """The lines of examples rows [A, V] under concept [A]; -1 is padding, which comes last."""
-    counts = (rows >= 0).sum(1)
+def lines_of(flat: Tensor, begin: Tensor, counts: Tensor, concept: Tensor) -> Lines:
+    """The lines of lanes under concept [A], the rows [D] of which begin at [A] and are so many [A]."""
     lines = torch.div(counts + LINE - 1, LINE, rounding_mode="floor")
     order = torch.argsort(-lines, stable=True)
     most = max(int(lines.max()), 1)
-    table = functional.pad(rows, (0, most * LINE - rows.shape[1]), value=-1).view(len(rows), most, LINE)
-    return Lines(table[order], lines[order].tolist(), concept[order], order, counts)
+    rows = LaneRows(flat, begin[order], counts[order], most)
+    few = len(counts) * most * LINE * flat.element_size() <= MOST
+    return Lines(rows[:] if few else rows, lines[order].tolist(), concept[order], order, counts)
+
+
+def lines_of_table(rows: Tensor, concept: Tensor) -> Lines:
+    """The lines of examples rows [A, V] under concept [A]; -1 is padding, which comes last."""
+    begin = torch.arange(len(rows), device=rows.device) * rows.shape[1]
+    return lines_of(rows.flatten(), begin, (rows >= 0).sum(1), concept)
 
 
 class Sheets:
@@ -85,13 +110,10 @@ class Sheets:
     def lines(self) -> Lines:
         """The same examples for compiled loops; a lane is a device of a replica."""
         if self._lines is None:
-            rows, device = self.examples
-            real, counts = rows >= 0, self.counts.long()
-            place = torch.arange(rows.shape[1]) - (counts.cumsum(1) - counts).gather(1, device.clamp(min=0))
-            table = rows.new_full((*counts.shape, int(counts.max())), -1)
-            replica = torch.arange(len(rows))[:, None].expand_as(rows)
-            table[replica[real], device[real], place[real]] = rows[real]
-            self._lines = lines_of(table.flatten(0, 1), self.concepts.flatten())
+            rows, counts = self.examples.rows, self.counts.long()
+            replica = torch.arange(len(rows), device=rows.device)[:, None]
+            begin = replica * rows.shape[1] + counts.cumsum(1) - counts
+            self._lines = lines_of(rows.flatten(), begin.flatten(), counts.flatten(), self.concepts.flatten())
         return self._lines
 
     def __iter__(self) -> Iterator[Sheet]:
@@ -173,7 +195,7 @@ class Survey:
     def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
         """The models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
         if (programs := self._programs()) is not None:
-            lines = lines_of(rows.flatten(0, 1), concept.flatten())
+            lines = lines_of_table(rows.flatten(0, 1), concept.flatten())
             if (found := self._by_loops(programs, models.flatten(0, 1), lines.order, lines)) is not None:
                 return self._scores(*found.view(2, *concept.shape))
         return self._scores(*self.tape("own", self, self._own, models, rows, concept))
