@@ -9,12 +9,15 @@ The library is kept on disk under the hash of its graph: what a program computes
 found again.
 """
 
+import contextlib
 import ctypes
 import hashlib
+import itertools
 import operator
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from flstudy.tasks import kernels
 
 Step = Callable[[Any, Tensor, Tensor, Any, Any], Any]
 WIDTHS = 7, 11  # numbers of lanes at which a step is mapped, to see where the number occurs in the graph
+HEADERS_PAY = 6  # new libraries of a process
 TOGETHER = 64  # calls of one program that may run at the same time
 
 
@@ -357,11 +361,49 @@ def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, l
     # One thread each: lanes are what cores share.
     options = {"cpp.threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims()}
     options["aot_inductor.enable_line_tables"] = False  # for debuggers
-    made: str = kernels.trusting(lambda: torch._inductor.aot_compile(graph, (begin, *inputs), options=options))
+    options["aot_inductor.precompile_headers"] = headers_pay()
+    with side_by_side():
+        made: str = kernels.trusting(lambda: torch._inductor.aot_compile(graph, (begin, *inputs), options=options))
     free = rows.shape[1:2] if alone else rows.shape[:2]
     if any(not isinstance(size, torch.SymInt) or size.node.expr.is_number for size in free):
         raise ValueError("the compiler takes the number of lanes or of steps for a constant")
     return made
+
+
+_asked = itertools.count()  # for new libraries in this process
+
+
+def headers_pay() -> bool:
+    """Whether a new library takes torch's headers from a file in which they are compiled already. To make that takes as
+    long as some six programs gain by it."""
+    from torch._inductor import codecache
+
+    there = any(Path(getattr(codecache, "_HEADER_DIR", "")).rglob("*.gch"))
+    return next(_asked) >= HEADERS_PAY or there
+
+
+@contextlib.contextmanager
+def side_by_side() -> Iterator[None]:
+    """The two files of a library are compiled at the same time, which torch does one after the other, and only waited
+    for when they are linked."""
+    from torch._inductor.cpp_builder import CppBuilder
+
+    build, running = CppBuilder.build, list[Future[None]]()
+
+    def begun(builder: Any) -> None:
+        if str(builder.get_target_file_path()).endswith((".wrapper.o", ".kernel.o")):
+            running.append(compilers.submit(build, builder))
+            return
+        while running:
+            running.pop().result()
+        build(builder)
+
+    with ThreadPoolExecutor(2, "compiler") as compilers:
+        CppBuilder.build = begun  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            CppBuilder.build = build  # type: ignore[method-assign]
 
 
 class Library:

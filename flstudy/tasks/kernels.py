@@ -4,11 +4,12 @@ A program that runs eagerly takes torch's own operations: these kernels round di
 compiler takes the kernels, if a compiler can build them here and now. They hold no lock of Python's.
 """
 
+import contextlib
 import ctypes
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,16 +227,40 @@ def trusting(compile: Callable[[], Any]) -> Any:
     """What a call of torch's compiler returns, which takes for granted that the C++ compiler knows the processor's
     instructions. Otherwise torch compiles and runs an example of each kind, which takes longer than a program; that is
     left for where the compiler turns out to be older than the processor."""
-    from torch._inductor import config
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    from torch._inductor import config, cpu_vec_isa
     from torch._inductor.exc import CppCompileError
 
     try:
-        with config.patch({"cpp.vec_isa_ok": True}):
+        with config.patch({"cpp.vec_isa_ok": True}), no_examples(cpu_vec_isa.VecISA):
             return compile()
     except CppCompileError:
-        valid_vec_isa_list.cache_clear()
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+        for kind in (cpu_vec_isa.VecAVX512, cpu_vec_isa.VecAVX512VNNI, cpu_vec_isa.VecAMX):
+            for remembered in (kind.__bool__, kind.is_avx512_bf16_supported):
+                getattr(remembered, "cache_clear", list)()
+        for processor in cpu_vec_isa.supported_vec_isa_list:
+            vars(processor).pop("_is_avx512_bf16_supported", None)
         return compile()
+
+
+@contextlib.contextmanager
+def no_examples(kind: Any) -> Iterator[None]:
+    """Torch's examples of rarer instructions are neither compiled nor run, which takes a second each: the processor
+    tells that it has them."""
+    probe = vars(kind).get("check_build")
+    if probe is None or probe is granted:  # another version, or another thread is here
+        yield
+        return
+    kind.check_build = granted
+    try:
+        yield
+    finally:
+        kind.check_build = probe
+
+
+def granted(kind: Any, code: str) -> bool:
+    """In the place of an example's result."""
+    return True
 
 
 def shims() -> dict[Any, list[str]]:

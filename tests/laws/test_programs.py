@@ -1,5 +1,7 @@
 """Compiled programs are the process's: trials that differ in values share them, those that differ in kind do not."""
 
+import threading
+
 import pytest
 import torch
 
@@ -82,6 +84,40 @@ def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, tmp_
     kept.write_bytes(whole[:-1000])
     assert difference(after_a_run().server, first.server) == 0
     assert len(made) == 2
+
+
+def test_files_of_a_library_are_compiled_side_by_side_and_awaited_by_the_linker(monkeypatch):
+    from torch._inductor.cpp_builder import CppBuilder
+
+    done, both = [], threading.Barrier(2, timeout=20)
+
+    class Builder(CppBuilder):
+        def __init__(self, file):
+            self.file = file
+
+        def get_target_file_path(self):
+            return self.file
+
+    def build(builder):
+        if builder.file.endswith(".o"):
+            both.wait()
+        if "broken" in builder.file:
+            raise RuntimeError("no C++")
+        done.append(builder.file)
+
+    def compiled(*files):
+        with loops.side_by_side():
+            for file in files:
+                Builder(file).build()
+
+    monkeypatch.setattr(CppBuilder, "build", build)
+    compiled("a.wrapper.o", "a.kernel.o", "a.so")
+    assert sorted(done[:2]) == ["a.kernel.o", "a.wrapper.o"]
+    assert done[2] == "a.so"
+    with pytest.raises(RuntimeError, match="no C"):
+        compiled("broken.wrapper.o", "b.kernel.o", "b.so")
+    assert CppBuilder.build is build
+    assert "b.so" not in done
 
 
 @pytest.mark.usefixtures("without_compiler")

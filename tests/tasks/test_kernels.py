@@ -145,3 +145,12 @@ def test_a_compiler_older_than_the_processor_is_asked_what_it_knows():
 
     assert kernels.trusting(compile) == "made"
     assert trusted == [True, None]
+
+
+def test_examples_of_instructions_are_left_out_only_meanwhile():
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    probe = VecISA.check_build
+    with kernels.no_examples(VecISA), kernels.no_examples(VecISA):
+        assert VecISA().check_build("no C++")
+    assert VecISA.check_build is probe
