@@ -44,10 +44,15 @@ def main() -> int:
 
 
 def of_report(browser: Browser, folder: StudyFolder) -> None:
-    """The report's first page."""
+    """The report's first page, and the interactive one with the values under the pointer."""
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     page.goto((folder.report / "report.html").resolve().as_uri())
     page.screenshot(path=HERE / "report.png")
+    page.goto((folder.report / "interactive.html").resolve().as_uri())
+    box = page.locator("#curves svg").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.4 * box["height"])
+    page.screenshot(path=HERE / "interactive.png")
 
 
 def of_mlflow(browser: Browser, folder: StudyFolder, uri: str) -> None:

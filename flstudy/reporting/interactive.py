@@ -25,16 +25,14 @@ POINTS = 240  # of a curve: a screen has no pixels for more
 DIGITS = 5
 SHOWN = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "train/loss")
 """Metrics by round, where they are recorded, beside those that the ranking and the search go by."""
-ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
 def write_interactive(folder: Path, found: Findings, title: str, tables: Sequence[Cells]) -> Path:
     """Renders the page beside the report."""
     data = json.dumps(interactive_values(found), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     path = folder / NAME
-    text = render(
-        "interactive.html.j2", title=title, tables=tables, study=Markup(data.translate(str.maketrans(ESCAPED)))
-    )
+    text = render("interactive.html.j2", title=title, tables=tables, study=Markup(data.translate(ESCAPED)))
     path.write_text(text, encoding="utf-8")
     return path
 

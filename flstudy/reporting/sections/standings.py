@@ -4,6 +4,7 @@ differ."""
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -214,7 +215,12 @@ def standings_figure(over: Standings) -> Figure | None:
             known = own[np.isfinite(own)]
             if known.size:
                 spread = known.std(ddof=1) if known.size > 1 else 0.0
-                look = {"fmt": looks[name].marker, "color": looks[name].colour, "capsize": 3, "markersize": 6}
+                look: dict[str, Any] = {
+                    "fmt": looks[name].marker,
+                    "color": looks[name].colour,
+                    "capsize": 3,
+                    "markersize": 6,
+                }
                 axes.errorbar(known.mean(), place, xerr=spread, label=name, **look)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
