@@ -20,7 +20,7 @@ class FlashAda2(Flash):
 
     lr: float = hyper(0.01, "(0, 1e12]")
     """η_ℓ of the devices."""
-    server_lr: float = hyper(0.01, "(0, 1e12]")
+    server_lr: float = hyper(0.1, "(0, 1e12]")
     """η_g of the server."""
     gamma: float | None = hyper(None, "[0, 1e12]")
     """γ of early stopping, which needs epochs; null does all steps."""
