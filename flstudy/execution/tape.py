@@ -17,6 +17,8 @@ from flstudy.execution.trees import collect
 
 PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
 MOST = 2**26  # bytes of the arguments
+ATEN = torch.ops.aten
+VIEWS = {ATEN.view.default, ATEN._unsafe_view.default, ATEN.permute.default, ATEN.expand.default}
 KEPT = 64  # recordings; where shapes change in every round most are never made
 
 
@@ -99,11 +101,30 @@ def record(take: Take, function: Callable[..., Any], arguments: tuple[Any, ...],
     try:
         with torch.random.fork_rng(devices=[]):  # should it draw, it draws no more often for being recorded
             graph = make_fx(flat)(*leaves)
+            leave_out(graph)
             if all(map(same_bits, expected, graph(*leaves))):
                 take.graph = graph.forward
     except Exception:  # torch's tracer has many; the function itself has just run
         pass
     return result
+
+
+def leave_out(graph: torch.fx.GraphModule) -> None:
+    """Take out of a recording what nobody uses, and views that lie as their tensors do: maps leave many behind."""
+    for node in list(graph.graph.nodes):
+        if node.target in VIEWS:
+            seen, given = node.meta["val"], node.args[0].meta["val"]
+            if (seen.shape, seen.stride()) == (given.shape, given.stride()):
+                node.replace_all_uses_with(node.args[0])
+    graph.graph.eliminate_dead_code(acts)
+    graph.recompile()
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether a recorded call does more than to return its result."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.is_impure()
+    return node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def moulded(tree: Any) -> Callable[[Iterator[Any]], Any]:

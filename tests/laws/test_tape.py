@@ -83,6 +83,28 @@ def test_what_cannot_be_recorded_is_called(function):
 COUNT = iter(range(10**6))
 
 
+def test_recordings_leave_out_what_nobody_uses_but_draw_as_often(monkeypatch):
+    monkeypatch.setattr(tape_module, "PATIENCE", 1)
+
+    def function(x):
+        torch.rand(2)  # drawn, and not used
+        x.exp()
+        return x.permute(0, 1).view(2, 3).expand(2, 3) + 1, x.view(3, 2)
+
+    x, tape = torch.arange(6.0).view(2, 3), Tape()
+    first = tape("some", None, function, x)
+    (take,) = tape._takes.values()
+    names = [node.target.__name__ for node in take.graph.__self__.graph.nodes if node.op == "call_function"]
+    assert names == ["rand.default", "add.Tensor", "view.default"]
+    state = torch.random.get_rng_state()
+    again = tape("some", None, function, x)
+    drawn = torch.rand(1)
+    torch.random.set_rng_state(state)
+    function(x)
+    assert torch.equal(drawn, torch.rand(1))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
 def test_parameters_and_other_kinds_of_tensors_are_left_alone():
     tape = Tape()
     many(tape, lambda x: 2 * x, torch.nn.Parameter(torch.ones(2)))

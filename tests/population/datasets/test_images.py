@@ -13,6 +13,7 @@ from scipy.io import loadmat
 from flstudy import Population
 from flstudy.algorithms import FedAvg
 from flstudy.population import BalancedDirichlet, Cifar10, Cifar100, FashionMnist, Mnist, Svhn
+from flstudy.population.datasets import images
 from flstudy.tasks import Logistic
 
 from ...worlds import run
@@ -214,3 +215,14 @@ def test_what_no_checksum_guards_is_looked_at(kind, values, sentence, tmp_path):
         (tmp_path / "MNIST" / "raw" / f"{part}-{kind}-idx{kept.ndim}-ubyte").write_bytes(head + kept.tobytes())
     with pytest.raises(ValueError, match=sentence):
         Mnist(root=str(tmp_path)).load(0, 2)
+
+
+def test_digits_are_those_of_scikit_learn_with_and_without_its_file(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    for file in (images.DIGITS_FILE, "no such file"):
+        monkeypatch.setattr(images, "DIGITS_FILE", file)
+        pixels, labels = images.digits_table()
+        assert np.array_equal(pixels, theirs.images)
+        assert np.array_equal(labels, theirs.target)
