@@ -182,6 +182,7 @@ class Coordinator(L.LightningModule):
         self._saved: dict[str, Any] | None = None  # of a checkpoint, until the fit starts
         self._loaded: dict[str, Any] | None = None  # of the checkpoint whose models these are, where no fit made them
         self._folder: Path | None = None  # of the checkpoint
+        self._block = 0  # jobs of a replica that train at once; 0: not known yet
         self._weighed = False
         self.evaluation: Any = None  # an Evaluation, once there is a world
         self._chosen: tuple[Any, Tensor] | None = None  # [S, N] of several models those that devices use, of a server
@@ -247,7 +248,7 @@ class Coordinator(L.LightningModule):
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients, self.bank_memory)
-        self._block = jobs_at_once(self.algorithm, self.server, layout, population, self.cohort_memory)
+        self._block = 0
         if not isinstance(io := self.trainer.strategy.checkpoint_io, RowsBeside):
             self.trainer.strategy.checkpoint_io = RowsBeside(io, lambda: getattr(self, "bank", None))
         draw = partial(drawn_model, self.task, layout, x, self.algorithm.starts)
@@ -286,6 +287,9 @@ class Coordinator(L.LightningModule):
 
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
         """One round: controllers, the round itself, controllers, record."""
+        if not self._block:  # known in the first round, since states are of the types that hold while a Trainer trains
+            layout, bound = self.task_function.layout, self.cohort_memory
+            self._block = jobs_at_once(self.algorithm, self.server, layout, self.population, bound)
         start = begun = fitted = time.perf_counter()
         round = self.trainer.current_epoch + 1
         ahead, following = self.population.ahead, round + 1 if round != last_round(self.trainer) else None
