@@ -6,17 +6,19 @@ from collections.abc import Iterable
 
 from flstudy.reporting.style import Look, dashes, marker
 
-# The first seven are Okabe and Ito's and a grey; each further one is that which is farthest from those before it, to an
-# eye with and one without a sense of green, and neither too light on white nor too dark on black.
+# The first seven are Okabe and Ito's and a grey; each further one was that which is farthest from those before it, to
+# an eye with and one without a sense of green, neither too light on white nor too dark on black; the last ones stand
+# so that those which one paper compares are apart.
 METHOD_COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777", "#4B0FFF", "#0F4BD2", "#FF1E5A",
-    "#D24BFF", "#A50087", "#5A5A00", "#963C3C", "#A5B487", "#B4B44B", "#FF00C3", "#2D960F", "#5A4BFF", "#782DB4",
-    "#3C694B", "#A55AB4", "#0087FF", "#D2A5A5", "#008787", "#A596FF", "#A5785A", "#A51EFF", "#FF87D2", "#4B782D",
+    "#D24BFF", "#A50087", "#5A5A00", "#963C3C", "#A5B487", "#B4B44B", "#FF00C3", "#2D960F", "#FF87D2", "#A5785A",
+    "#008787", "#A55AB4", "#A596FF", "#3C694B", "#D2A5A5", "#A51EFF", "#5A4BFF", "#4B782D", "#782DB4", "#0087FF",
 )  # fmt: skip
 HOMES = (
     "FedAvg", "Flash", "FedYogi", "Scaffold", "FedProx", "FedAdam", "Oracle", "FedAdaGrad", "FedDyn", "FedNova",
     "FedDC", "Apfl", "FedDrift", "Ditto", "LocalOnly", "HypCluster", "AdaptiveFedAvg", "FedDriftEager", "FedAda2",
     "DirectJointAdaptivity", "JointAdaptivity", "FedBlended", "FedAcg", "Moon", "Continuous", "FedOmd",
+    "Master-FL-FedAvg", "Master-FL-FedOmd",
 )  # fmt: skip
 """Methods that papers compare, by the places of their colours."""
 

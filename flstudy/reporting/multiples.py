@@ -2,6 +2,7 @@
 all others in grey behind, so that none hides another."""
 
 import itertools
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ COLUMNS = 3
 BEHIND = Look("#cfcfcf", "-", "o")  # of the other methods in a method's panel
 THIN = 60  # points of a line that is behind others
 SAME = 1e-9
+LONG = 64  # characters of a title above a panel with names beside it
 
 
 class Line(NamedTuple):
@@ -39,7 +41,7 @@ def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title
         figure, (axes,) = new_panels(1, 1, height)
         for name, look in looks.items():
             draw(axes, name, look)
-        axes.set_title(title, fontsize=13, loc="left")
+        axes.set_title("\n".join(textwrap.wrap(title, LONG)), fontsize=13, loc="left")
         finish(axes, 11, 12, **labels)
         return figure
     figure, panels = new_panels(len(looks), COLUMNS, 1.85, 0.5, sharex=True, sharey=True)

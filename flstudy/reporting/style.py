@@ -124,14 +124,14 @@ def legend_beside(axes: Axes, **settings: Any) -> None:
     axes.legend(**given)
 
 
-def legend_above(figure: Figure, panels: Iterable[Axes], names: Iterable[str]) -> None:
-    """One legend over all panels, of those names that one of them has."""
+def legend_above(figure: Figure, panels: Iterable[Axes], names: Iterable[str], *, below: bool = False) -> None:
+    """One legend over all panels, or below them where the figure has a title, of those names that one of them has."""
     drawn: dict[str, Any] = {}
     for axes in panels:
         drawn |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     found = [name for name in names if name in drawn]
     columns = min(max(len(found), 1), 4 if max(map(len, found), default=0) > SHORT else 6)
-    look: dict[str, Any] = {"loc": "outside upper center", "frameon": False, "fontsize": 10}
+    look: dict[str, Any] = {"loc": f"outside {'lower' if below else 'upper'} center", "frameon": False, "fontsize": 10}
     figure.legend([drawn[name] for name in found], found, ncols=columns, **look)
 
 

@@ -191,7 +191,7 @@ def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
                 draw_mean(axes, rounds, 100 * values, look_of(place), variant, linewidth=width)
         mark_events(axes, next((found[name].results.events for found in best.values() if name in found), ()))
         finish_accuracy(axes, name)
-    legend_above(figure, panels, best)
+    legend_above(figure, panels, best, below=True)
     figure.suptitle(world.title.partition(" (")[0], fontsize=12, x=0.01, ha="left")
     return figure
 
@@ -237,6 +237,6 @@ def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequen
         axes.set_title(heading, fontsize=11, loc="left")
         axes.set_ylim(bottom=0)
         finish(axes, xlabel="Bandwidth (MHz)")
-    legend_above(figure, panels, named.values())
+    legend_above(figure, panels, named.values(), below=True)
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure
