@@ -28,13 +28,21 @@ _METRICS_HEAD = "| metric | role | unit | meaning |"
 _STATUS = {Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED", Status.RUNNING: "KILLED"}
 _LIBRARIES = ("torch", "lightning", "ray", "optuna", "mlflow", "flstudy")
 _PREDICTIONS = {"correctness", "losses"}  # what metrics of a model's predictions need
+_FRAME = "workflowType=machine_learning"  # else MLflow 3.17 frames a page with evaluations of language models
+OVERVIEW = "overview.png"
+"""A study at a glance, among its report's files."""
 _MAIN = ("train/loss", "valid/accuracy", "test/accuracy", "traffic/up_bytes", "time/round_s")
 
 
 def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
     """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of what
-    evaluations say of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``."""
-    for name, values in metrics.items():
+    evaluations say of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
+
+    The main ones come first, as MLflow's overview of a run keeps that order, and also by a name of `headline`."""
+    for name in sorted(metrics, key=lambda name: headline(name) is None):  # stable
+        values = metrics[name]
+        if (heading := headline(name)) is not None:
+            yield heading, mean_over_replicas(values)
         yield name, mean_over_replicas(values)
         metric = METRICS.get(name)
         if metric is None or not _PREDICTIONS & {*metric.needs}:
@@ -44,6 +52,18 @@ def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -
         if metric.is_fraction and metric.better == "max" and len(values) == len(seeds):
             for seed, value in zip(seeds, values, strict=True):
                 yield f"seed{seed}/{name}", value
+
+
+def headline(name: str) -> str | None:
+    """The name by which MLflow's charts show an accuracy, a loss or what a drift did before everything else, since they
+    go by the alphabet of what stands before the slash, capital letters first; None for other metrics."""
+    split, _, what = name.partition("/")
+    if split not in ("train", "valid", "test"):
+        return None
+    if what in ("accuracy", "loss"):
+        return f"{what.capitalize()}/{split}"
+    metric = METRICS.get(name)
+    return f"Drift/{split} {what}" if metric is not None and "drift" in metric.needs else None
 
 
 def trial_identity(
@@ -132,7 +152,9 @@ def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[st
     return tags, {f"best/{one.trial.algorithm}": one.judged for one in best}
 
 
-def concluded_note(note: str, *, study: str, experiment: str, best: Sequence[BestTrial], measured: str) -> str:
+def concluded_note(
+    note: str, *, study: str, experiment: str, run: str, best: Sequence[BestTrial], measured: str
+) -> str:
     """A study's description in the end, in Markdown: its ranking with links to the runs, the commands that go on from
     here, and what its metrics say.
 
@@ -140,23 +162,24 @@ def concluded_note(note: str, *, study: str, experiment: str, best: Sequence[Bes
         note: its description so far.
         study: name.
         experiment: id, for the links.
+        run: the study's own, for the links.
         best: each algorithm's best trial, in order.
         measured: the metric by which they are ranked.
     """
     rows = [f"| # | algorithm | {measured} | trial |", "|--:|---|--:|---|"]
     for place, one in enumerate(best, 1):
         trial = f"{one.trial.number} {one.trial.algorithm}"
-        link = (
-            f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id}?workflowType=machine_learning)"
-            if one.trial.run_id
-            else trial
-        )
+        link = f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id}?{_FRAME})" if one.trial.run_id else trial
         rows.append(f"| {place} | {one.trial.algorithm} | {one.judged:.4g} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]
+    files = f"#/experiments/{experiment}/runs/{run}/artifacts/report"
+    pages = [
+        f"[{told}]({files}/{file}?{_FRAME})" for told, file in (("At a glance", OVERVIEW), ("report", "report.html"))
+    ]
     go_on = f"`flstudy report {study}` draws it, `flstudy tune --resume {study} --study.trials N` extends it."
     metrics = note[note.find(_METRICS_HEAD) :] if _METRICS_HEAD in note else ""
-    return "\n".join([*rows, "", go_on, "", metrics]).rstrip()
+    return "\n".join([*rows, "", f"{', '.join(pages)}. {go_on}", "", metrics]).rstrip()
 
 
 def environment() -> dict[str, str]:

@@ -171,6 +171,7 @@ class _Sync:
             run.data.tags.get(NOTE, ""),
             study=results.folder.name,
             experiment=self.store.experiment_id,
+            run=run.info.run_id,
             best=results.best,
             measured=results.selection_metric,
         )

@@ -1,18 +1,23 @@
 """MLflow's pages in a real browser: a study with its trials, a trial's curve, the report.
 
 Needs the Python package playwright and Debian's chromium; skipped where one of them is missing. Screenshots of each
-page are left in pytest's temporary folder.
+page are left in pytest's temporary folder, or in the folder that FLSTUDY_SCREENSHOTS names:
+
+    FLSTUDY_SCREENSHOTS=shots pytest tests/tracking/test_browser.py
 """
 
+import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.figure import Figure
 
 from flstudy.config import StudySection
 from flstudy.federation import Record
-from flstudy.study import StudyFolder
-from flstudy.tracking.content import PARENT, STUDY_ID, TRIAL
+from flstudy.study import BestTrial, StudyFolder, Trial
+from flstudy.tracking.content import NOTE, OVERVIEW, PARENT, STUDY_ID, TRIAL, concluded_note
 from flstudy.tracking.runs import StudyRun, TrialRun
 from flstudy.tracking.store import open_store
 from flstudy.tracking.ui import mlflow_server, studies_page
@@ -25,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium"),
 ]
 expect = playwright.expect
+FRAME = "workflowType=machine_learning"
 WAIT_MS = 60_000  # the first page compiles a lot of JavaScript
 
 
@@ -54,13 +60,22 @@ def pages(tmp_path_factory):
         run = TrialRun(store, name=f"{number} Flash", key=key, tags={PARENT: parent.run_id})
         run.start(params={"algorithm.lr": 0.1 * (number + 1)}, tags={"algorithm": "Flash"}, seeds=Small.seeds)
         for r in range(1, 21):
-            run.log(Record(r, {"train/loss": [1 / r, 2 / r], "valid/accuracy": [1 - 1 / r, 1 - 0.9 / r]}))
+            losses, accuracies = [1 / r, 2 / r], [1 - 1 / r, 1 - 0.9 / r]
+            drift = {"valid/dip": accuracies} if r == Small.rounds else {}
+            run.log(Record(r, {"fit/steps": [9.0, 9.0], "train/loss": losses, "valid/accuracy": accuracies, **drift}))
         assert run.finish(tags={"rounds": "20"})
         trials.append(run.run_id)
     study = StudyFolder(folder)
     study.report.mkdir()
     (study.report / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    figure.savefig(study.report / OVERVIEW)
     parent.log_files(study)
+    told = Trial(number=0, algorithm="Flash", objective=0.95, run_id=trials[0])
+    best = [BestTrial(trial=told, value=0.95)]
+    where = {"study": "moving-digits", "experiment": store.experiment_id, "run": parent.run_id}
+    store.client.set_tag(parent.run_id, NOTE, concluded_note("", **where, best=best, measured="valid/accuracy"))
     parent.finish()
     with mlflow_server(uri, free_port()) as (address, _):
         yield SimpleNamespace(
@@ -82,7 +97,8 @@ def page(browser, pages, tmp_path, request):
     made = browser.new_page(viewport={"width": 1600, "height": 1000})
     made.set_default_timeout(WAIT_MS)
     yield made
-    made.screenshot(path=tmp_path / f"{request.node.name}.png")
+    folder = Path(os.environ.get("FLSTUDY_SCREENSHOTS", tmp_path))
+    made.screenshot(path=folder / f"{request.node.name}.png")
     made.close()
 
 
@@ -110,9 +126,51 @@ def test_the_page_that_flstudy_names_is_the_table_of_runs(page, pages):
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
+def test_a_study_s_page_shows_its_ranking_and_leads_to_its_picture_and_trials(page, pages):
+    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.parent}?{FRAME}")
+    expect(page.get_by_role("heading", name="moving-digits")).to_be_visible(timeout=WAIT_MS)
+    description = page.get_by_role("table").filter(has_text="valid/accuracy").first
+    expect(description).to_contain_text("Flash")
+    expect(description).to_contain_text("0.95")
+    assert f"/runs/{pages.trials[0]}?{FRAME}" in description.get_by_role("link").first.get_attribute("href")
+    picture = page.get_by_role("link", name="At a glance").first.get_attribute("href")
+    assert picture.endswith(f"/artifacts/report/{OVERVIEW}?{FRAME}")
+    page.goto(f"{pages.address}/{picture[picture.index('#') :]}")
+    expect(page.locator("img[src^='blob:'], img[src*='overview'], img[src^='data:']").first).to_be_visible(
+        timeout=WAIT_MS
+    )
+
+
+def test_a_browser_keeps_the_frame_that_was_chosen_once(page, pages):
+    """A click in the table leads to a page without the frame in its address: MLflow 3.17 takes that of language models
+    until somebody presses Model training on such a page."""
+    run = f"{pages.address}/#/experiments/{pages.experiment}/runs"
+    page.goto(f"{run}/{pages.parent}")
+    expect(page.get_by_text("Evaluation runs")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="Model training").click()
+    page.goto(f"{run}/{pages.trials[0]}")
+    page.reload()
+    expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Evaluation runs")).to_have_count(0)
+
+
+def test_a_trial_s_overview_begins_with_what_it_reached(page, pages):
+    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.trials[0]}?{FRAME}")
+    expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("link", name="Loss/train")).to_be_visible(timeout=WAIT_MS)
+    text = page.locator("body").inner_text()
+    places = [text.index(name) for name in ("Loss/train", "Accuracy/valid", "fit/steps")]
+    assert places == sorted(places)
+
+
 def test_a_trial_has_curves(page, pages):
     page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.trials[0]}/model-metrics")
-    expect(page.get_by_text("0 Flash (seed0/valid/accuracy)").first).to_be_visible(timeout=WAIT_MS)
+    for section in ("Accuracy", "Drift", "Loss"):
+        expect(page.get_by_text(section, exact=True).first).to_be_visible(timeout=WAIT_MS)
+    text = page.locator("body").inner_text()
+    places = [text.index(f"\n{section}\n") for section in ("Accuracy", "Drift", "Loss")]
+    assert places == sorted(places)
+    assert "\nfit\n" not in text[: places[-1]]
     curve = page.locator(".js-plotly-plot").first
     expect(curve.locator("path.js-line").first).to_be_visible(timeout=WAIT_MS)
     expect(curve.locator("path.point")).to_have_count(Small.rounds)  # the line itself leaves out points on its way

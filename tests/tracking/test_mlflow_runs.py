@@ -93,10 +93,21 @@ def test_what_a_metric_is_decides_whether_its_spread_and_seeds_are_logged():
         return [name for name, _ in round_values({metric: [0.5, 0.75]}, SEEDS)]
 
     assert names("traffic/bits") == ["traffic/bits"]
-    assert names("test/loss") == ["test/loss", "test/loss_std"]
+    assert names("test/loss") == ["Loss/test", "test/loss", "test/loss_std"]
     seeds = ["seed0/test/mean_accuracy", "seed44/test/mean_accuracy"]
     assert names("test/mean_accuracy") == ["test/mean_accuracy", "test/mean_accuracy_std", *seeds]
     assert names("test/accuracy_spread") == ["test/accuracy_spread", "test/accuracy_spread_std"]
+
+
+def test_accuracy_loss_and_drift_come_before_bookkeeping():
+    """In the order of a run's overview, and by the alphabet of its charts."""
+    logged = ["fit/steps", "time/round_s", "train/loss", "valid/accuracy", "controller/loss", "valid/dip"]
+    names = [name for name, _ in round_values({name: [0.5] for name in logged}, [0])]
+    first = ["Loss/train", "train/loss", "Accuracy/valid", "valid/accuracy", "seed0/valid/accuracy", "Drift/valid dip"]
+    assert names[:6] == first
+    assert names[-3:] == ["fit/steps", "time/round_s", "controller/loss"]
+    sections = sorted({name.rpartition("/")[0] for name in names})
+    assert sections[:4] == ["Accuracy", "Drift", "Loss", "controller"]
 
 
 def test_many_metrics_go_in_several_calls(store):

@@ -58,7 +58,9 @@ def assert_nothing_is_missing(store, trials) -> None:
         assert run.data.params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
         expected = {name: range(1, ROUNDS + 1) for name in ("train/loss", "time/round_s")}
         expected["time/total_s"] = range(ROUNDS, ROUNDS + 1)  # of the whole run, with its last round
+        expected["Loss/train"] = expected["train/loss"]
         for split in ("valid", "test"):
+            expected[f"Accuracy/{split}"] = range(2, ROUNDS + 1, 2)
             names = [f"{split}/accuracy", f"{split}/accuracy_std", *(f"seed{s}/{split}/accuracy" for s in (0, 44, 56))]
             expected |= {name: range(2, ROUNDS + 1, 2) for name in names}
             of_all = [name.replace("/accuracy", "/mean_accuracy") for name in names]  # with the last round too

@@ -1,0 +1,46 @@
+"""A study at a glance, as one picture."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flstudy.reporting import write_report
+from flstudy.reporting.ranking import Findings
+from flstudy.reporting.sections.curves import accuracy_figure
+from flstudy.reporting.sections.overview import OverviewSection, below_each_other, ranking_figure
+from flstudy.study import load_study
+from flstudy.tracking.content import OVERVIEW
+
+
+def test_it_is_written_beside_the_curves(drifting):
+    report = write_report(drifting)
+    assert report.figure_path.name == "curves.png"  # which the terminal names
+    with Image.open(report.folder / OVERVIEW) as picture:
+        width, height = picture.size
+        pixels = np.asarray(picture.convert("L"))
+    assert height > width
+    assert (report.folder / OVERVIEW).stat().st_size < 500_000
+    for part in np.array_split(pixels, 3):  # ranking, curves and history: something is drawn in each
+        assert (part < 128).any()
+    assert f"![At a glance]({OVERVIEW})" in report.summary_path.read_text()
+
+
+def test_the_ranking_names_methods_from_the_best_on_with_their_values(drifting):
+    found = Findings(results=load_study(drifting))
+    ranking = found.ranking
+    (axes,) = ranking_figure(found, "title").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [row.algorithm for row in ranking.rows]
+    assert [text.get_text() for text in axes.texts] == [f"{ranking.final(row)} %" for row in ranking.rows]
+
+
+def test_figures_lie_below_each_other(drifting):
+    found = Findings(results=load_study(drifting))
+    one, other = ranking_figure(found, "one"), accuracy_figure(found.ranking, [], found.looks)
+    whole = below_each_other([one, other])
+    assert whole.get_figheight() == pytest.approx(one.get_figheight() + other.get_figheight(), abs=0.02)  # pixels
+    assert whole.get_figwidth() == one.get_figwidth()
+
+
+def test_a_study_without_a_result_has_none(tmp_path, write_study, trial):
+    folder = write_study(tmp_path / "s", [trial("0", status="failed")])
+    assert OverviewSection().of_study(Findings(results=load_study(folder))) is None
