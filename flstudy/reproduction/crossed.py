@@ -125,7 +125,7 @@ def won(rows: Sequence[CrossedRow], family: Compared, metric: str) -> list[str]:
         + (f", not than {', '.join(_others(family, leader))}." if len(better) < len(family.pairs) else ".")
     )
     if ahead:
-        said.append(f"On test data {', '.join(pair.first for pair in ahead)} have a better mean than it.")
+        said.append(f"A better mean than its own on test data: {', '.join(pair.first for pair in ahead)}.")
     return [" ".join(said)]
 
 
@@ -155,13 +155,18 @@ def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
     }
     tried = " or ".join(map(str, sorted(counts)))
     again = results.confirmations
-    said = f"Trials of every method: {tried} on the seeds {', '.join(map(str, results.seeds))}"
+    said = f"Trials of every method: {tried} on {_named(results.seeds)}"
     said += "" if results.section.get("scheduler") else ", nobody stopped early"
     if not again:
         return f"{said}."
     each = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
-    seeds = ", ".join(map(str, results.seeds_of(again[0])))
-    return f"{said}; the best {each} of each once more on the new seeds {seeds}, of which the better one is its row."
+    seeds = _named(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
+    best = "the best of each" if each == 1 else f"the best {each} of each"
+    return f"{said}; {best} once more on {seeds}; its row is that of the better value there."
+
+
+def _named(seeds: Sequence[int]) -> str:
+    return f"the seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def crossed_figure(world: World, rows: Sequence[CrossedRow]) -> Figure:

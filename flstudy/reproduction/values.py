@@ -17,15 +17,15 @@ LEAST_RANKED = 4  # rows that a correlation's interval needs
 ROUNDING = 2e-4  # of published figures
 
 
-class LargeUnit(NamedTuple):
-    """How values that are large in their own unit are shown."""
+class ShownUnit(NamedTuple):
+    """How values are shown that are too large in their own unit, or too small for whole numbers."""
 
     heading: str
     scale: float
     digits: int
 
 
-LARGE = {"bits": LargeUnit(", Gbit", 1e-9, 2), "J": LargeUnit(", kJ", 1e-3, 2)}
+SHOWN_UNITS = {"bits": ShownUnit(", Gbit", 1e-9, 2), "J": ShownUnit(", J", 1.0, 3)}
 
 
 class Correlation(NamedTuple):
@@ -125,7 +125,7 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 def measure_heading(measure: str) -> str:
     """Of a column."""
     metric = MEASURES[measure]
-    unit = LARGE[METRICS[metric].unit].heading if METRICS[metric].unit in LARGE else percent_sign(metric)
+    unit = SHOWN_UNITS[METRICS[metric].unit].heading if METRICS[metric].unit in SHOWN_UNITS else percent_sign(metric)
     return METRICS[metric].title + unit
 
 
@@ -133,8 +133,8 @@ def scale_and_digits(metric: str) -> tuple[float, int]:
     """By what a value is multiplied to be shown, and with how many digits behind the point."""
     if is_fraction(metric):
         return 100, 2
-    large = LARGE.get(METRICS[metric].unit)
-    return (1, 0) if large is None else (large.scale, large.digits)
+    own = SHOWN_UNITS.get(METRICS[metric].unit)
+    return (1, 0) if own is None else (own.scale, own.digits)
 
 
 def format_published(figure: PublishedValue | None, metric: str) -> str:

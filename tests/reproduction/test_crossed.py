@@ -49,8 +49,8 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     assert head == "| Method | Mean accuracy % | Traffic, Gbit |"
     assert lines[0] == "| FedAvg (watched) | 80.00 ± 1.41 | 2.50 ± 0.00 |"
     assert how == (
-        "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best 1 of each once more on the new "
-        "seeds 1000, 1001, 1002, 1003, of which the better one is its row."
+        "Trials of every method: 1 on the seeds 0, 44, nobody stopped early; the best of each once more on the new "
+        "seeds 1000, 1001, 1002, 1003; its row is that of the better value there."
     )
     whole = "\n".join(rest)
     assert "| FedAvg (watched) - FedAvg | 4 | +30.0 | " in whole
