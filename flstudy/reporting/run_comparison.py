@@ -204,7 +204,9 @@ def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
     """A panel per metric: means over seeds by round, with bands of one standard deviation, and of the standard error
     where devices were sampled; of many runs a panel for each metric and run, with the others in grey behind."""
     names = [one.run for one in next(iter(found.values()))]
-    looks, crowded = looks_of(names), len(names) > CROWD
+    methods = [name.rpartition(" ")[2] for name in names]  # a trial's name ends with its method's, whose colour it has
+    looks = dict(zip(names, looks_of(methods if len({*methods}) == len(names) else names).values(), strict=True))
+    crowded = len(names) > CROWD
     count = len(found) * (len(names) if crowded else 1)
     figure, panels = new_panels(count, COLUMNS if crowded else 1, 2.0 if crowded else 3.6)
     shown = iter(panels)
