@@ -16,24 +16,24 @@ from flstudy.config.credentials import censored, hide_from_process_list
 from flstudy.config.errors import LONGEST, ConfigError, is_users_to_mend, nearest, on_a_line, own_frame, passed
 
 COMMANDS = {
-    "init": "a commented study to start from:   flstudy init [FILE] [--dataset Digits --algorithms Flash FedAvg ...]",
-    "run": "train one configuration:           flstudy run CONFIG [--algorithm Flash --algorithm.tau 1e-3 ...]",
-    "tune": "search hyper-parameters:           flstudy tune CONFIG [--study.trials 32 ...]\n"
-    "          go on with a study:             flstudy tune --resume STUDY [--study.trials 64]\n"
-    "          begin with another one's trials: flstudy tune CONFIG --import-from STUDY",
-    "report": "tables, tests, figures of studies: flstudy report STUDY [STUDY ...] [--json]",
+    "init": "a commented study to start from:  flstudy init [FILE] [--dataset Digits ...]",
+    "run": "train one configuration:          flstudy run CONFIG [--algorithm.lr 0.1 ...]",
+    "tune": "search hyper-parameters:          flstudy tune CONFIG [--study.trials 32 ...]\n"
+    "             go on with a study:               flstudy tune --resume STUDY [--study.trials 64]\n"
+    "             begin with another's trials:      flstudy tune CONFIG --import-from STUDY",
+    "report": "tables, tests and figures:        flstudy report STUDY [STUDY ...] [--json]",
     "studies": "list studies and their state:     flstudy studies [FOLDER] [--json]",
     "show": "one trial of a study:             flstudy show STUDY TRIAL|best [--json]",
-    "compare": "runs beside each other:          flstudy compare RUN|STUDY|STUDY/TRIAL ... [--json]",
-    "export": "a study's trained model as a file: flstudy export STUDY [TRIAL] --to model.pt|.onnx|.safetensors",
+    "compare": "runs beside each other:           flstudy compare RUN|STUDY|STUDY/TRIAL ... [--json]",
+    "export": "a trained model as a file:        flstudy export STUDY [TRIAL] --to model.pt|.onnx|...",
     "sync": "tell MLflow what it missed:       flstudy sync STUDY... [--store URI]",
-    "reproduce": "a paper's studies and tables: flstudy reproduce flash [--worlds digits-sudden ...]",
-    "ui": "browse runs in the MLflow UI:      flstudy ui [--store URI] [--port 5000]",
-    "dashboard": "a study in Optuna's dashboard: flstudy dashboard STUDY [--port 8080]",
-    "costs": "what methods send, keep and compute: flstudy costs CONFIG [--algorithms FedAvg FedAda2 ...]",
-    "bench": "time executors beside plain loop:  flstudy bench [--workloads mlp cnn --json FILE ...]",
-    "data": "prepare and look at data:         flstudy data prepare NAME --source PATH | describe CONFIG | list",
-    "list": "what a config can name:            flstudy list algorithms|datasets|samplers|configs|... [NAME]",
+    "reproduce": "a paper's studies and tables:     flstudy reproduce flash [--worlds digits-sudden ...]",
+    "ui": "browse runs in the MLflow UI:     flstudy ui [--store URI] [--port 5000]",
+    "dashboard": "a study in Optuna's dashboard:    flstudy dashboard STUDY [--port 8080]",
+    "costs": "what methods send and compute:    flstudy costs CONFIG [--algorithms FedAvg ...]",
+    "bench": "time executors beside plain loop: flstudy bench [--workloads mlp cnn --json FILE ...]",
+    "data": "prepare and look at data:         flstudy data prepare NAME | describe CONFIG | list",
+    "list": "what a config can name:           flstudy list algorithms|datasets|configs|... [NAME]",
     "schema": "the JSON Schema of configs:       flstudy schema [--path | --write]",
     "completion": "what a shell completes on Tab:    flstudy completion bash|zsh|fish",
 }
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: flstudy COMMAND ...\n\nHyper-parameter studies of federated learning in a moving world.\n")
-        print("\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items()))
+        print("\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items()))
         print("\n`flstudy run --help` and `flstudy tune --help` list every key of a config.")
         print("Every command takes --traceback, which shows all of an error.")
         print(f"\nNext: {next_step()}")
@@ -439,7 +439,7 @@ def ui(command: str, arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     from flstudy.tracking.ui import serve_ui
 
-    serve_ui(given.store, given.port)
+    serve_ui(given.store, given.port, say=lambda line: print(line, flush=True))  # a log shows the address, too
     return 0
 
 
