@@ -49,6 +49,14 @@ def test_it_holds_configs_types_and_licence(wheel):
     assert not list(wheel.rglob("*.png"))
 
 
+def test_a_checkout_can_be_installed_editable(tmp_path):
+    """As ``make setup`` does: hatchling refuses it where a folder is renamed and none is named for it."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as files:
+        assert files.read("_flstudy.pth").decode() == str(ROOT)
+
+
 def test_its_configs_are_found_by_name_anywhere(wheel, tmp_path):
     """In a process of its own, elsewhere and without the checkout."""
 
