@@ -4,6 +4,7 @@ Nothing here imports torch. Classes of users are taken on trust until somebody a
 """
 
 import contextlib
+import copy
 import functools
 import math
 import re
@@ -67,13 +68,18 @@ _Loader.add_implicit_resolver(
 )
 
 
-@functools.lru_cache(maxsize=8)
 def parsed(text: str, path: str = "the config") -> Any:
-    """What a YAML text says; not to be changed, since the same text is asked for again and again.
+    """What a YAML text says, the caller's to change.
 
     Raises:
         ConfigError: it is no YAML, or is deeper or larger than a config can be.
     """
+    return copy.deepcopy(_read(text, path))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(text: str, path: str) -> Any:
+    """What is kept: the same text is asked for again and again."""
     try:
         content = yaml.load(text, _Loader)
         waiting, count = [(content, 0)], 0

@@ -358,10 +358,12 @@ def compiled(mapped: torch.fx.GraphModule, given: tuple[Any, Tensor, Any, Any, l
     begin = fake(torch.zeros((), dtype=torch.int64), ())
     with mode:
         graph = make_fx(function, decomposition_table=select_decomp_table())(begin, *inputs)
-    # One thread each: lanes are what cores share.
+    # One thread each: lanes are what cores share. Torch 2.11 does not have all of what hastens.
     options = {"cpp.threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims()}
-    options["aot_inductor.enable_line_tables"] = False  # for debuggers
-    options["aot_inductor.precompile_headers"] = headers_pay()
+    hastening = {"aot_inductor.enable_line_tables": False, "aot_inductor.precompile_headers": headers_pay()}
+    options |= {name: value for name, value in hastening.items() if hasattr(torch._inductor.config, name)}
+    if torch.__version__ < "2.15":  # whose estimate of what is worth reusing takes a loop's lines for those around it
+        options["allow_buffer_reuse"] = False
     with side_by_side():
         made: str = kernels.trusting(lambda: torch._inductor.aot_compile(graph, (begin, *inputs), options=options))
     free = rows.shape[1:2] if alone else rows.shape[:2]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flstudy.config import ConfigError, StopRun, load
-from flstudy.config.values import quick_check
+from flstudy.config.values import content_of, quick_check
 from flstudy.population import FashionMnist
 
 from ..population.datasets import on_disk
@@ -399,3 +399,10 @@ def test_an_oracle_needs_a_drift() -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         load(QUICK, {"algorithm": "Oracle", "population.drift": None})
     assert load(QUICK, {"algorithm": "Oracle"}).build()[0].algorithm.models == 2
+
+
+def test_who_changes_what_a_text_says_changes_it_for_nobody_else(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("study: {search: {algorithm.lr: {choice: [0.1]}}}")
+    content_of(path)["study"]["search"].clear()
+    assert content_of(path)["study"]["search"] == {"algorithm.lr": {"choice": [0.1]}}
