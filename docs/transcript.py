@@ -335,7 +335,8 @@ def play(environment: Path, limit: float, say: Say) -> str:
         "Played by `python docs/transcript.py --environment VENV` in an empty folder with an empty home; in VENV the",
         "wheel was installed, with `[study]`, and for the notebook nbclient and ipykernel. Commands and files are",
         "those of the pages; long outputs are cut in the middle. Seconds are by the wall clock, on",
-        f"{os.cpu_count()} cores and beside other work: the load was {min(load):.1f} to {max(load):.1f}.\n",
+        f"{os.cpu_count()} cores, whose load, this walk's own work included, was {min(load):.1f} to {max(load):.1f}; "
+        f"OMP_NUM_THREADS was {os.environ.get('OMP_NUM_THREADS', 'not set')}.\n",
         "| command | seconds |\n|---|--:|",
         *slow,
         f"| all | {sum(seconds for _, seconds in table):.1f} |\n",

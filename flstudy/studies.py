@@ -94,6 +94,9 @@ class Study:
 
         Args:
             quiet: show no progress: a live table in a terminal or a notebook, else a line now and then.
+
+        Raises:
+            ConfigError: it has been run.
         """
         if self._folder is not None:
             raise ConfigError(f"study {self.name} has been run: resume() goes on with it, from_yaml() begins another")

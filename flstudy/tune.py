@@ -92,7 +92,11 @@ def trainable(
 
 
 def train_under_ray(config: Config, params: Mapping[str, Any], checkpoint_every: int = 1) -> None:
-    """Train a config with a trial's values, and report to Ray Tune."""
+    """Train a config with a trial's values, and report to Ray Tune.
+
+    Raises:
+        RuntimeError: the trial failed, with its own message.
+    """
     import torch
     from ray import tune
 

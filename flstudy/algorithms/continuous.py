@@ -127,6 +127,11 @@ class Continuous(FedAvg):
         return torch.where(msg.taught > 0, (alone + distilled(batch, z, taught, one, msg.old)) / 2, alone)
 
     def one_hot(self, batch: Batch, classes: int, dtype: torch.dtype) -> Tensor:
+        """Labels [B, classes] of a batch.
+
+        Raises:
+            ValueError: the task has another number of classes than the method was told.
+        """
         if classes != self.classes:
             raise ValueError(f"Continuous: classes must be those of the task, {classes}, got {self.classes}")
         return (batch.y[:, None] == torch.arange(classes, device=batch.y.device)).to(dtype)

@@ -78,7 +78,7 @@ class FedDriftEager(Clustered):
         return Client(x.new_full((), torch.inf))
 
     def client_restarted(self, client: Client, x: Tensor) -> Client:
-        """A new model's loss says nothing of a drift when it is beside the last model's."""
+        """A new model's (x [P]) loss says nothing of a drift when it is beside the last model's."""
         return self.client_init(x)
 
     def in_use(self, server: Server) -> Tensor:

@@ -48,7 +48,11 @@ class Average(Restarting):
         return SessionModels(nothing, nothing, nothing)
 
     def check(self, sessions: int) -> None:
-        """The first session that starts from a model of its own is the one after the first that follows the pilots."""
+        """The first session that starts from a model of its own is the one after the first that follows the pilots.
+
+        Raises:
+            ValueError: there are too few sessions for one.
+        """
         if sessions < self.pilots + 2:
             raise ValueError(
                 f"{type(self).__name__}: there must be pilots + 2 = {self.pilots + 2} sessions or more, got "
@@ -72,7 +76,7 @@ class Average(Restarting):
     def after_round(
         self, state: SessionModels, server: Any, losses: Tensor, moment: Moment
     ) -> tuple[SessionModels, Any, Event | None]:
-        """Where a session ends, remember its model."""
+        """Where a session ends, remember its model, not its losses [J]."""
         if not moment.ends:
             return state, server, None
         if moment.session < self.pilots:

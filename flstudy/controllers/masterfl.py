@@ -103,7 +103,11 @@ class MasterFL(Detector):
     """Losses count for the tests as min(loss / loss_max, 1); ln(classes) is that of a blind guess."""
 
     def planned(self, rounds: int | None) -> Self:
-        """Of a horizon T."""
+        """Of a horizon T.
+
+        Raises:
+            ValueError: the run has no end.
+        """
         if self.rounds is not None:
             return self
         if rounds is None:
@@ -143,7 +147,11 @@ class MasterFL(Detector):
             )
 
     def init(self, server: Any) -> Master:
-        """Before the first block."""
+        """Before the first block.
+
+        Raises:
+            ValueError: ``lr: instance`` meets an algorithm whose server sends no learning rate.
+        """
         if self.lr == "instance" and not hasattr(server, "pace"):
             raise ValueError(
                 "MasterFL: lr instance needs an algorithm whose server sends a learning rate: take FedOmd, which with "
@@ -232,7 +240,7 @@ class MasterFL(Detector):
     def after_round(
         self, state: Master, server: Any, losses: Tensor, moment: Moment
     ) -> tuple[Master, Any, Event | None]:
-        """Both tests (Alg. 3 lines 15-24), and what the next round begins with."""
+        """Both tests (Alg. 3 lines 15-24) of the jobs' losses [J], and what the next round begins with."""
         assert moment.weights is not None
         bounded = (losses / self.loss_max).nan_to_num(nan=1.0).clamp(0, 1)  # of a model that has diverged: the largest
         loss = (moment.weights * bounded).sum().to(state.total.dtype)

@@ -59,7 +59,7 @@ class ClientBank:
         return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
 
     def read(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
-        """The same, but nobody's row is made: devices that were never there get what they would start with."""
+        """The same rows [R, J, ...], but nobody's is made: devices never there get what they would start with."""
         template = algorithm.client_init(x[0])
         fresh = leaves(torch.vmap(algorithm.client_init)(x))
         slots = self.slot[places(clients)]

@@ -37,7 +37,11 @@ class Executor(ABC):
 
     @abstractmethod
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        """All local fits of one round."""
+        """All local fits of one round.
+
+        Raises:
+            ValueError: the executor cannot train the task so; the message names one that can.
+        """
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
         """Told what a round's fits took, choose how to go on; whether that is settled, and need not be asked again."""

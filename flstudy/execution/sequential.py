@@ -59,7 +59,7 @@ class Sequential(Executor):
         return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
-        """The real examples at these rows."""
+        """The real examples at these rows [B], -1 where there is none."""
         return Batch(*self.store.gather(rows[rows >= 0], concept))
 
 

@@ -97,7 +97,7 @@ class PerJobTrainer(Sequential):
         return local._replace(y=y.detach().clone(), steps=local.steps + len(losses)), torch.stack(losses)
 
     def train(self, task: L.LightningModule, like: Tensor, batches: Batches, callbacks: list[L.Callback]) -> None:
-        """A Trainer's fit on a device's batches, where the model ``like`` is and in its precision."""
+        """A Trainer's fit on a device's batches, where the model ``like`` [P] is and in its precision."""
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)
         if not ends or ends[-1] != total - 1:

@@ -376,7 +376,11 @@ class Coordinator(L.LightningModule):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate the global models on everybody, and the participants' local models on themselves."""
+        """Evaluate the global models on everybody, and the participants' local models on themselves.
+
+        Raises:
+            ValueError: nothing was trained or loaded.
+        """
         if self.trainer.state.fn != TrainerFn.FITTING:
             self._measure("valid")
             return
@@ -433,7 +437,11 @@ class Coordinator(L.LightningModule):
             self.log(name, value, batch_size=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> "Predictions":
-        """What a device's model says of the device's test examples; devices are numbered by the loader."""
+        """What a device's model says of the device's test examples; devices are numbered by the loader.
+
+        Raises:
+            ValueError: the task has no ``forward``.
+        """
         assert self.record is not None
         if not overrides(self.task, "forward"):
             raise ValueError(f"task: {type(self.task).__name__} defines no forward(x), so it predicts nothing; add one")
@@ -530,7 +538,11 @@ class Coordinator(L.LightningModule):
         return {"task": files.class_path(self.task), "parts": told, "unknown": unknown}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checked now; a fit takes it up when it starts, an evaluation uses its models."""
+        """Checked now; a fit takes it up when it starts, an evaluation uses its models.
+
+        Raises:
+            ValueError: it was written with another algorithm, population or the like.
+        """
         saved = files.state_of_run(checkpoint)
         fits = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         if self._trainer is not None and self.trainer.ckpt_path is not None:

@@ -31,16 +31,28 @@ class Change(Configurable):
     to their values, for as many concepts as a schedule has; concept 0 is always the identity."""
 
     def labels(self, concepts: int, classes: int) -> NDArray[np.int64]:
-        """Table [concepts, classes]: what label y is called under each concept; empty where labels stay."""
+        """Table [concepts, classes]: what label y is called under each concept; empty where labels stay.
+
+        Raises:
+            ValueError: so many concepts cannot be made of these labels.
+        """
         return np.empty((0, 0), dtype=np.int64)
 
     def order(self, concepts: int, shape: Sequence[int]) -> NDArray[np.int64]:
         """Table [concepts, features]: entry ``order[c, i]`` of the flattened input comes to place i; empty where
-        places stay."""
+        places stay.
+
+        Raises:
+            ValueError: inputs of this shape cannot be turned so.
+        """
         return np.empty((0, 0), dtype=np.int64)
 
     def shift(self, concepts: int, shape: Sequence[int]) -> NDArray[np.float32]:
-        """Table [concepts, *shape]: what is added to inputs; empty where they stay."""
+        """Table [concepts, *shape]: what is added to inputs; empty where they stay.
+
+        Raises:
+            ValueError: the numbers do not fit the shape.
+        """
         return np.empty((0, 0), dtype=np.float32)
 
     def tables(self, concepts: int, shape: Sequence[int], classes: int) -> Tables:

@@ -78,7 +78,11 @@ class Drift(Configurable, ABC):
             refuse_late(key, number, rounds, "let the drift come earlier")
 
     def tables(self, shape: Sequence[int], classes: int) -> Tables:
-        """What the concepts do to inputs of this shape and to labels."""
+        """What the concepts do to inputs of this shape and to labels.
+
+        Raises:
+            ValueError: they cannot be made of these inputs or labels.
+        """
         return self.change.tables(self.concepts, shape, classes)
 
 

@@ -22,7 +22,11 @@ class Partition(Configurable, ABC):
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Owner [D] in 0 … clients-1 of each example, given its label."""
+        """Owner [D] in 0 … clients-1 of each example, given its label.
+
+        Raises:
+            ValueError: the examples cannot be divided so among so many clients.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +187,11 @@ class LabelGroups(Partition):
     """g, number of groups."""
 
     def sets(self, labels: int) -> list[range]:
-        """The labels of each group, of 0 … labels - 1."""
+        """The labels of each group, of 0 … labels - 1.
+
+        Raises:
+            ValueError: an overlap leaves a group without labels of its own.
+        """
         size = int(labels / (self.groups - (self.groups - 1) * self.overlap) + 1e-9)
         step = size - int(size * self.overlap + 1e-9)
         if size < 1 or step < 1:

@@ -232,7 +232,11 @@ class Population(L.LightningDataModule):
     # ---- the world, settled once per run -----------------------------------------------------------------------------
 
     def settle(self, seeds: Sequence[int]) -> "Population":
-        """Load, partition and split the data of every replica. Idempotent."""
+        """Load, partition and split the data of every replica. Idempotent.
+
+        Raises:
+            ValueError: the data cannot be divided or changed as asked; the message names the key.
+        """
         if tuple(seeds) == self.seeds:
             return self
         if self.availability is not None:

@@ -73,6 +73,7 @@ class Domain:
         return f"{{{self.kind}: [{', '.join(values)}]}}"
 
     def contains(self, value: Any) -> bool:
+        """Whether a value can be drawn."""
         if self.kind == "choice":
             return any(type(option) is type(value) and option == value for option in self.options)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -128,6 +129,7 @@ class Domain:
         return self.nearest(rng.uniform(low, high))
 
     def suggest(self, trial: "optuna.Trial", key: str) -> Any:
+        """A key's value in a trial, asked of Optuna."""
         if self.kind == "choice":
             # Optuna's categories are scalars; a list or a mapping goes by its text.
             texts = {self.parameter(option): option for option in self.options}

@@ -46,7 +46,11 @@ class FastText(HeadedTask):
         self.head = nn.Sequential(*head, nn.Linear(width, classes))
 
     def body(self, x: Tensor) -> Tensor:
-        """Mean embeddings [B, embedding] of texts x [B, T]."""
+        """Mean embeddings [B, embedding] of texts x [B, T].
+
+        Raises:
+            ValueError: x are not integer tokens [B, T].
+        """
         if x.dim() != 2 or x.is_floating_point():
             raise ValueError(f"FastText: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
         words = self.embedding(x)
@@ -102,7 +106,11 @@ class TagLogistic(Task):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of texts x [B, T]."""
+        """Logits [B, classes] of texts x [B, T].
+
+        Raises:
+            ValueError: x are not integer words [B, T].
+        """
         if x.dim() != 2 or x.is_floating_point():
             raise ValueError(f"TagLogistic: inputs must be integer words [B, T], got {x.dtype} {list(x.shape)}")
         known = ((x > 0) & (x <= self.words)).to(self.weight.dtype)

@@ -117,7 +117,11 @@ class Vit(Task):
         return x if x.dim() == 2 and self.embeds else self.embed(x)
 
     def embed(self, x: Tensor) -> Tensor:
-        """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block."""
+        """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block.
+
+        Raises:
+            ValueError: x have another number of dimensions.
+        """
         if x.dim() != 4:
             raise ValueError(f"Vit: inputs must be images [B, channels, height, width], got {list(x.shape)}; use Mlp")
         if tuple(x.shape[2:]) != self.size:

@@ -155,7 +155,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         """The server's state after the round."""
 
     def server_restarted(self, server: State, x: Tensor, layout: Layout) -> State:
-        """Server state in which training goes on from a new initial model x, the devices' rows being what
+        """Server state in which training goes on from a new initial model x [P], the devices' rows being what
         `client_restarted` makes of them; by default all is new but the means of rows."""
         return self.resumed(self.server_init(x, layout), server)
 

@@ -51,17 +51,17 @@ class FedOpt(Algorithm):
 
     @abstractmethod
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
-        """The new v."""
+        """v [P] after a mean update Δ [P]."""
 
     def bias(self, t: Tensor) -> Any:
-        """Factor on η_g in round t (from 1)."""
+        """Factor [] on η_g in round t [] (from 1)."""
         return 1.0
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
         return self.step(server, self.mean_update(inbox))
 
     def step(self, server: Any, delta: Tensor) -> Any:
-        """The server's state after a mean update Δ."""
+        """The server's state after a mean update Δ [P]."""
         m = self.beta1 * server.m + (1 - self.beta1) * delta
         v = self.second_moment(server.v, delta)
         t = server.t + 1

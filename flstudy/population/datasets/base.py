@@ -132,7 +132,11 @@ class Dataset(Configurable, ABC):
 
     @abstractmethod
     def load(self, seed: int, clients: int) -> Examples:
-        """The examples for one replica of ``clients`` devices."""
+        """The examples for one replica of ``clients`` devices.
+
+        Raises:
+            ValueError: its files do not have so many devices, or are not what they should be.
+        """
 
     def originals(self, scratch: Path) -> Originals:
         """Everybody's examples, for a copy of them as Federated Parquet.
