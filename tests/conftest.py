@@ -3,6 +3,8 @@
 import functools
 import gc
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +51,34 @@ def ray_cluster():
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would let them starve beside the other xdist worker
     with cluster(Resources()):
         yield
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's chromium by playwright; a test that needs one is skipped where one of the two is missing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        # As root, in a container, chromium's sandbox cannot be set up; the pages are our own.
+        made = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def shoot(tmp_path, request):
+    """Leaves a screenshot of a page in pytest's temporary folder, or in the folder that FLSTUDY_SCREENSHOTS names:
+
+    FLSTUDY_SCREENSHOTS=shots pytest tests/tracking/test_browser.py
+    """
+
+    def shot(page, **how):
+        folder = Path(os.environ.get("FLSTUDY_SCREENSHOTS", tmp_path))
+        page.screenshot(path=folder / f"{request.node.name}.png", **how)
+
+    return shot
 
 
 @pytest.fixture

@@ -69,21 +69,44 @@ def test_the_script_of_the_lightning_page_runs(tmp_path):
     assert float(re.search(r"tensor\(([\d.]+)", done.stdout.splitlines()[-1])[1]) < 1.0
 
 
-def test_they_are_built_without_a_warning(tmp_path):
-    """Links between pages and to headings included; what is generated from the code, too."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The docs as ``make docs`` builds them, warnings being errors."""
+    site = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    keys = (tmp_path / "site" / "reference" / "config.html").read_text()
+    return site
+
+
+def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
+    """Links between pages and to headings lead somewhere, or building them would have ended with an error."""
+    keys = (site / "reference" / "config.html").read_text()
     assert "algorithm" in keys
     assert "η_ℓ, learning rate of the devices." in keys
-    assert "dynamic initial model" in (tmp_path / "site" / "papers" / "sessions.html").read_text()
-    start = (tmp_path / "site" / "index.html").read_text()
+    assert "dynamic initial model" in (site / "papers" / "sessions.html").read_text()
+    start = (site / "index.html").read_text()
     assert not re.findall(r"(?:src|href)=\"https?://(?!squidfunk)[^\"]+\.(?:js|css|woff2?)", start)
 
 
-def test_every_public_name_of_the_api_has_a_docstring():
-    import flstudy
-
-    for name in flstudy.__all__:
-        assert getattr(flstudy, name).__doc__, name
+def test_the_start_page_in_a_browser(site, browser, shoot):
+    """From files, without a network: a heading, the first picture as large as it was made, the way to the first study,
+    and a search."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((site / "index.html").as_uri())
+    assert page.get_by_role("heading", level=1).inner_text().strip("¶ ") == "flstudy"
+    widths = page.locator("article img").evaluate_all("all => all.map(one => one.complete && one.naturalWidth)")
+    assert widths
+    assert min(widths) >= 400
+    shoot(page)
+    page.locator("article").get_by_role("link", name="First study").first.click()
+    assert page.url.endswith("first_study.html")
+    assert page.get_by_role("heading", level=1).is_visible()
+    page.keyboard.press("/")
+    page.locator(".md-search__input").press_sequentially("checkpoint", delay=50)
+    page.get_by_text("matching documents").wait_for()
+    assert page.locator(".md-search-result__item").count() > 3
+    context.close()
+    assert wrong == []

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from flstudy.reporting.interactive import POINTS, interactive_values
 from flstudy.reporting.ranking import Findings
 from flstudy.study import load_study
 from tests.reporting.test_page import Reader
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def values_of(path):
@@ -92,52 +89,48 @@ def test_a_study_without_a_result_has_a_page(tmp_path, write_study, trial):
 
 
 @pytest.mark.end_to_end
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
-def test_in_a_browser(written, tmp_path):
+def test_the_interactive_page_in_a_browser(written, browser, shoot):
     """From the file, without a network: a value under the pointer, a method hidden by a click, a table sorted."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
     address = written.interactive_path.as_uri()
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        context = browser.new_context(viewport={"width": 1200, "height": 900}, offline=True, color_scheme="dark")
-        page = context.new_page()
-        asked, wrong = [], []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.goto(address)
-        lines = page.locator("#curves g[data-method]")
-        assert lines.count() == 3
-        box = page.locator("#curves svg").bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
-        said = page.locator("#tip").inner_text()
-        assert said.startswith("Round ")
-        assert all(f"{name}\n" in said for name in ("Flash", "FedYogi", "FedAvg"))
-        assert "±" in said
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, offline=True, color_scheme="dark")
+    page = context.new_page()
+    asked, wrong = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.goto(address)
+    lines = page.locator("#curves g[data-method]")
+    assert lines.count() == 3
+    box = page.locator("#curves svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
+    said = page.locator("#tip").inner_text()
+    assert said.startswith("Round ")
+    assert all(f"{name}\n" in said for name in ("Flash", "FedYogi", "FedAvg"))
+    assert "±" in said
 
-        page.get_by_role("button", name="Flash", exact=True).click()
-        assert sorted(lines.evaluate_all("all => all.map(one => one.dataset.method)")) == ["FedAvg", "FedYogi"]
-        assert page.locator('#scatter circle[data-method="Flash"]').count() == 0
-        page.get_by_role("button", name="Show all").click()
-        assert lines.count() == 3
+    page.get_by_role("button", name="Flash", exact=True).click()
+    assert sorted(lines.evaluate_all("all => all.map(one => one.dataset.method)")) == ["FedAvg", "FedYogi"]
+    assert page.locator('#scatter circle[data-method="Flash"]').count() == 0
+    page.get_by_role("button", name="Show all").click()
+    assert lines.count() == 3
 
-        first = page.locator("#trials tbody tr").first.locator("td")
-        page.locator("#trials th button", has_text="lr").click()
-        low = float(first.nth(5).inner_text())
-        page.locator("#trials th button", has_text="lr").click()
-        assert (low, float(first.nth(5).inner_text())) == (0.001, 1.0)
-        ranking = page.locator("table", has_text="best trial per algorithm")
-        ranking.get_by_role("button", name="Algorithm").click()
-        assert ranking.locator("tbody tr td:nth-child(2)").all_inner_texts() == ["FedAvg", "FedYogi", "Flash"]
+    first = page.locator("#trials tbody tr").first.locator("td")
+    page.locator("#trials th button", has_text="lr").click()
+    low = float(first.nth(5).inner_text())
+    page.locator("#trials th button", has_text="lr").click()
+    assert (low, float(first.nth(5).inner_text())) == (0.001, 1.0)
+    ranking = page.locator("table", has_text="best trial per algorithm")
+    ranking.get_by_role("button", name="Algorithm").click()
+    assert ranking.locator("tbody tr td:nth-child(2)").all_inner_texts() == ["FedAvg", "FedYogi", "Flash"]
 
-        dot = page.locator('#scatter circle[data-method="Flash"]').first
-        dot.scroll_into_view_if_needed()
-        spot = dot.bounding_box()
-        page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
-        said = page.locator("#tip").inner_text()
-        assert said.startswith("Trial ")
-        assert "lr\n" in said
-        page.screenshot(path=tmp_path / "interactive.png", full_page=True)
-        browser.close()
+    dot = page.locator('#scatter circle[data-method="Flash"]').first
+    dot.scroll_into_view_if_needed()
+    spot = dot.bounding_box()
+    page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
+    said = page.locator("#tip").inner_text()
+    assert said.startswith("Trial ")
+    assert "lr\n" in said
+    shoot(page, full_page=True)
+    context.close()
     assert asked == [address]
     assert wrong == []

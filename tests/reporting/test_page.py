@@ -125,3 +125,23 @@ def test_a_study_without_confirmation_or_search_has_a_page(drifting):
     assert "pareto-front" not in sections
     assert "search" not in sections
     assert "comparison" in sections
+
+
+def test_the_page_in_a_browser(searched, browser, shoot):
+    """From the file, without a network: what comes first is seen, and each link of the page leads to a section."""
+    page_path = write_report(searched).page_path
+    context = browser.new_context(viewport={"width": 1200, "height": 1000}, offline=True)
+    shown, wrong = context.new_page(), []
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    shown.goto(page_path.as_uri())
+    assert shown.get_by_role("heading", level=1).is_visible()
+    places = [section.bounding_box()["y"] for section in shown.locator("section").all()]
+    assert places == sorted(places)
+    assert shown.locator("#summary").is_visible()
+    assert shown.locator("#curves svg").bounding_box()["width"] > 600
+    assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    shown.get_by_role("navigation").get_by_role("link", name="Sensitivity").click()
+    assert shown.evaluate("location.hash") == "#sensitivity"
+    shoot(shown)
+    context.close()
+    assert wrong == []

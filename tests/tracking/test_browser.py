@@ -1,14 +1,9 @@
 """MLflow's pages in a real browser: a study with its trials, a trial's curve, the report.
 
-Needs the Python package playwright and Debian's chromium; skipped where one of them is missing. Screenshots of each
-page are left in pytest's temporary folder, or in the folder that FLSTUDY_SCREENSHOTS names:
-
-    FLSTUDY_SCREENSHOTS=shots pytest tests/tracking/test_browser.py
+Needs the Python package playwright and Debian's chromium; skipped where one of them is missing. A screenshot of each
+page is left (`shoot` in conftest.py says where).
 """
 
-import os
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,11 +19,7 @@ from flstudy.tracking.ui import mlflow_server, studies_page
 from tests.servers import free_port
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.end_to_end,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium"),
-]
+pytestmark = pytest.mark.end_to_end
 expect = playwright.expect
 FRAME = "workflowType=machine_learning"
 WAIT_MS = 60_000  # the first page compiles a lot of JavaScript
@@ -83,22 +74,12 @@ def pages(tmp_path_factory):
         )
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        # As root, in a container, chromium's sandbox cannot be set up; the pages are our own.
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield made
-        made.close()
-
-
 @pytest.fixture
-def page(browser, pages, tmp_path, request):
+def page(browser, pages, shoot):
     made = browser.new_page(viewport={"width": 1600, "height": 1000})
     made.set_default_timeout(WAIT_MS)
     yield made
-    folder = Path(os.environ.get("FLSTUDY_SCREENSHOTS", tmp_path))
-    made.screenshot(path=folder / f"{request.node.name}.png")
+    shoot(made)
     made.close()
 
 
