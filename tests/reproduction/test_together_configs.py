@@ -21,7 +21,7 @@ SMALL = {
     "population.test": 0.1,
     "rounds": 4,
     "evaluate_every": 2,
-    "seeds": [0],
+    "seeds": [0, 44, 56],
 }
 
 
