@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flstudy.cli import main
+from flstudy.cli import COMMANDS, main
 from flstudy.study.records import read_records
 from flstudy.tracking.store import open_store
 
@@ -92,6 +92,22 @@ def test_help_and_print_config() -> None:
     printed = flstudy("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config").stdout
     assert "mu: 0.5" in printed
     assert "shape" not in printed  # the data set's
+
+
+def test_help_of_every_command_waits_for_nothing_slow() -> None:
+    script = f"""
+import contextlib, io, sys
+from flstudy.cli import COMMANDS, main
+for command in {sorted(COMMANDS)!r}:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    assert "usage: flstudy " + command in said.getvalue(), command
+    slow = {{"torch", "ray", "mlflow", "optuna", "matplotlib"}} & set(sys.modules)
+    assert not slow, (command, slow)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.end_to_end

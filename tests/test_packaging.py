@@ -11,8 +11,8 @@ import yaml
 import flstudy
 from flstudy.config import ConfigError
 from flstudy.config.shipped import configs, find_config
-from flstudy.reproduction.command import results_folder
 from flstudy.reproduction.plan import read_paper
+from flstudy.reproduction.stages import results_folder
 
 ROOT = Path(__file__).parents[1]
 

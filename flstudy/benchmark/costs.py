@@ -7,16 +7,14 @@ states of its devices' optimizers are counted.
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from flstudy.algorithms import Algorithm
-from flstudy.algorithms.parts.algorithm import device_memory
-from flstudy.config import ConfigError, nearest
-from flstudy.config.config import Config, StopRun, load
-from flstudy.federation import Record
-from flstudy.registry import named
-from flstudy.reporting.report import terminal
-from flstudy.reporting.tables import NOTHING, Cells
+from flstudy.config.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+    from flstudy.federation import Record
+    from flstudy.reporting.tables import Cells
 
 
 class RoundCost(NamedTuple):
@@ -35,6 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("config", type=Path, help="Whose world and task are taken, such as tune_configs/quick.yaml.")
     parser.add_argument("--algorithms", nargs="+", default=[], help="Only these; default: those that are searched.")
     given = parser.parse_args(list(arguments))
+    # Seconds of imports, which neither --help nor a mistake waits for.
+    from flstudy.algorithms import Algorithm
+    from flstudy.config import load
+    from flstudy.registry import named
+    from flstudy.reporting.report import terminal
+
     config = load(given.config, command="tune")
     searched = (config.study.search.get("algorithm") or {}).get("choice") or [config.flat()["algorithm"]]
     names = given.algorithms or searched
@@ -45,11 +49,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def round_cost(config: Config, name: str) -> RoundCost:
+def round_cost(config: "Config", name: str) -> RoundCost:
     """What a round of a method costs in a config's world, with the values that the config's presets give it."""
+    from flstudy.algorithms.parts.algorithm import device_memory
+    from flstudy.config import StopRun
+
     records: list[Record] = []
 
-    def once(record: Record) -> None:
+    def once(record: "Record") -> None:
         records.append(record)
         raise StopRun
 
@@ -67,8 +74,10 @@ def round_cost(config: Config, name: str) -> RoundCost:
     return RoundCost(down, up, device_memory(algorithm, layout), layout.n, gradients)
 
 
-def costs_table(found: dict[str, RoundCost]) -> Cells:
+def costs_table(found: dict[str, RoundCost]) -> "Cells":
     """A line per method; communication beside FedAvg's two models."""
+    from flstudy.reporting.tables import NOTHING, Cells
+
     costs = list(found.values())
     columns = {
         "Algorithm": list(found),

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from flstudy.cli import main
 from flstudy.config.sections import ConfigError
-from flstudy.reproduction import command
-from flstudy.reproduction.command import run_stage
+from flstudy.reproduction import stages
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
+from flstudy.reproduction.stages import run_stage
 from flstudy.study import load_study
 
 from ..reporting.conftest import is_drawn
@@ -214,7 +214,7 @@ def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
         (folder / "state.json").write_text(json.dumps({"state": "finished", "format": 2}))
         return 0
 
-    monkeypatch.setattr(command, "run_study", run_study)
+    monkeypatch.setattr(stages, "run_study", run_study)
     assert run_stage(plan, stage, Console(file=io.StringIO()), [*options, f"--study.trials={asked}"]) == folder
     assert asked_for == ([] if gets is None else [gets])
 
