@@ -222,7 +222,7 @@ def owners(
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
         raise ValueError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
-    labels = np.array(examples.y, dtype=np.int64) if examples.coding is not None else examples.y.numpy()
+    labels = examples.y.numpy() if examples.coding is None else examples.y.numpy().astype(np.int64)
     labels = labels if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
     labels.setflags(write=False)  # they may be other processes' as well
     partition = partition or Iid()
