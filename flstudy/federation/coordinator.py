@@ -33,7 +33,8 @@ from flstudy.execution import (
     training_context,
 )
 from flstudy.execution.bank import IN_MEMORY
-from flstudy.execution.devices import forked_random, synchronize
+from flstudy.execution.devices import accelerated, forked_random, synchronize
+from flstudy.execution.freed_memory import keep_freed_memory, return_freed_memory
 from flstudy.execution.sharded import Sharded, by_replica, of_one_place
 from flstudy.execution.trees import leaves, refill, take
 from flstudy.federation import checkpoint as files
@@ -234,6 +235,8 @@ class Coordinator(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """Build the first state, or take up that of a checkpoint."""
+        if not accelerated(self.device):
+            keep_freed_memory()
         self._loaded = None
         self.population = population = self._settled()
         template = next(p for p in self.task.parameters() if p.requires_grad)
@@ -682,6 +685,7 @@ class Coordinator(L.LightningModule):
     def on_fit_end(self) -> None:
         """Leave the first replica's model in the user's task."""
         self.load_into(self.task)
+        return_freed_memory()
 
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several, the first."""
