@@ -153,9 +153,11 @@ def train(command: str, arguments: list[str], *, ahead: bool = False) -> int:
             f"flstudy {command} needs a config file, such as tune_configs/quick.yaml: see flstudy list configs, or "
             "flstudy init"
         )
-    from flstudy.config.values import quick_check
+    from flstudy.config.values import check_bounds, quick_check
 
     values = quick_check(path, arguments)
+    if command == "tune":
+        check_bounds(values, study=True)
     if flags["--print_config"]:
         import yaml
 

@@ -72,7 +72,7 @@ class Configurable:
         check(self)
 
 
-def hyper(default: Any = dataclasses.MISSING, domain: str = "", **more: Any) -> Any:
+def hyper(default: Any = dataclasses.MISSING, domain: str = "", *, at_most: str = "", **more: Any) -> Any:
     """A dataclass field with a domain in interval notation, such as ``"(0, inf)"`` or ``"[0, 1)"``.
 
     A number exactly at an allowed 0 switches its term off structurally: it stays a Python number when the others
@@ -81,10 +81,11 @@ def hyper(default: Any = dataclasses.MISSING, domain: str = "", **more: Any) -> 
     Args:
         default: of the field; without one a value is required.
         domain: of a number, or of every number of a list; None, where a field's type has it, is in every domain.
+        at_most: key of a config whose number bounds it there, such as ``rounds``.
         more: further arguments of ``dataclasses.field``.
     """
     assert NOTATION.match(domain), domain
-    return dataclasses.field(default=default, metadata={"domain": domain}, **more)
+    return dataclasses.field(default=default, metadata={"domain": domain, "at_most": at_most}, **more)
 
 
 def within(value: float, domain: str) -> bool:

@@ -71,8 +71,9 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or (key == "task" and name in LINKED):
             continue
         node = _key(own, hints.get(name, Any), defs)
-        domain = fields[name].metadata.get("domain") if name in fields else None
-        node = node if domain is None else within_domain(node, domain)
+        told = fields[name].metadata if name in fields else {}
+        node = within_domain(node, told["domain"]) if "domain" in told else node
+        node |= {"x-at-most": told["at_most"]} if told.get("at_most") else {}
         text = docs.get(name, "")
         node |= {"description": text} if text else {}
         node |= {"x-symbol": match[1]} if (match := SYMBOL.match(text)) else {}

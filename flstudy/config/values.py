@@ -300,6 +300,7 @@ def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
         ConfigError: one sentence with key, value, domain and next step.
     """
     values = clean_values(_section("", config_schema(), content, imports))
+    check_bounds(values)
     _check_study(values, imports)
     return values
 
@@ -532,6 +533,27 @@ def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
         values = arguments_of(values)
     for name, value in values.items():
         yield from classes_in(value, f"{at}.{name}" if at else str(name))
+
+
+def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
+    """Refuse a number above that of the key which the schema names as its bound.
+
+    Args:
+        values: of a config.
+        study: look at the study, which means nothing to a single run, and not at what it trains.
+
+    Raises:
+        ConfigError: with both numbers.
+    """
+    given = dict(flat(values))
+    for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
+        for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
+            if (key := f"{root}.{name}") not in given or "x-at-most" not in node:
+                continue
+            bound, found = node["x-at-most"], given[key]
+            number = max(found, default=0) if isinstance(found, list) else found
+            if number > given[bound]:
+                raise ConfigError(f"{key} must be ≤ {bound} ({given[bound]}), got {number}: raise {bound} or lower it")
 
 
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:

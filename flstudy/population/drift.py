@@ -6,7 +6,7 @@ concept. Concept 0 is the data set's own; what the others are is a ``Change``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
@@ -69,8 +69,11 @@ class Drift(Configurable, ABC):
         """The rounds at which something changes."""
 
     def named(self) -> Iterator[tuple[str, int]]:
-        """The rounds that a config names, each after its key."""
-        return iter(())
+        """The rounds that a config names, each after its key; of several the last."""
+        for part in fields(self):
+            if part.metadata.get("at_most") == "rounds":
+                given = getattr(self, part.name)
+                yield f"population.drift.{part.name}", given if isinstance(given, int) else max(given)
 
     def check(self, devices: int, rounds: int | None = None) -> None:
         """Raise ValueError for what does not suit so many devices and (where they are known) rounds."""
@@ -90,7 +93,7 @@ class Drift(Configurable, ABC):
 class OneChange(Drift):
     """A share of the devices meets one new concept from some round on."""
 
-    round: int = hyper(domain="[2, 1e6]")
+    round: int = hyper(domain="[2, 1e6]", at_most="rounds")
     """First round of the first drift; rounds count from 1."""
     p_drift: float = hyper(1.0, "[0, 1]")
     """Share of the devices that ever drift (FLASH, App. B.1); a fixed random set per seed."""
@@ -98,9 +101,6 @@ class OneChange(Drift):
     @abstractmethod
     def share(self, number: int) -> float:
         """Share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
-
-    def named(self) -> Iterator[tuple[str, int]]:
-        yield "population.drift.round", self.round
 
     def drifting(self, seed: int, devices: int) -> tuple[NDArray[np.int64], int]:
         """(rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per seed."""
@@ -164,17 +164,13 @@ class RecurrentDrift(OneChange):
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
-    back: int = hyper(domain="[3, 1e6]")
+    back: int = hyper(domain="[3, 1e6]", at_most="rounds")
     """First round under the old concept again, after ``round``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.back <= self.round:
             raise ValueError(f"RecurrentDrift: back must be > round ({self.round}), got {self.back}")
-
-    def named(self) -> Iterator[tuple[str, int]]:
-        yield from super().named()
-        yield "population.drift.back", self.back
 
     def share(self, number: int) -> float:
         return float(self.round <= number < self.back)
@@ -189,17 +185,13 @@ class StaggeredDrift(OneChange):
 
     citations: ClassVar[tuple[str, ...]] = ()
 
-    until: int = hyper(domain="[2, 1e6]")
+    until: int = hyper(domain="[2, 1e6]", at_most="rounds")
     """Last round at which a device may change, ``round`` or a later one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.until < self.round:
             raise ValueError(f"StaggeredDrift: until must be ≥ round ({self.round}), got {self.until}")
-
-    def named(self) -> Iterator[tuple[str, int]]:
-        yield from super().named()
-        yield "population.drift.until", self.until
 
     def share(self, number: int) -> float:
         """In expectation."""
@@ -220,7 +212,7 @@ class StaggeredDrift(OneChange):
 class DatedDrift(Drift):
     """All devices change at the same given rounds."""
 
-    rounds: Sequence[int] = hyper(domain="[2, 1e6]", default_factory=lambda: list(COVTYPE))
+    rounds: Sequence[int] = hyper(domain="[2, 1e6]", at_most="rounds", default_factory=lambda: list(COVTYPE))
     """First rounds under the next concept, rising; the default is the paper's for covtype, whose mnist runs have 31,
     129, 279, 310, 369 and 462."""
 
@@ -229,9 +221,6 @@ class DatedDrift(Drift):
         if not self.rounds or any(later <= earlier for earlier, later in pairwise(self.rounds)):
             kind = type(self).__name__
             raise ValueError(f"{kind}: rounds must be one or more rising numbers, got {list(self.rounds)}")
-
-    def named(self) -> Iterator[tuple[str, int]]:
-        yield "population.drift.rounds", self.rounds[-1]
 
     def passed(self, number: int) -> int:
         """How many of the rounds have begun by round ``number`` (from 1)."""

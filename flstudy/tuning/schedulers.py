@@ -100,7 +100,7 @@ class Asha(Scheduler):
     citations: ClassVar[tuple[str, ...]] = ("li2020asha",)
     brackets: ClassVar[int] = 1
 
-    grace_rounds: int = hyper(10, "[1, 1e6]")
+    grace_rounds: int = hyper(10, "[1, 1e6]", at_most="rounds")
     """Rounds that every trial gets."""
     reduction_factor: float = hyper(3.0, "(1, 1e12]")
     """One in so many goes on at each rung."""
@@ -128,10 +128,6 @@ class Asha(Scheduler):
             rung *= self.reduction_factor
         return found
 
-    def check(self, config: "Config") -> None:
-        """Refuse a grace that is longer than a trial."""
-        check_grace(self.grace_rounds, config.rounds)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HyperBand(Asha):
@@ -140,7 +136,7 @@ class HyperBand(Asha):
 
     citations: ClassVar[tuple[str, ...]] = ("li2018hyperband", "li2020asha")
 
-    grace_rounds: int = hyper(5, "[1, 1e6]")
+    grace_rounds: int = hyper(5, "[1, 1e6]", at_most="rounds")
     """Rounds that every trial of the most impatient bracket gets."""
     brackets: int = hyper(3, "[1, 100]")  # type: ignore[misc]
     """Number of brackets; trials are dealt out to them at random, fewer to the patient ones, by the sampler's seed."""
@@ -153,7 +149,7 @@ class MedianStopping(Scheduler):
 
     citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
 
-    grace_rounds: int = hyper(10, "[1, 1e6]")
+    grace_rounds: int = hyper(10, "[1, 1e6]", at_most="rounds")
     """Rounds that every trial gets."""
     every: int = hyper(5, "[1, 1e6]")
     """Rounds between decisions."""
@@ -175,10 +171,6 @@ class MedianStopping(Scheduler):
 
     def rungs(self, rounds: int) -> list[float]:
         return [float(rung) for rung in range(self.grace_rounds, rounds + 1, self.every)]
-
-    def check(self, config: "Config") -> None:
-        """Refuse a grace that is longer than a trial."""
-        check_grace(self.grace_rounds, config.rounds)
 
     def recall(self, scheduler: Any, trial: Any, results: Sequence[dict[str, Any]]) -> None:
         """Results are kept as they come; reported as a running trial's, they would be judged again."""
@@ -287,12 +279,3 @@ class RayScheduler(Scheduler):
     def check(self, config: "Config") -> None:
         """Refuse a class that cannot be made."""
         self.build(config, {})
-
-
-def check_grace(grace: int, rounds: int) -> None:
-    """Raise ConfigError for a grace that is longer than a trial."""
-    if grace > rounds:
-        raise ConfigError(
-            f"study.scheduler.grace_rounds must lie in [1, {rounds}], the config's rounds, got {grace}: lower it or "
-            "train longer"
-        )

@@ -194,6 +194,11 @@ MISTAKES = [
     (["tune", str(QUICK), "--algorithm.tau=-1"], "algorithm.tau must lie in (0, 1e12], got -1"),
     (["tune", str(QUICK), "--study.objective.metric", "valid/accurcy"], "did you mean 'valid/accuracy'?"),
     (["tune", str(QUICK), "--study.scheduler.grace_round", "3"], "did you mean 'study.scheduler.grace_rounds'?"),
+    (
+        ["tune", str(QUICK), "--rounds=3", "--population.drift=null"],
+        "grace_rounds must be ≤ rounds (3)",
+    ),
+    (["run", str(QUICK), "--population.drift.round", "900"], "population.drift.round must be ≤ rounds"),
 ]
 WELCOME = [
     ["tune", "--help"],

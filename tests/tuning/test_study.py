@@ -220,8 +220,8 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
     ("changed", "said"),
     [
         ({"search": {"algorithm.lr": {"uniform": [1, 0]}}}, "study.search.algorithm.lr: uniform must have low < high"),
-        ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
-        ({"scheduler": HyperBand(grace_rounds=7)}, "study.scheduler.grace_rounds must lie in [1, 6]"),
+        ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must be ≤ rounds (6), got 7"),
+        ({"scheduler": HyperBand(grace_rounds=7)}, "study.scheduler.grace_rounds must be ≤ rounds (6), got 7"),
         ({"resources": Resources(cpu=10_000)}, "study.resources.cpu must lie in [0, "),
     ],
 )
