@@ -5,7 +5,7 @@ The JSON Schema is made from these classes: a field's docstring is its sentence 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from flstudy.config.errors import ConfigError
@@ -134,7 +134,11 @@ class Scheduler(Configurable, ABC):
 
     def check(self, config: Any) -> None:
         """Raise ConfigError for what does not suit the rest of the config."""
-        return
+        from flstudy.config.values import refuse_above
+
+        for part in fields(self):  # type: ignore[arg-type]
+            if bound := part.metadata.get("at_most"):
+                refuse_above(f"study.scheduler.{part.name}", getattr(self, part.name), bound, getattr(config, bound))
 
     def recall(self, scheduler: Any, trial: Any, results: Any) -> None:
         """Tell what `build` made of the results that a trial reported in an earlier start, rounds ascending."""

@@ -548,12 +548,15 @@ def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
     given = dict(flat(values))
     for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
         for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
-            if (key := f"{root}.{name}") not in given or "x-at-most" not in node:
-                continue
-            bound, found = node["x-at-most"], given[key]
-            number = max(found, default=0) if isinstance(found, list) else found
-            if number > given[bound]:
-                raise ConfigError(f"{key} must be ≤ {bound} ({given[bound]}), got {number}: raise {bound} or lower it")
+            if (key := f"{root}.{name}") in given and (bound := node.get("x-at-most")):
+                refuse_above(key, given[key], bound, given[bound])
+
+
+def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
+    """Raise ConfigError for a number, or one of a list, above that of another key."""
+    number = max(given, default=0) if isinstance(given, list) else given
+    if number > most:
+        raise ConfigError(f"{key} must be ≤ {bound} ({most}), got {number}: raise {bound} or lower it")
 
 
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from flstudy.config import ConfigError
 from flstudy.config.config import load
-from flstudy.config.values import check_bounds, pairs
+from flstudy.config.values import pairs
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.reporting import Report, write_report
 from flstudy.reporting.ranking import TUNING_SPENDS
@@ -303,7 +303,6 @@ def check_study(config: "Config") -> Space:
     check_objectives(config)
     sampler.check(space, config)
     optuna_sampler(sampler)
-    check_bounds(config.plain(), study=True)
     if config.study.scheduler is not None:
         config.study.scheduler.check(config)
     wanted_name(config)
