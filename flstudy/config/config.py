@@ -103,11 +103,14 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
-        return dict(flat({key: one for key, one in self.plain().items() if key not in ("study", "run", "store")}))
+        return {key: copy.deepcopy(one) if isinstance(one, list | dict) else one for key, one in self._own()}
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""
-        return key in self.flat()
+        return any(known == key for known, _ in self._own())
+
+    def _own(self) -> Iterator[tuple[str, Any]]:
+        return flat({key: one for key, one in self._values.items() if key not in ("study", "run", "store")})
 
     def keys_of(self, overrides: Mapping[str, Any]) -> frozenset[str]:
         """The keys that this config has with some changed; nothing is built."""

@@ -150,9 +150,10 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
     points, candidates = space.defaults(config), [made for _, made in space.candidates(config)]
     assert [point["algorithm"] for point in points] == algorithms
     for point, made in zip(points, candidates, strict=True):
-        assert all(made.flat()[key] == value for key, value in point.items())
-        assert set(point) == {key for key in config.study.search if made.has_key(key)}
-        flat = {key.removeprefix("algorithm."): value for key, value in made.flat().items()}
+        values = made.flat()
+        assert all(values[key] == value for key, value in point.items())
+        assert set(point) == {key for key in config.study.search if key in values}
+        flat = {key.removeprefix("algorithm."): value for key, value in values.items()}
         assert flat["weighting"] == "uniform"  # Algorithm 1, line 16, and the metrics weigh devices alike
         if world in WORLDS:
             *_, lr, server_lr, gamma, _ = WORLDS[world]
