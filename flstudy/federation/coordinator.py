@@ -235,8 +235,6 @@ class Coordinator(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """Build the first state, or take up that of a checkpoint."""
-        if not accelerated(self.device):
-            keep_freed_memory()
         self._loaded = None
         self.population = population = self._settled()
         template = next(p for p in self.task.parameters() if p.requires_grad)
@@ -249,6 +247,8 @@ class Coordinator(L.LightningModule):
         self.evaluation = Evaluation(self.algorithm, survey, population, self.device, self.measure, self.panel)
         layout = self.task_function.layout
         x = initial_models(self.task, layout, self.seeds, self.initial, self.algorithm.starts).to(self.device, dtype)
+        if not accelerated(self.device):
+            keep_freed_memory(layout.n * x.element_size())
         self.server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
         self.bank = ClientBank(len(self.seeds), population.clients, self.bank_memory)
         self._block = 0
