@@ -52,7 +52,8 @@ def kind(node: Mapping[str, Any]) -> str:
         return " | ".join(dict.fromkeys(kind(part) for part in node["anyOf"]))
     types = [node.get("type", "any")] if isinstance(node.get("type", ""), str) else node["type"]
     names = {"array": "list", "object": "keys and values", "string": "text"}
-    return " | ".join(names.get(one, one) for one in types) + (f" {node['x-domain']}" if "x-domain" in node else "")
+    bounds = [node["x-domain"]] * ("x-domain" in node) + [f"≤ {node['x-at-most']}"] * ("x-at-most" in node)
+    return " ".join([" | ".join(names.get(one, one) for one in types), *bounds])
 
 
 def _shown(node: Mapping[str, Any]) -> str:

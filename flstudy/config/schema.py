@@ -6,6 +6,7 @@ Types, choices, domains, defaults and sentences are those of the classes' own fi
 standard's words a node may have
 
     x-domain     the interval of a number, as in the code: "(0, inf)"
+    x-at-most    the key whose number it must not exceed, such as "rounds"
     x-symbol     the paper's letter, where the sentence begins with one
     x-class      of an object: the dotted path of the class whose arguments its properties are
     x-citations  the class's keys in references.bib

@@ -30,10 +30,10 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
     if uri.startswith(("http://", "https://")):
         say(f"this store has its own pages: {studies_page(uri, open_store(uri).experiment_id)}")
         return
+    if threading.current_thread() is threading.main_thread():  # before there is a server, which would be left behind
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
     with mlflow_server(uri, port) as (address, process):
         say(f"studies at {studies_page(address, open_store(uri).experiment_id)} (Ctrl-C ends)")
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the server's workers end too
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
 

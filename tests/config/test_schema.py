@@ -209,6 +209,11 @@ WELCOME = [
 ]
 
 
+def test_help_tells_a_bound_that_another_key_sets(capsys):
+    assert main(["list", "schedulers", "Asha"]) == 0
+    assert "study.scheduler.grace_rounds  integer [1, 1e6] ≤ rounds  10" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("arguments", "sentence"), [*MISTAKES, *((one, "") for one in WELCOME)], ids=str)
 def test_neither_mistakes_nor_help_wait_for_torch(arguments, sentence):
     code = (
