@@ -52,7 +52,7 @@ def kind(node: Mapping[str, Any]) -> str:
         return " | ".join(dict.fromkeys(kind(part) for part in node["anyOf"]))
     types = [node.get("type", "any")] if isinstance(node.get("type", ""), str) else node["type"]
     names = {"array": "list", "object": "keys and values", "string": "text"}
-    bounds = [node["x-domain"]] * ("x-domain" in node) + [f"≤ {node['x-at-most']}"] * ("x-at-most" in node)
+    bounds = [mark + node[word] for word, mark in (("x-domain", ""), ("x-at-most", "≤ ")) if word in node]
     return " ".join([" | ".join(names.get(one, one) for one in types), *bounds])
 
 
