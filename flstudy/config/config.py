@@ -103,19 +103,15 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
-        return {key: copy.deepcopy(one) if isinstance(one, list | dict) else one for key, one in self._own()}
+        return {key: copy.deepcopy(one) if isinstance(one, list | dict) else one for key, one in _own(self._values)}
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""
-        return any(known == key for known, _ in self._own())
-
-    def _own(self) -> Iterator[tuple[str, Any]]:
-        return flat({key: one for key, one in self._values.items() if key not in ("study", "run", "store")})
+        return any(known == key for known, _ in _own(self._values))
 
     def keys_of(self, overrides: Mapping[str, Any]) -> frozenset[str]:
         """The keys that this config has with some changed; nothing is built."""
-        values = self._completed(overrides)
-        return frozenset(dict(flat({key: one for key, one in values.items() if key not in ("study", "run", "store")})))
+        return frozenset(key for key, _ in _own(self._completed(overrides)))
 
     def tags(self) -> dict[str, str]:
         """What a run is filtered by."""
@@ -350,6 +346,11 @@ def load(
     text, changes = text_of(path), overrides or {}
     check_files([content_of(path, text), *(value for _, value in pairs(options)), dict(changes)], Path(path).parent)
     return Config(str(path), text, options, changes, command).checked()
+
+
+def _own(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of what is trained: none of the study, the run and the store."""
+    return flat({key: one for key, one in values.items() if key not in ("study", "run", "store")})
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:

@@ -316,6 +316,30 @@ def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
     return completed(merged(content, given), imports=False)
 
 
+def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
+    """Refuse a number above that of the key which the schema names as its bound.
+
+    Args:
+        values: of a config.
+        study: look at the study, which means nothing to a single run, and not at what it trains.
+
+    Raises:
+        ConfigError: with both numbers.
+    """
+    given = dict(flat(values))
+    for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
+        for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
+            if (key := f"{root}.{name}") in given and (bound := node.get("x-at-most")):
+                refuse_above(key, given[key], bound, given[bound])
+
+
+def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
+    """Raise ConfigError for a number, or one of a list, above that of another key."""
+    number = max(given, default=0) if isinstance(given, list) else given
+    if number > most:
+        raise ConfigError(f"{key} must be ≤ {bound} ({most}), got {number}: raise {bound} or lower it")
+
+
 def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
     """A value as the schema's node has it, defaults filled in.
 
@@ -533,30 +557,6 @@ def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
         values = arguments_of(values)
     for name, value in values.items():
         yield from classes_in(value, f"{at}.{name}" if at else str(name))
-
-
-def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
-    """Refuse a number above that of the key which the schema names as its bound.
-
-    Args:
-        values: of a config.
-        study: look at the study, which means nothing to a single run, and not at what it trains.
-
-    Raises:
-        ConfigError: with both numbers.
-    """
-    given = dict(flat(values))
-    for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
-        for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
-            if (key := f"{root}.{name}") in given and (bound := node.get("x-at-most")):
-                refuse_above(key, given[key], bound, given[bound])
-
-
-def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
-    """Raise ConfigError for a number, or one of a list, above that of another key."""
-    number = max(given, default=0) if isinstance(given, list) else given
-    if number > most:
-        raise ConfigError(f"{key} must be ≤ {bound} ({most}), got {number}: raise {bound} or lower it")
 
 
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:

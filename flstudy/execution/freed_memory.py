@@ -22,6 +22,7 @@ OWN: Final = (
     "GLIBC_TUNABLES",
 )
 """What a user says of it in the environment, which then holds."""
+_kept = [False]  # by this process, whose allocator has one state for all
 
 
 def keep_freed_memory(model: int) -> bool:
@@ -32,13 +33,18 @@ def keep_freed_memory(model: int) -> bool:
             parameters a round of 20 devices needed 9.6 GiB instead of 7.0, with 3 million 1.7 instead of 1.2, so that
             there what is freed goes back.
     """
-    return model <= LARGEST and not any(name in os.environ for name in OWN) and _set(KEEPING)
+    if model > LARGEST:  # after a fit that failed it may still be kept
+        return_freed_memory()
+    else:
+        _kept[0] = not any(name in os.environ for name in OWN) and _set(KEEPING)
+    return _kept[0]
 
 
 def return_freed_memory() -> bool:
-    """Whether it is handed back, as are blocks that are freed from now on; the opposite of `keep_freed_memory`."""
-    if any(name in os.environ for name in OWN) or not _set(USUAL):
+    """Whether what `keep_freed_memory` kept is handed back, as are blocks that are freed from now on."""
+    if not _kept[0] or not _set(USUAL):
         return False
+    _kept[0] = False
     _libc().malloc_trim(0)
     return True
 
