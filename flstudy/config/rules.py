@@ -16,7 +16,6 @@ from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 from flstudy.privacy import Privacy
-from flstudy.tasks import TaskFunction
 
 if TYPE_CHECKING:
     from flstudy.config.config import Config
@@ -58,7 +57,6 @@ def check_parts(config: "Config", parts: Parts) -> None:
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(config, parts)
-    TaskFunction(parts.task).serves(parts.algorithm)
     devices, cores = config.settings.devices, config.study.resources.cpu
     if config.command == "tune" and config.settings.accelerator == "cpu" and devices > max(cores, 1):
         raise ConfigError(

@@ -265,7 +265,7 @@ class Space:
                         grown.append((chosen, made))
                     continue
                 with _naming(key):
-                    grown.append(({**chosen, key: option}, config.with_overrides({**chosen, key: option})))
+                    grown.append(({**chosen, key: option}, config.variant({**chosen, key: option})))
             found = grown
         return found
 

@@ -57,9 +57,12 @@ class TaskBuffers:
     def normalised(self) -> Tensor:
         """[w]: places of BatchNorm's weights among the trained parameters."""
         norms = {id(p) for part in self._module.modules() if isinstance(part, _BatchNorm) for p in part.parameters()}
-        trained = [p for p in self._module.parameters() if p.requires_grad]
-        places = [torch.full((p.numel(),), id(p) in norms) for p in trained]
-        return torch.cat(places).nonzero().squeeze(1) if places else torch.empty(0, dtype=torch.int64)
+        places, begin = [torch.empty(0, dtype=torch.int64)], 0
+        for p in self._module.parameters():
+            end = begin + p.numel() * p.requires_grad
+            places += [torch.arange(begin, end)] if id(p) in norms else []
+            begin = end
+        return torch.cat(places)
 
     def carried(self) -> Carried:
         """What states hold beside the trained parameters."""

@@ -54,7 +54,7 @@ class TaskFunction:
                 f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
             )
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
-        self.module = copy.deepcopy(task)
+        self.module = without_values(task)
         own = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
         self.steps = OwnSteps(copy.deepcopy(task).eval()) if own else None
         self.model = task if isinstance(task, Task) else copy.deepcopy(task)  # as it is, its log and metrics alive
@@ -63,10 +63,6 @@ class TaskFunction:
         mute(self.module)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         self._places = parameter_places(self.module)
-        with torch.no_grad():  # always given as arguments; zeroed, the copies of equal tasks are equal
-            for parameter in self.module.parameters():
-                if parameter.requires_grad:
-                    parameter.zero_()
         if self.layout.n == 0:
             raise ValueError(f"task: {name} has no trainable parameter")
         penalty = getattr(task, "regulariser", None) if self.tells_losses else None  # a training_step has its own
@@ -80,7 +76,8 @@ class TaskFunction:
         self._call = Call(self.module)
         # A module of its own, since switching modes to and fro would keep a step from being compiled.
         compared = hasattr(task, "features") or overrides(task, "forward")
-        self._fixed = Call(copy.deepcopy(self.module).eval()) if compared else None
+        shared: dict[int, Any] = {id(parameter): parameter for parameter in self.module.parameters()}
+        self._fixed = Call(copy.deepcopy(self.module, shared).eval()) if compared else None
 
     @property
     def couples(self) -> bool:
@@ -323,6 +320,18 @@ def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
     each = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
             for value in values]  # fmt: skip
     return each[0] if len(each) == 1 else torch.stack(each).mean()
+
+
+def without_values(task: L.LightningModule) -> L.LightningModule:
+    """A copy whose trained parameters are zero, since they are always given as arguments: so the copies of equal tasks
+    are equal."""
+    plain = [p for p in task.parameters() if p.requires_grad and type(p) is nn.Parameter and not vars(p)]
+    copied = copy.deepcopy(task, {id(p): nn.Parameter(torch.empty_like(p)) for p in plain})
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            if parameter.requires_grad:
+                parameter.zero_()
+    return copied
 
 
 def parameter_places(module: nn.Module) -> list[tuple[str, str]]:

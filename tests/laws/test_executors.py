@@ -17,8 +17,9 @@ from .sides import covering, device_side
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer")
 CASES = settings()
 PLAIN = [name for name in CASES if name.endswith("plain")]
-EVERY_SIDE = covering(CASES)  # for trainer and threads, which see the device's part of a method only
+EVERY_SIDE = covering(CASES)  # an executor sees the device's part of a method only
 EVERY_PLAIN_SIDE = covering({name: CASES[name] for name in PLAIN})
+EVERY_METHOD = list(dict.fromkeys([*PLAIN, *EVERY_SIDE]))
 LOCAL = ("train/loss", "fit/steps", "fit/epochs")
 
 
@@ -46,7 +47,7 @@ def specified(name):
     return runs(CASES[name], ["sequential"])[0]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EVERY_METHOD)
 def test_executors_agree_in_double_precision(name):
     others = ["vectorized", *(["threads", "trainer"] if name in EVERY_SIDE else [])]
     agree([specified(name), *runs(CASES[name], others)], 1e-12)
@@ -163,7 +164,9 @@ def test_executors_agree_when_inputs_change(change):
 
 
 @pytest.mark.usefixtures("without_compiler")
-@pytest.mark.parametrize(("name", "loops"), [*((name, True) for name in CASES), *((name, False) for name in PLAIN)])
+@pytest.mark.parametrize(
+    ("name", "loops"), [*((name, True) for name in EVERY_METHOD), *((name, False) for name in EVERY_PLAIN_SIDE)]
+)
 def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
     """All of the compiled path but the compiler: finished lanes that are masked until half of them are done,
     hyper-parameters as tensors; for CPUs a loop, for GPUs fixed numbers of steps."""
@@ -212,7 +215,7 @@ def test_executors_agree_on_arrivals_of_new_classes_under_a_penalty(algorithm, p
     assert difference(state(plain[0]), state(free[0])) > 1e-3
 
 
-def test_every_method_and_every_device_rule_is_among_the_cases_of_the_trainer():
+def test_every_method_and_every_device_rule_is_among_the_cases():
     """What `covering` chooses, told for a few whose answer is known: methods that differ on the server alone share
     one place, each of those with a device's part of its own has one."""
     sides = {name: device_side(algorithm) for name, algorithm in CASES.items()}

@@ -52,12 +52,11 @@ ROUNDS = 4
 WEIGHT = FEATURES * CLASSES
 LAYOUT = [(0, WEIGHT), (WEIGHT, WEIGHT + CLASSES)]  # of nn.Linear's two tensors in the flat vector
 
-EVERYBODY: dict[str, dict[str, Any]] = {
+DECAY = {"weight_decay": 0.03, "clip_norm": 0.6, "server_lr": 0.5}
+EVERYBODY: dict[str, dict[str, Any]] = {  # what all methods have: each setting once, several in one run
     "plain": {},
-    "decay, clipping, server_lr": {"weight_decay": 0.03, "clip_norm": 0.6, "server_lr": 0.5},
-    "by examples": {"weighting": "examples"},
-    "uniform": {"weighting": "uniform"},
-    "stops": {"gamma": 0.1, "first_epoch": "inf"},
+    "by examples, decay, clipping": {"weighting": "examples", **DECAY},
+    "uniform, stops": {"weighting": "uniform", "gamma": 0.1, "first_epoch": "inf"},
     "stops from the received": {"gamma": 0.1, "first_epoch": "eval_received"},
     "stops by sums": {"gamma": 0.3, "valid_loss": "sum", "first_epoch": "eval_received"},
 }
@@ -201,7 +200,7 @@ SHOWS = {
     "FedDriftEager two places": {"opened", "recycled"},
     "FedDriftEager own draws": {"opened", "recycled"},
     "FedDrift deaf": NOTHING,
-    "FedDrift uniform": {"opened", "merged"},
+    "FedDrift uniform, stops": {"opened", "merged"},
     "FedDrift of losses": {"opened", "merged"},
     "FedDrift bound of drifts": {"opened", "merged"},
     "FedDrift often": {"opened", "merged"},
@@ -220,7 +219,7 @@ def cases():
         if not takes_momentum(cls):
             del everybody["momentum"]
         if cls is Scaffold:  # its transcription is the paper's, uniform
-            del everybody["by examples"]
+            everybody["by examples, decay, clipping"] = DECAY
         for name, values in {**everybody, **own}.items():
             values = {**LIVELY, **values} if cls is FedDrift else values
             yield pytest.param(cls(lr=0.2, **values), id=f"{cls.__name__} {name}")

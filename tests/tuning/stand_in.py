@@ -93,6 +93,8 @@ class StandIn:
             raise ConfigError(f"algorithm.lr must be > 0, got {lr}: raise it")
         return made
 
+    variant = with_overrides
+
     def check_value(self, key: str, value: Any) -> None:
         self.with_overrides({key: value})
 
