@@ -231,7 +231,7 @@ def test_replicas_equal_separate_runs(name):
     def seeded(*seeds):
         return run(algorithm, seeds=seeds, initial="seeded", population=drifting(), evaluate=True)
 
-    check_replicas(seeded(*SEEDS), [seeded(seed) for seed in SEEDS])
+    check_replicas(seeded(*SEEDS[:2]), [seeded(seed) for seed in SEEDS[:2]])
 
 
 def test_replicas_equal_separate_runs_where_each_has_its_own_data():
