@@ -15,8 +15,10 @@ gc.disable()  # until all is imported: looking through it again and again took a
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """What was imported stays: with it a full collection takes a second, and there are hundreds of them."""
+    """What was imported stays: with it a full collection takes a second, and there are hundreds of them. What tests
+    import and keep makes them dear again, so that they are rarer than usual."""
     gc.freeze()
+    gc.set_threshold(700, 10, 50)
     gc.enable()
 
 
