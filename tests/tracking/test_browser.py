@@ -74,10 +74,21 @@ def pages(tmp_path_factory):
         )
 
 
-@pytest.fixture
-def page(browser, pages, shoot):
-    made = browser.new_page(viewport={"width": 1600, "height": 1000})
+@pytest.fixture(scope="module")
+def window(browser):
+    """One that keeps MLflow's JavaScript, which takes seconds to read."""
+    made = browser.new_context(viewport={"width": 1600, "height": 1000})
     made.set_default_timeout(WAIT_MS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(window, pages, shoot):
+    """A page of a browser that has never seen MLflow."""
+    made = window.new_page()
+    seen = {"origin": pages.address, "storageTypes": "cookies,local_storage,indexeddb"}
+    window.new_cdp_session(made).send("Storage.clearDataForOrigin", seen)
     yield made
     shoot(made)
     made.close()
