@@ -142,3 +142,15 @@ def test_rows_that_the_paper_prints_under_two_names():
     assert row("fmnist-two-shard", "FedProx") == row("fmnist-two-shard", "FedAvg")
     tiny, svhn = row("tinyimagenet-partial-overlap", "FedAvg"), row("svhn-partial-overlap", "FedAvg")
     assert tiny == [value for place, value in enumerate(svhn) if place % 3 < 2]
+
+
+@pytest.mark.parametrize("world", ["mnist-partial-overlap-of-100", "fmnist-partial-overlap-of-100"])
+def test_three_methods_that_the_paper_prints_of_one_run(world):
+    """Table XIV: FedAvg, FedProx and MOON have transitions 1 to 3, 2 to 4 and 3 to 5 of the same five."""
+    table = published("Table XIV")
+
+    def row(algorithm):
+        return [float(value) for (w, a, _), value in table.items() if (w, a) == (world, algorithm)]
+
+    assert row("FedAvg")[3:] == row("FedProx")[:6]
+    assert row("FedProx")[3:] == pytest.approx(row("Moon")[:6], abs=1.01e-4)
