@@ -33,11 +33,10 @@ bench: $(READY) ## Time the executors beside a plain PyTorch loop
 
 setup: $(READY) ## Only install
 
-# Bytecode is made of what is imported: of all that is installed it takes a minute.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[study,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[study,dev]'
 	$(BIN)/python -m pip check
 	touch $(READY)
 
