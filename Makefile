@@ -14,8 +14,9 @@ help: ## Show this list
 study: $(READY) ## Run a real study in a few minutes: tune_configs/quick.yaml
 	$(BIN)/flstudy tune tune_configs/quick.yaml
 
+# A hundred processes of the tests import the package: its bytecode is kept, also where the environment says otherwise.
 test: lint ## Lint, type-check and test
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests -n 2 --dist loadfile
 
 lint: $(READY) ## Ruff and mypy, the same as pre-commit
 	$(BIN)/ruff check .
