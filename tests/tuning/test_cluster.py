@@ -159,7 +159,8 @@ from flstudy.tuning.cluster import cluster
 with cluster(Resources()):
     faulthandler.dump_traceback_later(60)  # where it stands, should Ctrl-C not end it
     print("started", flush=True)
-    time.sleep(300)
+    while True:  # a signal between the line above and a long sleep would only be seen at that one's end
+        time.sleep(0.2)
 """
 
 
