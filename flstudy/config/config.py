@@ -183,10 +183,11 @@ class Config:
             raise ConfigError(f"{Path(self.path).name}: {error}: make the model or the population smaller") from error
 
     def _build(self, task: Any = None) -> Parts:
+        """All parts; a task that is given is taken as it is."""
         with self._refusing():
             population = _part("population", self._values, None)
-            made = {} if task is None else {"task": task}
-            built = {key: made.get(key) or _part(key, self._values, population) for key in Parts._fields[1:-1]}
+            keys = [key for key in Parts._fields[1:-1] if key != "task" or task is None]
+            built = {"task": task} | {key: _part(key, self._values, population) for key in keys}
             controller, settings = built["controller"], self.settings
             coordinator = Coordinator(
                 built["task"],

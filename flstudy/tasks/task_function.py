@@ -74,7 +74,8 @@ class TaskFunction:
         self.findings = plain_findings(task)
         self._heard: Heard | None = None
         self._call = Call(self.module)
-        # A module of its own, since switching modes to and fro would keep a step from being compiled.
+        # A module of its own, since switching modes to and fro would keep a step from being compiled; its parameters
+        # are the other's, since models come as arguments.
         compared = hasattr(task, "features") or overrides(task, "forward")
         shared: dict[int, Any] = {id(parameter): parameter for parameter in self.module.parameters()}
         self._fixed = Call(copy.deepcopy(self.module, shared).eval()) if compared else None

@@ -140,7 +140,8 @@ def test_a_browser_keeps_the_frame_that_was_chosen_once(page, pages):
     page.goto(f"{run}/{pages.parent}")
     expect(page.get_by_text("Evaluation runs")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Model training").click()
-    page.wait_for_url("**/runs?*workflowType=machine_learning*", timeout=WAIT_MS)  # not after goto
+    # It leads back to the table; unless that is awaited, it may come after the page below.
+    page.wait_for_url("**/runs?*workflowType=machine_learning*", timeout=WAIT_MS)
     page.goto(f"{run}/{pages.trials[0]}")
     page.reload()
     expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
