@@ -6,17 +6,22 @@ READY := $(VENV)/.ready
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help study test lint docs ui bench setup clean
+.PHONY: help study test test-all lint docs ui bench setup clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 study: $(READY) ## Run a real study in a few minutes: tune_configs/quick.yaml
 	$(BIN)/flstudy tune tune_configs/quick.yaml
 
 # A hundred processes of the tests import the package: its bytecode is kept, also where the environment says otherwise.
-test: lint ## Lint, type-check and test
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests -n 2 --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests -n 2 --dist loadfile
+
+test: lint ## Lint, type-check and test what finds most mistakes, in some minutes
+	$(PYTEST) -m "not thorough" --durations 20
+
+test-all: test ## The same, then all other tests
+	$(PYTEST) -m thorough --durations 20
 
 lint: $(READY) ## Ruff and mypy, the same as pre-commit
 	$(BIN)/ruff check .

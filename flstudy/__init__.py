@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flstudy import tune
-    from flstudy.federation import Coordinator, Record, load_task
+    from flstudy.federation import Coordinator, FederatedRun, Record, RunSettings, load_task
     from flstudy.population import Population
     from flstudy.studies import Study
     from flstudy.tune import objective
 
-__all__ = ["Coordinator", "Population", "Record", "Study", "load_task", "objective", "tune"]
+__all__ = [
+    "Coordinator",
+    "FederatedRun",
+    "Population",
+    "Record",
+    "RunSettings",
+    "Study",
+    "load_task",
+    "objective",
+    "tune",
+]
 __version__ = "0.2.0"
 
 _ROOMS = {
-    **dict.fromkeys(("Coordinator", "Record", "load_task"), "flstudy.federation"),
+    **dict.fromkeys(("Coordinator", "FederatedRun", "Record", "RunSettings", "load_task"), "flstudy.federation"),
     "Population": "flstudy.population",
     "Study": "flstudy.studies",  # of the study layer, which needs the packages of `flstudy[study]`
     "objective": "flstudy.tune",

@@ -16,6 +16,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -30,14 +31,20 @@ from typing import (
     get_origin,
 )
 
+from flstudy.user_error import UserError
+
 NOTATION = re.compile(r"^([\[(])\s*([^,]+),\s*([^\])]+)([\])])$")
 """Intervals such as "(0, inf)" or "[0, 1)"."""
 Arguments = ParamSpec("Arguments")
 Built = TypeVar("Built")
 
 
+FilePath = Annotated[str, Path]
+"""Path of a file or a folder, or a URI; a relative path starts from the folder in which a run is started."""
+
+
 class Declared(NamedTuple):
-    """What a field or an argument may hold."""
+    """Allowed values of a field or an argument."""
 
     annotation: Any
     domain: str | None = None  # in interval notation
@@ -46,24 +53,24 @@ class Declared(NamedTuple):
 
     @classmethod
     def of(cls, annotation: Any, domain: str | None) -> "Declared":
-        """What an annotation says, with the domain."""
+        """The values that an annotation allows, with the domain."""
         parts = list(_alternatives(annotation))
         choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
         return cls(annotation, domain, choices, tuple(part for part in parts if isinstance(part, type)))
 
     def refuse_outside(self, owner: str, name: str, value: Any) -> None:
-        """Raise ValueError for a value outside the domain or the choices."""
+        """Raise UserError for a value outside the domain or the choices."""
         for item in _items(value):
             number = isinstance(item, Real)  # a 0-d tensor is none: it stands for a number that was checked
             if number and self.domain is not None and not within(item, self.domain):
-                raise ValueError(f"{owner}: {name} must lie in {self.domain}, got {value}")
+                raise UserError(f"{owner}: {name} must lie in {self.domain}, got {value}")
             if self.choices and item not in self.choices and not isinstance(item, self.others):
                 choices = ", ".join(map(str, self.choices))
-                raise ValueError(f"{owner}: {name} must be one of {choices}, got {item!r}")
+                raise UserError(f"{owner}: {name} must be one of {choices}, got {item!r}")
 
 
 class Configurable:
-    """What a config can name: a frozen dataclass whose fields are checked when it is made."""
+    """Base class of what a config can name: a frozen dataclass whose fields are checked when it is made."""
 
     citations: ClassVar[tuple[str, ...]] = ()
     """BibTeX keys of the works that its users cite; empty where there is nobody to cite."""
@@ -99,24 +106,24 @@ def within(value: float, domain: str) -> bool:
 
 
 def check(parameters: Any) -> None:
-    """Raise ValueError for the first field of a dataclass that lies outside its domain."""
+    """Raise UserError for the first field of a dataclass that lies outside its domain."""
     owner: Any = type(parameters)
     for name, field in declared(owner).items():
         field.refuse_outside(owner.__name__, name, getattr(parameters, name))
 
 
 def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
-    """A constructor that raises ValueError for the first argument outside its domain; the object's ``init_args`` keep
-    what it was given, by name."""
+    """A constructor that raises UserError for the first argument outside its domain; the object's ``init_args`` keep
+    its arguments by name."""
 
     @functools.wraps(init)
     def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        given = inspect.signature(init).bind(self, *args, **kwargs).arguments
+        bound = inspect.signature(init).bind(self, *args, **kwargs).arguments
         for name, argument in _arguments(init).items():
-            if name in given:
-                argument.refuse_outside(type(self).__name__, name, given[name])
+            if name in bound:
+                argument.refuse_outside(type(self).__name__, name, bound[name])
         init(self, *args, **kwargs)
-        vars(self)["init_args"] = {name: value for name, value in given.items() if value is not self}
+        vars(self)["init_args"] = {name: value for name, value in bound.items() if value is not self}
 
     return construct
 
@@ -131,13 +138,14 @@ def declared(cls: Any) -> dict[str, Declared]:
 
 @functools.cache
 def _arguments(init: Any) -> dict[str, Declared]:
-    found = {}
+    arguments = {}
     for argument in list(inspect.signature(init).parameters.values())[1:]:  # without self
         annotation, domain = argument.annotation, None
         if get_origin(annotation) is Annotated:
             annotation, domain = get_args(annotation)
-        found[argument.name] = Declared.of(annotation, domain)
-    return found
+            domain = domain if isinstance(domain, str) else None
+        arguments[argument.name] = Declared.of(annotation, domain)
+    return arguments
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:

@@ -9,13 +9,17 @@ from typing import Any
 
 
 def named(base: type) -> dict[str, type[Any]]:
-    """The concrete classes below one by name, those defined by users included."""
-    found = {cls.__name__: cls for cls in descendants(base) if not inspect.isabstract(cls)}
-    return dict(sorted(found.items()))
+    """The concrete subclasses of ``base`` by name, users' included; a user's class goes by its path where it has the
+    name of one of flstudy's."""
+    classes = [cls for cls in descendants(base) if not inspect.isabstract(cls)]
+    ours = {cls.__name__: cls for cls in classes if cls.__module__.split(".")[0] == "flstudy"}
+    theirs = [cls for cls in classes if cls not in ours.values()]
+    users = {cls.__name__ if cls.__name__ not in ours else f"{cls.__module__}.{cls.__name__}": cls for cls in theirs}
+    return dict(sorted((ours | users).items()))
 
 
 def descendants(base: type) -> Iterator[type[Any]]:
-    """All classes that inherit from one, but for those that a run has derived from another for its own use."""
+    """All subclasses of ``base``, except for those that a run has derived from another for its own use."""
     children: list[type[Any]] = base.__subclasses__()
     for child in children:
         if vars(child).get("derived"):

@@ -4,7 +4,6 @@ import contextlib
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,11 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flstudy.config import ConfigError, StopRun
+from flstudy.config.values import anchored
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.folder import free_path
 from flstudy.study.records import RecordWriter
+from flstudy.study.trial import traceback_of
 from flstudy.tracking.content import environment
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
@@ -42,8 +43,8 @@ FIRST_LINE_S, LINE_EVERY_S = 2.0, 20.0  # until the first plain line of a run, a
 def run_once(config: "Config", console: Console | None = None) -> Path:
     """Train ``config`` and return the run's folder.
 
-    The folder holds ``config.yaml``, ``records.parquet`` and ``checkpoints/``; with ``run.resume`` it is gone on with
-    from its last checkpoint, bit for bit.
+    The folder holds ``config.yaml``, ``records.parquet`` and ``checkpoints/``; with ``run.resume`` the run goes on from
+    its last checkpoint, bit for bit.
 
     Raises:
         ConfigError: before any work, for a folder or a store that cannot be written, or nothing to resume.
@@ -51,6 +52,8 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     """
     console = console or Console()
     section = config.run_section
+    for line in config.left_out():
+        console.print(line, highlight=False, markup=False)
     folder, checkpoint = _folder(config, console)
     store = open_store(config.store) if section.track else None
     run = None
@@ -93,7 +96,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
         status = "KILLED"
         raise
     except Exception as raised:
-        error = "".join(traceback.format_exception(raised))
+        error = traceback_of(raised)
         raise
     finally:
         if run is not None:
@@ -111,7 +114,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
 
 
 class Checkpoints(ModelCheckpoint):
-    """The last checkpoint, written after the records that led to it: a resumed run then misses none."""
+    """Checkpoint callback that writes records first, so that a resumed run misses none."""
 
     def __init__(self, writer: RecordWriter, folder: Path, every_n_epochs: int) -> None:
         super().__init__(
@@ -120,25 +123,25 @@ class Checkpoints(ModelCheckpoint):
         )  # fmt: skip
         self.writer = writer
 
-    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Write the records before the checkpoint is written."""
         self.writer.flush()
-        super()._save_checkpoint(trainer, filepath)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """After a round, and after the one with which the run is stopped."""
+        """Save after a round as Lightning does, and after the one with which the run is stopped."""
         super().on_train_epoch_end(trainer, pl_module)
         if trainer.should_stop:
-            self._save_checkpoint(trainer, str(Path(str(self.dirpath)) / "last.ckpt"))
+            trainer.save_checkpoint(Path(str(self.dirpath)) / "last.ckpt")
 
 
 class OnSigterm(L.Callback):
-    """What a scheduler such as Slurm asks for: the run ends after its round, where Lightning would leave it at once."""
+    """Callback that ends a run after its round on SIGTERM, which Slurm sends; Lightning would leave at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Lightning has set its own handler by now, and takes back what it found when the fit is over."""
+        """Set the handler; Lightning has set its own by now, and restores the earlier one when the fit is over."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ask)
 
@@ -167,7 +170,7 @@ def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:
     folder = free_path(wanted)
     try:
         folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text(yaml.safe_dump(config.plain(), sort_keys=False))
+        (folder / "config.yaml").write_text(yaml.safe_dump(anchored(config.plain(), Path.cwd()), sort_keys=False))
     except OSError as error:
         raise ConfigError(
             f"run.folder must be a folder that you may write, got {section.folder!r} ({error.strerror}): "
@@ -178,17 +181,17 @@ def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:
 
 @contextlib.contextmanager
 def _progress(console: Console, config: "Config") -> Iterator[Any]:
-    """A bar with the time that is left, or a line now and then where the output is no terminal."""
+    """Show a bar with the time that is left, or a line now and then where the output is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(config.tags()["algorithm"], total=config.rounds)
-        said, every_s, shown = time.monotonic(), FIRST_LINE_S, ""
+        printed_at, every_s, shown = time.monotonic(), FIRST_LINE_S, ""
         first: tuple[float, int] | None = (
             None  # when the first round was over, of which compiling is a part; its number
         )
 
         def advance(record: "Record") -> None:
-            nonlocal said, first, shown, every_s
+            nonlocal printed_at, first, shown, every_s
             first = first or (time.monotonic(), record.round)
             if "valid/accuracy" in record.metrics:
                 shown = f"  valid accuracy {mean_over_replicas(record.metrics['valid/accuracy']):.1%}"
@@ -196,9 +199,9 @@ def _progress(console: Console, config: "Config") -> Iterator[Any]:
                 shown = f"  valid loss {mean_over_replicas(record.metrics['valid/loss']):.4g}"
             bar.update(task, completed=record.round, description=f"{config.tags()['algorithm']}{shown}")
             since, done = first
-            if not console.is_terminal and record.round > done and time.monotonic() - said > every_s:
-                said, every_s = time.monotonic(), LINE_EVERY_S
-                round_s = (said - since) / (record.round - done)
+            if not console.is_terminal and record.round > done and time.monotonic() - printed_at > every_s:
+                printed_at, every_s = time.monotonic(), LINE_EVERY_S
+                round_s = (printed_at - since) / (record.round - done)
                 left = f"{round_s:.2g} s a round, {round_s * (config.rounds - record.round):.0f} s left"
                 console.print(f"round {record.round}/{config.rounds}{shown}  {left}", highlight=False)
 
@@ -210,9 +213,9 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column(f"± std of {len(config.seeds)} seeds" if len(config.seeds) > 1 else "", justify="right")
-    own = [name for name in metrics if name not in METRICS]  # of the task's own steps
+    task_metrics = [name for name in metrics if name not in METRICS]  # of the task's own steps
     less = [] if "valid/accuracy" in metrics else ["valid/loss", "test/loss"]
-    for name in (*SHOWN, *less, *own):
+    for name in (*SHOWN, *less, *task_metrics):
         if name in metrics:
             values = metrics[name]
             deviation = f"{deviation_over_replicas(values):.4g}" if len(values) > 1 else ""

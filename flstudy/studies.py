@@ -1,8 +1,9 @@
-"""A study as an object, for scripts and notebooks: what ``flstudy tune``, ``report``, ``show`` and ``export`` do, by
-the same functions, with tables of pandas and Optuna in place of a terminal's."""
+"""Studies as objects, for scripts and notebooks: ``flstudy tune``, ``report``, ``show`` and ``export`` by the same
+functions, with tables of pandas and Optuna in place of a terminal's."""
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,22 +11,43 @@ import numpy as np
 
 from flstudy.config import ConfigError, load
 from flstudy.config.config import Config
-from flstudy.config.values import dotted
+from flstudy.config.reading import dotted
+from flstudy.remote import is_uri
 from flstudy.reporting import write_report
 from flstudy.reporting.listing import studies_cells
 from flstudy.reporting.notebook import html_of
-from flstudy.reporting.ranking import rank
+from flstudy.reporting.ranking import Findings, rank
 from flstudy.reporting.report import terminal
 from flstudy.reporting.sections.ranking import result_cells
 from flstudy.study import BestTrial, StudyFolder, StudyResults, Trial, load_study
 from flstudy.study.records import seeds_of
 from flstudy.study.results import study_entry
-from flstudy.study.resuming import check_changes, find_modules
+from flstudy.study.resuming import check_changes, find_modules, load_study_config
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     import lightning as L
     import optuna
     import pandas as pd
+    import plotly.graph_objects
+
+
+class StudyFailedError(RuntimeError):
+    """Failure of a study: its trials failed, or it stopped by itself, since too many of them failed or its disk did.
+    Its results so far are in its folder, and `Study.open` shows them.
+
+    Args:
+        folder: the study's.
+        ended: how, as a verb.
+        reason: a sentence: how many trials failed, and why the first did.
+
+    Attributes:
+        folder: the path.
+    """
+
+    def __init__(self, folder: StudyFolder, ended: str, reason: str) -> None:
+        super().__init__(f"study {folder.name} {ended}: {reason} (see {folder.report / 'report.html'})")
+        self.folder = folder.path
 
 
 class Study:
@@ -73,7 +95,8 @@ class Study:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """A study that has begun, by its folder or by its name under studies/; ValueError where there is none."""
+        """A study that has begun, by its folder or URI, or by its name under studies/; UserError where there is none. A
+        study by URI is read as its bucket has it now."""
         study = cls.__new__(cls)
         study._config, study._folder = None, StudyFolder.named(folder)
         load_study(study._folder)
@@ -83,20 +106,20 @@ class Study:
     def config(self) -> Config:
         """The study's config, checked."""
         if self._config is None:
-            find_modules(self.folder)
-            self._config = load(self.folder / "study.yaml", command="tune")
+            self._config = load_study_config(StudyFolder(self.folder))
         return self._config
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def run(self, *, quiet: bool = False) -> Self:
-        """Search what the study searches, in a new folder, and write its report; Ctrl-C ends it early with what it has.
+        """Run the study in a new folder and write its report; Ctrl-C ends it early with the results so far.
 
         Args:
             quiet: show no progress: a live table in a terminal or a notebook, else a line now and then.
 
         Raises:
             ConfigError: it has been run.
+            StudyFailedError: all of its trials failed, or it stopped by itself; its results so far are kept.
         """
         if self._folder is not None:
             raise ConfigError(f"study {self.name} has been run: resume() goes on with it, from_yaml() begins another")
@@ -107,25 +130,27 @@ class Study:
 
         Args:
             quiet: show no progress.
-            changes: keys of the config that may change, such as ``**{"study.trials": 64}``.
+            changes: keys of the config that may change, such as ``**{"study.trials": 64}``, and arms that are new:
+                ``**{"study.arms": {"MyFlash": {"class_path": "Flash", "init_args": {"beta1": 0.0}}}}``.
+
+        Raises:
+            ConfigError: for another key, or a study that has all of its trials.
+            StudyFailedError: as of `run`.
         """
-        folder = self.folder
-        check_changes(dotted(changes), "Study.resume")
-        find_modules(folder)
-        return self._carry_out(load(folder / "study.yaml", dotted(changes), command="tune"), folder, quiet)
+        folder = StudyFolder(self.folder)
+        changes = check_changes(folder, dotted(changes), "Study.resume")
+        return self._carry_out(load_study_config(folder, changes), folder.path, quiet)
 
     def _carry_out(self, config: Config, folder: Path | None, quiet: bool) -> Self:
-        if not config.study.search:
-            raise ConfigError(
-                f"{config.path} has nothing to search: give study.search, such as {{algorithm.lr: {{loguniform: "
-                "[1e-3, 1]}}"
-            )
         from flstudy.tuning.driver import carry_out
 
-        self._folder = carry_out(config, terminal(), folder, quiet=quiet).folder
+        result = carry_out(config, terminal(), folder, quiet=quiet)
+        self._folder = result.folder
+        if result.hopeless is not None:
+            raise StudyFailedError(result.folder, "failed" if result.failed else "stopped", result.hopeless)
         return self
 
-    # ---- what it found -----------------------------------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -136,28 +161,28 @@ class Study:
 
     @property
     def folder(self) -> Path:
-        """Where its files are; ConfigError before it is run."""
+        """The folder of the study's files; ConfigError before it is run."""
         if self._folder is None:
             raise ConfigError(f"study {self.name} has not been run: call run() first")
         return self._folder.path
 
     @property
     def results(self) -> StudyResults:
-        """Its trials, records and best trials as they are on disk now, also while it runs."""
+        """Trials, records and best trials as they are on disk now, also while the study runs."""
         return load_study(self.folder)
 
     @property
     def best(self) -> BestTrial:
         """The best trial, by the one rule that reports, MLflow and the command line use too (`flstudy.study.best`);
-        ValueError where no trial can be the best."""
-        found = self.results.best
-        if not found:
-            raise ValueError(f"study {self.name} has no best trial: none did all rounds within its constraints")
-        return found[0]
+        UserError where no trial can be the best."""
+        best = self.results.best
+        if not best:
+            raise UserError(f"study {self.name} has no best trial: none did all rounds within its constraints")
+        return best[0]
 
     @property
     def trials(self) -> "pd.DataFrame":
-        """A row per trial: what it was, its searched keys, its last metrics (mean over seeds)."""
+        """Table with a row per trial: its fields, its searched keys, its last metrics (mean over seeds)."""
         import pandas as pd
 
         plain = ("algorithm", "status", "stage", "rounds", "objective", "feasible", "confirms", "started", "ended")
@@ -175,31 +200,55 @@ class Study:
         return table
 
     def curves(self, metric: str | None = None) -> "pd.DataFrame":
-        """A metric by round (the index), with a column per trial and seed; trials without it are left out.
+        """Table of a metric by round (the index), with a column per trial and seed; trials without it are left out.
 
         Args:
             metric: such as ``test/accuracy``; the study's objective by default.
 
         Raises:
-            ValueError: where no trial has recorded it.
+            UserError: where no trial has recorded it.
         """
         import pandas as pd
 
         results = self.results
-        name, found, said = metric or results.objective.metric, {}, None
+        name, series, last_error = metric or results.objective.metric, {}, None
         for trial in results.trials:
             try:
                 rounds, values = results.curve(trial, name)
             except ValueError as error:  # of a trial that ended before its first record, or that never measured it
-                said = error
+                last_error = error
                 continue
             for seed, row in zip(seeds_of(results.records(trial)), values, strict=True):
-                found[trial.number, seed] = pd.Series(row, index=rounds)
-        if not found:
-            raise ValueError(f"study {self.name} has no curve of {name!r}" + (f": {said}" if said else ""))
-        table = pd.DataFrame(found).sort_index()
+                series[trial.number, seed] = pd.Series(row, index=rounds)
+        if not series:
+            raise UserError(f"study {self.name} has no curve of {name!r}" + (f": {last_error}" if last_error else ""))
+        table = pd.DataFrame(series).sort_index()
         table.columns.names, table.index.name = ["trial", "seed"], "round"
         return table
+
+    def figure(self, name: str = "curves") -> "plotly.graph_objects.Figure":
+        """A chart of the report's interactive page as a figure of Plotly's, which a notebook shows; works while the
+        study runs, too.
+
+        Args:
+            name: ``curves`` of best trials, ``trials`` by any hyper-parameter, ``parallel`` axes, or ``sensitivity``.
+
+        Raises:
+            UserError: for another name, and where the study has too little for it yet.
+        """
+        import plotly.graph_objects as go
+
+        from flstudy.reporting.charts import CHARTS
+
+        if name not in CHARTS:
+            near = get_close_matches(str(name), CHARTS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it must be one of {', '.join(CHARTS)}"
+            raise UserError(f"unknown figure {name!r}: {hint}")
+        chart = CHARTS[name]
+        drawn = chart.draw(Findings(results=self.results))
+        if drawn is None:
+            raise UserError(f"study {self.name} has no figure {name!r} yet: it needs {chart.needs}")
+        return go.Figure(drawn).update_layout(template="plotly_white", title=chart.title)
 
     def report(self) -> Path:
         """The report's page, written anew; works while the study runs, too."""
@@ -215,17 +264,17 @@ class Study:
         from flstudy.tuning.search import frozen_trial
 
         results, section = self.results, self.config.study
-        space = Space.parse(section.search)
+        domains = Space.of_study(section).widest()
         study = optuna.create_study(
             study_name=self.name,
-            directions=["maximize" if one.higher else "minimize" for one in objectives_of(section)],
+            directions=["maximize" if goal.higher else "minimize" for goal in objectives_of(section)],
         )
-        study.set_user_attr("objectives", [one.metric for one in objectives_of(section)])
+        study.set_user_attr("objectives", [goal.metric for goal in objectives_of(section)])
         for trial in results.searched:
             if trial.is_over:
-                own = {key: value for key, value in trial.overrides.items() if key in space.domains}
-                point = {key: Domain.parameter(value) for key, value in own.items()}
-                study.add_trial(frozen_trial(trial, point, space, section, _curve(results, trial)))
+                values = {key: value for key, value in trial.overrides.items() if key in domains}
+                point = {key: Domain.parameter(value) for key, value in values.items()}
+                study.add_trial(frozen_trial(trial, point, domains, section, _curve(results, trial)))
         return study
 
     def load_model(self, trial: int | str = "best") -> "L.LightningModule":
@@ -233,22 +282,24 @@ class Study:
         algorithm's best trial.
 
         Raises:
-            ValueError: for a trial that there is not, or whose model was not kept.
+            UserError: for a trial that there is not, or whose model was not kept.
         """
         from flstudy.federation import load_task
         from flstudy.tracking.export import kept_model
 
         results = self.results
+        if is_uri(results.folder.called):
+            StudyFolder.fetched(results.folder.called, "models")
         find_modules(self.folder)
         return load_task(kept_model(results, results.find(str(trial))))
 
-    # ---- shown -------------------------------------------------------------------------------------------------------
+    # ---- display -----------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<Study {self.name}: {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how the study stands, and the best trial of each algorithm."""
+        """HTML for a notebook: how the study stands, and the best trial of each algorithm."""
         if self._folder is None:
             return html_of(repr(self))
         results = self.results

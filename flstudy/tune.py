@@ -1,4 +1,4 @@
-"""One trial of a study for others that search: a trainable for a ``ray.tune.Tuner``, an objective for an
+"""One trial of a study for other searches: a trainable for a ``ray.tune.Tuner``, an objective for an
 ``optuna.Study``. Both train by `flstudy.tuning.trial.run_trial`, as a study's own workers do.
 
     tuner = ray.tune.Tuner(
@@ -21,25 +21,28 @@ from typing import TYPE_CHECKING, Any
 from flstudy.config import ConfigError, load, nearest
 from flstudy.config.config import Config
 from flstudy.config.errors import shown
+from flstudy.config.reading import dotted
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names
-from flstudy.config.values import check_value, classes_in, dotted, nodes, short
+from flstudy.config.values import check_value, classes_in, nodes, resolved
 from flstudy.studies import Study
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import objective_values, objectives_of, violations
 from flstudy.study.space import keys_known
+from flstudy.tuning.files import TrialFiles, Write
+from flstudy.tuning.history import snapshot_rounds
 from flstudy.tuning.proposals import algorithm_of
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS
-from flstudy.tuning.schedulers import snapshot_rounds
-from flstudy.tuning.trial import Save, run_trial
+from flstudy.tuning.trial import run_trial
 from flstudy.tuning.worker import STATE, state_given
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     import lightning as L
     import optuna
 
 Source = str | os.PathLike[str] | Config | Study
-"""A config file, or what was made of one."""
+"""A config file, or a config or study that was made of one."""
 _FIXED = ("study", "run", "store")  # sections that are no trial's
 
 
@@ -56,7 +59,7 @@ def config_from(source: Source) -> Config:
 def trainable(
     config: Source, param_space: Mapping[str, Any] | None = None, *, checkpoint_every: int = 1
 ) -> Callable[[dict[str, Any]], None]:
-    """What a ``ray.tune.Tuner`` of your own runs, with any searcher and scheduler.
+    """A trainable for a ``ray.tune.Tuner`` of your own, with any searcher and scheduler.
 
     Every evaluation is a report: all metrics by their names, such as ``valid/accuracy`` (mean over seeds), and beside
     them ``objective``, ``round`` (a scheduler's ``time_attr``) and ``status``; with it goes a checkpoint, from which a
@@ -64,9 +67,9 @@ def trainable(
     experiment was restored. A diverged trial reports the worst value; one that raised fails.
 
     Args:
-        config: what is trained; a trial's values go before the config's own.
-        param_space: yours, to have its keys and the ends of its domains checked now rather than by each trial before
-            its first round. Keys are dotted, ``algorithm.lr`` or ``algorithm.init_args.lr``, or nested; a key of
+        config: the config to train; a trial's values override its own.
+        param_space: the Tuner's, to have its keys and the ends of its domains checked now rather than by each trial
+            before its first round. Keys are dotted, ``algorithm.lr`` or ``algorithm.init_args.lr``, or nested; a key of
             another algorithm than the trial's is left out.
         checkpoint_every: evaluations from one checkpoint to the next.
 
@@ -75,19 +78,19 @@ def trainable(
     """
     if checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be >= 1 evaluations, got {checkpoint_every}")
-    made = config_from(config)
-    made.rehearse()
+    base = config_from(config)
+    base.rehearse()
     if param_space is not None:
-        check_space(made, param_space)
-    made = made.with_overrides({"study.snapshot_s": 1e6})  # Ray keeps the checkpoints
-    beside = str(Path(made.path).absolute().parent)
+        check_space(base, param_space)
+    base = base.with_overrides({"study.snapshot_s": 1e6})  # Ray keeps the checkpoints
+    beside = str(Path(base.path).absolute().parent)
 
     def train(params: dict[str, Any]) -> None:
         if beside not in sys.path:
             sys.path.append(beside)  # the user's own modules
-        train_under_ray(made, params, checkpoint_every)
+        train_under_ray(base, params, checkpoint_every)
 
-    train.__name__ = Path(made.path).stem
+    train.__name__ = Path(base.path).stem
     return train
 
 
@@ -105,31 +108,31 @@ def train_under_ray(config: Config, params: Mapping[str, Any], checkpoint_every:
     torch.set_num_threads(max(1, int(resources.required_resources.get("CPU", 1))))
     overrides = overrides_of(config, params)
     trial = Trial(number=0, algorithm=algorithm_of(config, overrides), overrides=overrides)
-    place, given = Path(context.get_trial_dir()).absolute(), tune.get_checkpoint()
+    place, restored = Path(context.get_trial_dir()).absolute(), tune.get_checkpoint()
     stop: SystemExit | None = None
     reports = 0
 
-    def report(trial: Trial, save: Save | None) -> bool:
+    def report(trial: Trial, save: Write | None) -> bool:
         nonlocal stop, reports
         if stop is not None or trial.status is Status.FAILED:
             return False
         due = reports % checkpoint_every == 0 or trial.status is Status.FINISHED
         reports += 1
-        told = {"objective": trial.objective, "round": trial.rounds, "status": str(trial.status)}
+        progress = {"objective": trial.objective, "round": trial.rounds, "status": str(trial.status)}
         try:
             with state_given(save if due and not trial.is_broken else None) as checkpoint:
-                tune.report({**trial.metrics, **told}, checkpoint=checkpoint)
+                tune.report({**trial.metrics, **progress}, checkpoint=checkpoint)
         except SystemExit as exit:  # how Ray says that the trial was stopped
             stop = exit
             return False
         return True
 
-    with given.as_directory() if given is not None else contextlib.nullcontext() as folder:
+    with restored.as_directory() if restored is not None else contextlib.nullcontext() as folder:
         resume = None if folder is None else Path(folder) / STATE
         if resume is not None and snapshot_rounds(resume) >= config.rounds:
             return  # it had done all rounds
         run_trial(
-            config, trial, report=report, records=place / "records.parquet", snapshot=place / "snapshot.ckpt",
+            config, trial, report=report, files=TrialFiles(place / "records.parquet", place / "snapshot.ckpt"),
             resume=resume,
         )  # fmt: skip
     if stop is not None:
@@ -145,11 +148,11 @@ def overrides_of(config: Config, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: for a key that no class has, or that is no trial's.
     """
-    given = {key: _plain(value) for key, value in dotted(params).items()}
-    classes = {key: value for key, value in given.items() if key in ROOTS}
-    _nodes_of(config, given, {root: [value] for root, value in classes.items()})
+    values = {key: _plain(value) for key, value in dotted(params).items()}
+    classes = {key: value for key, value in values.items() if key in ROOTS}
+    _nodes_of(config, values, {root: [value] for root, value in classes.items()})
     has_key = keys_known(config)
-    return {key: value for key, value in given.items() if key in classes or has_key(classes, key)}
+    return {key: value for key, value in values.items() if key in classes or has_key(classes, key)}
 
 
 def _nodes_of(
@@ -158,58 +161,53 @@ def _nodes_of(
     """The schema's nodes of each key, one for each class that has it; ConfigError for a key that none has.
 
     Args:
-        config: what is searched.
+        config: the config to search.
         keys: dotted.
         classes: by the keys that a trial chooses a class for, users' own among the choices.
     """
     chosen = {key: [path] for key, path in classes_in({**config.plain(), "study": None})}
     for root, values in classes.items():
-        chosen[root] = [*class_names(root), *(_path(value) for value in values if value is not None)]
-    found = {}
+        chosen[root] = [*class_names(root), *(resolved(root, value) for value in values if value is not None)]
+    by_key = {}
     for key in keys:
-        found[key], known = nodes(key, chosen)
-        if not found[key] or key.partition(".")[0] in _FIXED:
-            known = [name for name in known if name not in _FIXED]
-            raise ConfigError(f"param_space: unknown key {shown(key)}{nearest(key, known)}")
-    return found
-
-
-def _path(value: Any) -> str:
-    """Of a class: its short name where it is one of flstudy's."""
-    path = str(value["class_path"] if isinstance(value, Mapping) else value)
-    return short(path) if path.startswith("flstudy.") else path
+        by_key[key], beside = nodes(key, chosen)
+        if not by_key[key] or key.partition(".")[0] in _FIXED:
+            beside = [name for name in beside if name not in _FIXED]
+            raise ConfigError(f"param_space: unknown key {shown(key)}{nearest(key, beside)}")
+    return by_key
 
 
 def _plain(value: Any) -> Any:
     """A value that a searcher drew, without numpy's types."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return value.item() if hasattr(value, "item") and not isinstance(value, type) else value
 
 
 def check_space(config: Config, param_space: Mapping[str, Any]) -> None:
     """Raise ConfigError, in one sentence, for a key of a Ray search space that no trial could have, or whose domain's
     ends a config refuses. Values that a function draws are left to the trials."""
-    given = dotted(param_space)
-    domains = {key: found for key, value in given.items() if (found := _domain(value)) is not None}
+    values = dotted(param_space)
+    domains = {key: converted for key, value in values.items() if (converted := _domain(value)) is not None}
     roots = {key: domain.options for key, domain in domains.items() if key in ROOTS}
-    for key, own in _nodes_of(config, given, roots).items():
+    for key, key_nodes in _nodes_of(config, values, roots).items():
         for value in domains[key].extremes() if key in domains and key not in ROOTS else ():
-            for node in own:
+            for node in key_nodes:
                 check_value(f"param_space: {key}", value, node)
     for choices in roots.values():
         if any(isinstance(choice, Mapping) for choice in choices):
             return  # with arguments of their own: each trial checks its own
     try:
-        Space(domains).validate(config)
+        if domains:
+            Space(domains).validate(config)
     except ConfigError as error:
         raise ConfigError(str(error).replace("study.search.", "param_space: ")) from error
 
 
 def _domain(value: Any) -> Domain | None:
-    """A domain of Ray's as one of flstudy's, as far as its ends go; None for a function's."""
+    """A domain of Ray's as one of flstudy's with the same ends; None for a function's."""
     from ray.tune.search import sample
 
     if isinstance(value, Mapping) and "grid_search" in value:
@@ -228,24 +226,24 @@ def param_space(config: Source) -> dict[str, Any]:
     """The config's own ``study.search`` as a search space of Ray's."""
     from ray import tune
 
-    found: dict[str, Any] = {}
-    for key, domain in Space.parse(config_from(config).study.search).domains.items():
+    space: dict[str, Any] = {}
+    for key, domain in Space.of_study(config_from(config).study).widest().items():
         if domain.kind == "choice":
-            found[key] = tune.choice(list(domain.options))
+            space[key] = tune.choice(list(domain.options))
         elif domain.kind in ("randint", "lograndint"):
-            found[key] = getattr(tune, domain.kind)(*map(int, domain.bounds))
+            space[key] = getattr(tune, domain.kind)(*map(int, domain.bounds))
         else:
-            found[key] = getattr(tune, domain.kind)(*domain.bounds)
-    return found
+            space[key] = getattr(tune, domain.kind)(*domain.bounds)
+    return space
 
 
 def model_of(result: Any) -> "L.LightningModule":
-    """The task with the global model of a ``ray.tune.Result``'s last checkpoint, of the first seed; ValueError where it
+    """The task with the global model of a ``ray.tune.Result``'s last checkpoint, of the first seed; UserError where it
     has none."""
     from flstudy.federation import load_task
 
     if result.checkpoint is None:
-        raise ValueError("the result must have a checkpoint, got none: its trial ended before its first evaluation")
+        raise UserError("the result must have a checkpoint, got none: its trial ended before its first evaluation")
     with result.checkpoint.as_directory() as folder:
         return load_task(Path(folder) / STATE)
 
@@ -254,7 +252,7 @@ def model_of(result: Any) -> "L.LightningModule":
 
 
 def objective(config: Source) -> Callable[["optuna.Trial"], float | tuple[float, ...]]:
-    """What an ``optuna.Study`` of your own optimises: ``study.optimize(objective("study.yaml"), n_trials=20)``.
+    """An objective for an ``optuna.Study`` of your own: ``study.optimize(objective("study.yaml"), n_trials=20)``.
 
     A trial's values are those of the config's ``study.search``; a pruner is asked after every evaluation but the last.
     User attributes: ``status``, ``rounds``, ``constraints`` and every metric's last value. A diverged trial has the
@@ -263,15 +261,11 @@ def objective(config: Source) -> Callable[["optuna.Trial"], float | tuple[float,
     Raises:
         ConfigError: in one sentence, for a config or a search that cannot work.
     """
-    made = config_from(config)
-    if not made.study.search:
-        raise ConfigError(
-            f"{made.path} has nothing to search: give study.search, such as {{algorithm.lr: {{loguniform: [1e-3, 1]}}}}"
-        )
-    space = Space.parse(made.study.search)
-    space.validate(made)
-    made.rehearse()
-    return functools.partial(_objective, made, space, keys_known(made))
+    base = config_from(config)
+    space = Space.of_study(base.study)
+    space.validate(base)
+    base.rehearse()
+    return functools.partial(_objective, base, space, keys_known(base))
 
 
 def _objective(
@@ -280,21 +274,21 @@ def _objective(
     import optuna
 
     goals, section = objectives_of(config.study), config.study
-    wanted = ["maximize" if one.higher else "minimize" for one in goals]
-    if [one.name.lower() for one in asked.study.directions] != wanted:
+    wanted = ["maximize" if goal.higher else "minimize" for goal in goals]
+    if [direction.name.lower() for direction in asked.study.directions] != wanted:
         raise ConfigError(f"the study's directions must be {wanted}, as study.objective says: create it with these")
     overrides = space.suggest(asked, has_key)
     trial = Trial(number=asked.number, algorithm=algorithm_of(config, overrides), overrides=overrides)
 
-    def report(trial: Trial, save: Save | None) -> bool:
+    def report(trial: Trial, save: Write | None) -> bool:
         if trial.status is not Status.RUNNING or len(goals) > 1:
             return True
         asked.report(trial.objective, trial.rounds)
         return not asked.should_prune()
 
     run_trial(config, trial, report=report)
-    told = {STATUS: str(trial.status), "rounds": trial.rounds, CONSTRAINTS: violations(section, trial.metrics)}
-    for name, value in {**trial.metrics, **told}.items():
+    attributes = {STATUS: str(trial.status), "rounds": trial.rounds, CONSTRAINTS: violations(section, trial.metrics)}
+    for name, value in {**trial.metrics, **attributes}.items():
         asked.set_user_attr(name, value)
     if trial.status is Status.FAILED:
         raise RuntimeError(trial.error)

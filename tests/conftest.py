@@ -1,10 +1,12 @@
-"""What all tests share: one thread, one Ray cluster, and the units into which pytest-xdist divides the suite."""
+"""What all tests share: torch's threads, one Ray cluster, and the units into which pytest-xdist divides the suite."""
 
 import functools
 import gc
 import os
 import shutil
 from pathlib import Path
+
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # before a test imports Ray: it listens on loopback
 
 import pytest
 import torch
@@ -24,9 +26,9 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
-    """The problems are tiny: more threads only wait for each other, by spinning. A test that has left more of them to
-    the next made its tasks six times as slow."""
-    torch.set_num_threads(1)
+    """One thread, or as many as FLSTUDY_TEST_THREADS says: the problems are tiny, and more threads only wait for each
+    other, by spinning. A test that has left more of them to the next made its tasks six times as slow."""
+    torch.set_num_threads(int(os.environ.get("FLSTUDY_TEST_THREADS", "1")))
 
 
 @pytest.fixture(scope="session", autouse=True)

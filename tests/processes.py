@@ -1,8 +1,12 @@
 """Processes that tests start in numbers: forked from a server that has imported MLflow's store, which takes seconds,
-once for all of them."""
+once for all of them; and those that a process has."""
 
 import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 
 
 def store_writers() -> ForkServerContext:
@@ -10,3 +14,38 @@ def store_writers() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "flstudy.tracking.runs"])
     return context
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # gone
+            continue
+    found, before = {pid}, set()
+    while found != before:
+        before, found = found, found | {child for child, parent in parents.items() if parent in found}
+    return found
+
+
+def lane_actors() -> set[int]:
+    """The actors of this process's Ray that train parts of rounds."""
+    return {pid for pid in family(os.getpid()) if command(pid).startswith("ray::LaneActor")}
+
+
+def command(pid: int) -> str:
+    """What a process is; nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def gone_soon(living: Callable[[], Iterable[object]], seconds: float = 60.0) -> bool:
+    """Whether processes that are ending are gone within some time."""
+    deadline = time.monotonic() + seconds
+    while (left := list(living())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not left

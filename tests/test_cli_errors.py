@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from flstudy.cli import _study, main
 from flstudy.config import help as config_help
 from flstudy.config import load
 from flstudy.config import starter as config_starter
-from flstudy.config.errors import ConfigError, is_users_to_mend, on_a_line
+from flstudy.config.errors import ConfigError, on_a_line
 from flstudy.run import _summary
+from flstudy.user_error import UserError
 
 QUICK = Path(__file__).parents[1] / "tune_configs" / "quick.yaml"
 OWN = """
@@ -94,17 +96,23 @@ def test_a_full_disk_is_no_mistake_of_ours(monkeypatch, capsys):
     assert "FileNotFoundError" in capsys.readouterr().err
 
 
-def test_only_what_a_line_of_ours_raises_is_the_user_s_to_mend():
-    for action, wanted in (
-        (lambda: FedAvg(lr=-1), True),
-        (lambda: hyper.within(1.0, "(a, b)"), False),  # of float(), which we should not have called
-        (lambda: int("one"), False),
-    ):
-        with pytest.raises(ValueError) as raised:  # noqa: PT011  whose words do not matter
-            action()
-        assert is_users_to_mend(raised.value) is wanted
-    assert is_users_to_mend(ConfigError("no"))
-    assert not is_users_to_mend(KeyError("no"))
+@pytest.mark.parametrize(
+    ("action", "status", "said"),
+    [
+        (partial(FedAvg, lr=-1), 2, "flstudy: error: FedAvg: lr must lie in"),
+        (partial(hyper.within, 1.0, "(a, b)"), 1, "flstudy: unexpected ValueError in hyper.py:"),  # of float()
+        (partial(int, "one"), 1, "flstudy: unexpected ValueError in help.py:"),
+    ],
+)
+def test_only_what_is_raised_on_purpose_is_the_user_s_to_mend(action, status, said, monkeypatch, capsys):
+    monkeypatch.setattr(config_help, "configs", action)
+    assert main(["list", "configs"]) == status
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_whoever_catches_a_value_error_catches_a_user_error():
+    assert issubclass(UserError, ValueError)
+    assert issubclass(ConfigError, UserError)
 
 
 def test_a_sentence_is_short_and_obeys_no_terminal():

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,7 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
-    {"hyper", "registry", "lean"},
+    {"user_error"},
+    {"hyper", "registry", "remote"},
+    {"run_settings"},
     {"algorithms"},
     {"population", "tasks", "privacy"},
     {"execution", "controllers", "metrics"},  # the radio channel draws from the population's streams
@@ -22,8 +25,6 @@ ROWS = [
     {"tracking"},
     {"reporting"},  # reads what tracking wrote
     {"preparation"},  # of data sets, before anything trains
-    {"ray_worker"},  # the script of Ray's workers
-    {"nursery"},  # forks them
     {"tuning", "run"},  # a study, and a single run
     {"studies"},  # a study as an object
     {"tune"},  # a trial for others that search
@@ -32,7 +33,7 @@ ROWS = [
     {"cli"},
     {"__main__"},
 ]
-ENGINE = set().union(*ROWS[:5])
+ENGINE = set().union(*ROWS[: ROWS.index({"federation"}) + 1])
 STUDY = {"ray", "mlflow", "optuna"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
@@ -104,18 +105,49 @@ def test_a_room_imports_only_from_rows_above(here):
         assert at_the_top(PACKAGE / "__init__.py") <= sys.stdlib_module_names
         return
     for there in sorted(theirs):
-        if there in ("__version__", "Coordinator", "Population", "Record"):  # from the front door: the engine's top
+        if there in (
+            "__version__",
+            "Coordinator",
+            "FederatedRun",
+            "Population",
+            "Record",
+            "RunSettings",
+        ):  # from the front door: the engine's top
             assert row(here) > row("federation"), f"{here} imports flstudy.{there}"
         else:
             assert row(there) < row(here), f"{here} imports from {there}"
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Imports inside of functions count; those for types alone do not."""
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    graph = {}
+    for module, path in modules.items():
+        for_types = {id(node) for branch in ast.walk(tree(path)) if typing_only(branch) for node in ast.walk(branch)}
+        names = [
+            f"{node.module}.{alias.name}"
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.ImportFrom) and id(node) not in for_types
+            for alias in node.names
+        ]
+        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & {*modules} - {module}
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError names the circle
 
 
 def test_algorithms_import_torch_and_their_own_room_only():
     for path in files("algorithms"):
         for name in imported(path):
             assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith(
-                ("flstudy.algorithms", "flstudy.hyper", "flstudy.registry")
+                ("flstudy.algorithms", "flstudy.hyper", "flstudy.registry", "flstudy.user_error")
             ), f"{path}: {name}"
+
+
+def test_what_is_raised_for_a_user_to_mend_is_a_user_error():
+    """The terminal shows it as a sentence; a ValueError would be told as a mistake of ours."""
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            error = getattr(node.exc, "func", node.exc) if isinstance(node, ast.Raise) else None
+            assert getattr(error, "id", "") != "ValueError", f"{path}:{node.lineno}: raise UserError in its place"
 
 
 def test_the_engine_needs_no_study_tools_at_import():

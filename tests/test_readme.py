@@ -29,8 +29,8 @@ def test_commands_in_the_readme_exist() -> None:
     from flstudy.cli import COMMANDS
 
     assert set(re.findall(r"^flstudy (\w+)", README, re.MULTILINE)) == set(COMMANDS)
-    targets = set(re.findall(r"^(\w+):.*##", (Path(__file__).parents[1] / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"`?make (\w+)`?", README)) <= targets
+    targets = set(re.findall(r"^([\w-]+):.*##", (Path(__file__).parents[1] / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([\w-]+)", README)) <= targets
 
 
 def test_it_is_short_and_its_links_lead_somewhere() -> None:

@@ -18,7 +18,7 @@ import flstudy
 from flstudy import Population, Study
 from flstudy.algorithms import FedAvg
 from flstudy.config import ConfigError
-from flstudy.config.values import dotted
+from flstudy.config.reading import dotted
 from flstudy.population import Digits, Dirichlet, TableFile
 from flstudy.reporting.notebook import NotebookDisplay, in_notebook
 from flstudy.study import Trial
@@ -26,25 +26,10 @@ from flstudy.tasks import Logistic, Task
 from flstudy.tuning import RandomSearch
 from flstudy.tuning.progress import StudyProgress
 from tests.docs.blocks import files_of
+from tests.small_study import TWO_METHODS, TWO_METHODS_SEARCH
 from tests.tuning.stand_in import StandIn
 
-CONFIG = {
-    "task": "Logistic",
-    "population": {"dataset": "Digits", "clients": 4, "participants": 2},
-    "algorithm": {"class_path": "FedYogi", "init_args": {"lr": 0.1}},
-    "rounds": 4,
-    "seeds": [0, 44],
-    "evaluate_every": 2,
-    "compile": False,
-    "study": {
-        "trials": 2,
-        "search": {
-            "algorithm": {"choice": ["FedAvg", "FedYogi"]},
-            "algorithm.lr": {"loguniform": [1e-2, 1.0]},
-            "algorithm.tau": {"choice": [0.001, 0.01]},
-        },
-    },
-}
+CONFIG = TWO_METHODS | {"rounds": 4, "evaluate_every": 2, "study": {"trials": 2, "search": TWO_METHODS_SEARCH}}
 SEARCH = {"algorithm.lr": {"loguniform": [1e-2, 1.0]}}
 
 SCRIPT = files_of("python.md")["script.py"]
@@ -63,7 +48,6 @@ def ran(ray_cluster, tmp_path_factory):
     return names["study"], names["model"], said.getvalue()
 
 
-@pytest.mark.end_to_end
 def test_a_script_of_twelve_lines_runs_a_study_shows_its_curve_and_loads_its_model(ran):
     study, model, said = ran
     assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 12
@@ -74,7 +58,6 @@ def test_a_script_of_twelve_lines_runs_a_study_shows_its_curve_and_loads_its_mod
     assert not model.training
 
 
-@pytest.mark.end_to_end
 def test_trials_and_curves_are_tables(ran):
     study, _, _ = ran
     trials, curves = study.trials, study.curves("test/accuracy")
@@ -92,7 +75,6 @@ def test_trials_and_curves_are_tables(ran):
         study.curves("valid/acuracy")
 
 
-@pytest.mark.end_to_end
 def test_optuna_gets_the_trials_with_their_distributions(ran):
     study, _, _ = ran
     found = study.to_optuna()
@@ -100,13 +82,12 @@ def test_optuna_gets_the_trials_with_their_distributions(ran):
     assert found.best_trial.user_attrs["trial"] == study.best.trial.number
     assert found.best_value == study.best.value
     first = found.trials[0]
-    assert first.params == {"algorithm": "FedAvg", "algorithm.lr": 0.05}  # its own value
+    assert first.params == {"algorithm": "FedAvg", "algorithm.lr": 0.1}  # the value given, which holds for every method
     assert first.distributions["algorithm.lr"] == optuna.distributions.FloatDistribution(1e-2, 1.0, log=True)
     assert sorted(first.intermediate_values) == [2, 4]
     found.ask()  # it goes on as any study of Optuna's
 
 
-@pytest.mark.end_to_end
 def test_a_study_goes_on_and_is_opened_by_its_folder(ran):
     study, _, _ = ran
     opened = Study.open(study.folder)
@@ -142,7 +123,7 @@ class Regression(L.LightningModule):
 """
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_study_by_a_metric_of_the_modules_own_knows_no_accuracy(ray_cluster, tmp_path, monkeypatch):
     x = torch.randn(80, 2, generator=torch.Generator().manual_seed(1))
     table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] - x[:, 1] / 2, "client": torch.arange(80) % 4})

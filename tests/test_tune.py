@@ -13,22 +13,9 @@ import flstudy
 from flstudy.config import ConfigError, load
 from flstudy.tasks import Logistic
 from flstudy.tune import check_space, overrides_of, param_space
+from tests.small_study import TWO_METHODS, TWO_METHODS_SEARCH
 
-CONFIG = {
-    "task": "Logistic",
-    "population": {"dataset": "Digits", "clients": 4, "participants": 2},
-    "algorithm": {"class_path": "FedYogi", "init_args": {"lr": 0.1}},
-    "rounds": 6,
-    "seeds": [0, 44],
-    "compile": False,
-    "study": {
-        "search": {
-            "algorithm": {"choice": ["FedAvg", "FedYogi"]},
-            "algorithm.lr": {"loguniform": [1e-2, 1.0]},
-            "algorithm.tau": {"choice": [0.001, 0.01]},
-        }
-    },
-}
+CONFIG = TWO_METHODS | {"rounds": 6, "study": {"search": TWO_METHODS_SEARCH}}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +52,7 @@ class Killer(tune.Callback):
             os.kill(result["pid"], signal.SIGKILL)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_rays_population_based_training_exchanges_states_and_is_restored(path, ray_cluster, tmp_path):
     space = {"algorithm.init_args.lr": tune.uniform(0.01, 0.5), "algorithm": {"server_lr": tune.loguniform(0.01, 0.3)}}
     train = flstudy.tune.trainable(path, space, checkpoint_every=2)

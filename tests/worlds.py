@@ -3,6 +3,9 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -10,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from flstudy import Coordinator, Population, Record
+from flstudy import Coordinator, FederatedRun, Population, Record, RunSettings
 from flstudy.algorithms import Algorithm
 from flstudy.population import InMemory, Partition, SuddenDrift
 from flstudy.registry import named
@@ -115,6 +118,12 @@ def trainer(rounds: int, precision: str = "64-true", **changes: Any) -> L.Traine
         return L.Trainer(**{"max_epochs": rounds, "precision": precision, **usual, **quiet, **changes})  # type: ignore
 
 
+def arguments(**given: Any) -> dict[str, Any]:
+    """Arguments of a run or a coordinator, of which fields of the settings are given by their own names."""
+    names = [field.name for field in fields(RunSettings) if field.name in given]
+    return {"settings": RunSettings(**{name: given.pop(name) for name in names}), **given}
+
+
 def run(
     algorithm: Algorithm,
     rounds: int = 3,
@@ -133,7 +142,7 @@ def run(
     changes = {"callbacks": [*callbacks, kept], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
     # On a busy machine `auto` may compile a test's few rounds, and one run's digits would not be the other's.
     chosen = {} if coordinator.get("executor") == "auto" else {"compile": False}
-    module = Coordinator(task or mlp(), algorithm, **chosen | coordinator)
+    module = Coordinator(task or mlp(), algorithm, **arguments(**chosen | coordinator))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few workers, few batches: known and meant
         trainer(rounds, precision, **changes).fit(
@@ -143,29 +152,50 @@ def run(
     return module
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest difference between the leaves of two trees, relative to each leaf's largest value where that is above
-    one; equal infinities do not differ.
+def play(
+    algorithm: Algorithm,
+    rounds: int = 3,
+    *,
+    population: Population | None = None,
+    task: L.LightningModule | None = None,
+    evaluate: bool = False,
+    precision: str = "64-true",
+    resume: Path | None = None,
+    **given: Any,
+) -> FederatedRun:
+    """The run after some rounds without a Trainer, with ``records`` and ``servers``, one for each of them."""
+    made = FederatedRun(task or mlp(), algorithm, **arguments(**{"compile": False} | given))
+    begin = made.start if resume is None else partial(made.resume, resume)
+    begin(population or world(), rounds, precision=precision)
+    made.records, made.servers = [], []
+    for record in made.play(evaluate_every=1 if evaluate else rounds + 1):
+        made.records.append(record)
+        made.servers.append(pytree.tree_map(torch.clone, made.state.server))
+    return made
 
-    A processor adds in the order of its vector's width, and each sum is rounded: by 2.2e-16 of its size a term in
+
+def difference(one: Any, other: Any) -> float:
+    """The largest difference between two trees of tensors, arrays or numbers, each relative to the size of the two
+    values where that is above one; equal infinities do not differ, and what is not a number is below no bound.
+
+    A processor adds in the order of its vectors' width, and each sum is rounded: by 2.2e-16 of its size a term in
     double precision. An absolute bound would be a bound on the size of what is summed, and hold on one processor only;
-    the number of terms stands in the tests' bounds: 1e-14 for some 50 of them, 1e-13 for 500, 1e-12 for 5,000.
+    the number of terms stands in the tests' bounds: 1e-14 for some 50 of them, 1e-13 for 500, 1e-12 for 5,000. What
+    stands beside larger values in one tensor, as losses beside bytes, is bound by its own size.
     """
     pairs = list(zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True))
-    assert all(a.shape == b.shape for a, b in pairs)
-    doubles = [(a.detach().double(), b.detach().double()) for a, b in pairs if a.numel()]
-    return max((_relative(a, b) for a, b in doubles), default=0.0)
+    doubles = [[torch.as_tensor(leaf, dtype=torch.float64).detach() for leaf in pair] for pair in pairs]
+    assert all(a.shape == b.shape for a, b in doubles)
+    relative = [(a - b).abs() / torch.maximum(a.abs(), b.abs()).clamp(min=1.0) for a, b in doubles]
+    each = [torch.where(a == b, 0.0, r).flatten() for (a, b), r in zip(doubles, relative, strict=True)]
+    return float(torch.cat([torch.zeros(1), *each]).max())  # torch's: Python's loses a NaN that is not the first
 
 
-def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    size = torch.cat([a.flatten(), b.flatten()]).abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=1.0)
-    return float(torch.where(a == b, 0.0, a - b).abs().max() / size)
-
-
-def state(module: Coordinator) -> Any:
+def state(module: Coordinator | FederatedRun) -> Any:
     """All tensors of a run: server, and the bank's rows in the order of devices."""
-    slot = module.bank.slot
-    return module.server, slot >= 0, [rows[slot[slot >= 0]] for rows in module.bank.rows]
+    held = module.state if isinstance(module, FederatedRun) else module.run.state
+    slot = held.bank.slot
+    return held.server, slot >= 0, [rows[slot[slot >= 0]] for rows in held.bank.rows]
 
 
 def measured(module: Coordinator, *names: str) -> torch.Tensor:

@@ -39,17 +39,17 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveFedAvg(Algorithm):
-    """FedAvg that learns faster while the global model moves."""
+    """Adaptive-FedAvg (Canonaco et al. 2021): FedAvg whose local learning rate follows the global model's variance."""
 
     citations: ClassVar[tuple[str, ...]] = ("canonaco2021",)
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/lr_scale")
 
     beta1: float = hyper(0.5, "[0, 1)")
-    """β₁, of the model's mean."""
+    """β₁, decay of the model's mean."""
     beta2: float = hyper(0.5, "[0, 1)")
-    """β₂, of its variance."""
+    """β₂, decay of the model's variance."""
     beta3: float = hyper(0.5, "[0, 1)")
-    """β₃, of the variance's growth."""
+    """β₃, decay of the variance's growth."""
     floor: float = hyper(0.0, "[0, 1]")
     """Smallest share of η_ℓ that devices train with; the paper has none."""
 
@@ -71,8 +71,8 @@ class AdaptiveFedAvg(Algorithm):
         mu_hat, s_hat = server.mu / (1 - self.beta1**before), server.s / (1 - self.beta2**before)
         mu = self.beta1 * server.mu + (1 - self.beta1) * x
         s = self.beta2 * server.s + (1 - self.beta2) * ((x - mu_hat) ** 2).mean()
-        known = s_hat > 0
-        ratio = torch.where(known, s / (1 - self.beta2**t) / torch.where(known, s_hat, 1.0), 1.0)
+        positive = s_hat > 0
+        ratio = torch.where(positive, s / (1 - self.beta2**t) / torch.where(positive, s_hat, 1.0), 1.0)
         gamma = self.beta3 * server.gamma + (1 - self.beta3) * ratio
         scale = (gamma / (1 - self.beta3**t) / t).clamp(min=self.floor, max=1.0)
         return Server(x, mu, s, gamma, scale)

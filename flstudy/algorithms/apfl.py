@@ -41,7 +41,7 @@ class Local(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Apfl(FedAvg):
-    """Mixes a personal model with the global one."""
+    """APFL (Deng et al. 2020): each device trains a personal model and uses its mixture with the global one."""
 
     citations: ClassVar[tuple[str, ...]] = ("deng2020",)
 

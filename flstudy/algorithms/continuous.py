@@ -1,4 +1,4 @@
-"""Continuous (device sessions: Chang et al. 2025, sec. VI): learns with the last session's model for a teacher.
+"""Continuous (device sessions: Chang et al. 2025, sec. VI): FedAvg with the last session's model as a teacher.
 
     z and z' are the logits of y and of the teacher x', the model with which the session before this one ended
     kl_soft: f_i(y) + κ mean_u KL(softmax z'_u ‖ softmax z_u)                       as in the authors' code
@@ -29,22 +29,23 @@ from flstudy.algorithms.fedavg import FedAvg
 from flstudy.algorithms.parts.rules import off
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Layout, Loss, Round, State
 from flstudy.hyper import hyper
+from flstudy.user_error import UserError
 
 SMALL = 1e-12  # of an empty group
 
 
-def compensated(batch: Batch, z: Tensor, one: Tensor, old: Tensor) -> Tensor:
+def compensated(batch: Batch, z: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
     """L_GC [] of logits z [B, C] and labels 1_u [B, C], given the old classes [C]."""
-    group = one @ old  # [B] 1 for an example of an old class
-    g = ((z.sigmoid() - 1).abs() * one).sum(-1).detach()
+    group = onehot @ old  # [B] 1 for an example of an old class
+    g = ((z.sigmoid() - 1).abs() * onehot).sum(-1).detach()
     mean_old, mean_new = (batch.mean(g * part) / batch.mean(part).clamp(min=SMALL) for part in (group, 1 - group))
     w = g / (group * mean_old + (1 - group) * mean_new).clamp(min=SMALL)
-    return batch.mean(w * bce(z, one, reduction="none").mean(-1))
+    return batch.mean(w * bce(z, onehot, reduction="none").mean(-1))
 
 
-def distilled(batch: Batch, z: Tensor, taught: Tensor, one: Tensor, old: Tensor) -> Tensor:
+def distilled(batch: Batch, z: Tensor, taught: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
     """L_RD [], given the teacher's logits z' [B, C] too."""
-    q = torch.where(old > 0, taught.sigmoid(), one)
+    q = torch.where(old > 0, taught.sigmoid(), onehot)
     return batch.mean(bce(z, q, reduction="none").mean(-1))
 
 
@@ -77,7 +78,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Continuous(FedAvg):
-    """FedAvg that is kept near what it knew before the session began."""
+    """Continuous (Chang et al. 2025): FedAvg with knowledge distillation from the model of the last session's end."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025", "dong2022")
 
@@ -92,7 +93,7 @@ class Continuous(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distillation == "glfc_rd" and self.classes is None:
-            raise ValueError("Continuous: glfc_rd needs classes, the number of the task's labels, got null")
+            raise UserError("Continuous: glfc_rd needs classes, the number of the task's labels, got null")
 
     @property
     def reads_each(self) -> bool:
@@ -122,18 +123,18 @@ class Continuous(FedAvg):
             q, p = log_softmax(taught, -1), log_softmax(z, -1)
             kl: Tensor = msg.taught * (q.exp() * (q - p)).sum(-1)
             return task(y, batch) + self.kappa * batch.mean(kl.reshape(len(kl), -1).mean(1))
-        one = self.one_hot(batch, z.shape[-1], z.dtype)
-        alone = compensated(batch, z, one, msg.old)
-        return torch.where(msg.taught > 0, (alone + distilled(batch, z, taught, one, msg.old)) / 2, alone)
+        onehot = self.one_hot(batch, z.shape[-1], z.dtype)
+        alone = compensated(batch, z, onehot, msg.old)
+        return torch.where(msg.taught > 0, (alone + distilled(batch, z, taught, onehot, msg.old)) / 2, alone)
 
     def one_hot(self, batch: Batch, classes: int, dtype: torch.dtype) -> Tensor:
         """Labels [B, classes] of a batch.
 
         Raises:
-            ValueError: the task has another number of classes than the method was told.
+            UserError: the task has another number of classes than the method was told.
         """
         if classes != self.classes:
-            raise ValueError(f"Continuous: classes must be those of the task, {classes}, got {self.classes}")
+            raise UserError(f"Continuous: classes must be those of the task, {classes}, got {self.classes}")
         return (batch.y[:, None] == torch.arange(classes, device=batch.y.device)).to(dtype)
 
     def local_step(self, local: Any, batch: Batch, grad: Gradient, msg: Any, client: State) -> tuple[Any, Tensor]:

@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 
 from flstudy.algorithms.jointadaptivity import JointAdaptivity
 from flstudy.algorithms.parts.signatures import Job, Layout, Local, State
+from flstudy.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectJointAdaptivity(JointAdaptivity):
-    """Adaptive devices that start from the server's second moment."""
+    """Direct joint adaptivity (Lee et al. 2024): adaptive devices start from an adaptive server's second moment."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.client_bias_correction:
-            raise ValueError(
+            raise UserError(
                 "DirectJointAdaptivity: client_bias_correction must be false: the devices' v starts at the server's, "
                 "not at 0; set it to false, or take JointAdaptivity"
             )

@@ -34,7 +34,7 @@ class Local(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
-    """Fairness and robustness through a personal model near the global one."""
+    """Ditto (Li et al. 2021): FedAvg, and a personal model per device regularised towards the global one."""
 
     citations: ClassVar[tuple[str, ...]] = ("li2021ditto",)
 

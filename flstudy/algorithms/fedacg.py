@@ -28,7 +28,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAcg(Algorithm):
-    """Sends the model to where the server's momentum is about to carry it, and holds devices near that."""
+    """FedACG (Kim et al. 2024): devices start from the server's look-ahead along its momentum, with a proximal term."""
 
     citations: ClassVar[tuple[str, ...]] = ("kim2024",)
 

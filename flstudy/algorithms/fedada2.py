@@ -16,9 +16,9 @@ from flstudy.algorithms.jointadaptivity import JointAdaptivity
 
 @dataclass(frozen=True, kw_only=True)
 class FedAda2(JointAdaptivity):
-    """Memory-saving adaptive devices under an adaptive server."""
+    """FedAda² (Lee et al. 2024): adaptive server and devices with memory-saving SM3; no preconditioner is sent."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024", "anil2019")
 
     client_optimizer: Literal["sm3_adagrad", "sm3_adam"] = "sm3_adagrad"
-    """Of the devices; the server may have another."""
+    """Optimizer of the devices; the server may have another."""

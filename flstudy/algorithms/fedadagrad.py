@@ -15,7 +15,7 @@ from flstudy.hyper import hyper
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdaGrad(FedOpt):
-    """AdaGrad on the server."""
+    """FedAdaGrad (Reddi et al. 2021): AdaGrad as the server's optimizer."""
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 

@@ -17,7 +17,7 @@ from flstudy.hyper import hyper
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(FedOpt):
-    """Adam on the server."""
+    """FedAdam (Reddi et al. 2021): Adam as the server's optimizer."""
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 

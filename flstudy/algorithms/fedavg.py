@@ -21,7 +21,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
-    """Federated averaging."""
+    """FedAvg (McMahan et al. 2017): federated averaging of models that devices train by SGD."""
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 

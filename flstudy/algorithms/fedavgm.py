@@ -25,7 +25,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Algorithm):
-    """FedAvg with momentum on the server."""
+    """FedAvgM (Hsu et al. 2019): FedAvg with momentum on the server."""
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019",)
 

@@ -24,16 +24,17 @@ from flstudy.algorithms.parts.joint import Joint
 from flstudy.algorithms.parts.rules import sgd
 from flstudy.algorithms.parts.signatures import Job, Layout, Local, Rule, State, Upload
 from flstudy.hyper import check, hyper
+from flstudy.user_error import UserError
 
 PRIME = 2**31 - 1  # products of two smaller numbers fit into 64 bits
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """An optimizer with its settings, which are compiled in: no tensors stand for them.
+    """Strategy of a device: an optimizer with its settings, which are compiled in: no tensors stand for them.
 
     Raises:
-        ValueError: for a number outside its domain.
+        UserError: for a number outside its domain.
     """
 
     optimizer: Literal["sgd", "adagrad", "adam", "sm3_adagrad", "sm3_adam"]
@@ -43,11 +44,11 @@ class Strategy:
     epochs: int | None = hyper(None, "[1, 1e6]")
     """Most local epochs; null: as many as the world plans."""
     delay: int | None = hyper(None, "[1, 1e6]")
-    """z; null: the method's."""
+    """z, delay of the second moment's updates; null: the method's."""
     scale: float = hyper(1.0, "(0, 1e12]")
-    """Times the method's learning rate."""
+    """Factor on the method's learning rate."""
     weight: float = hyper(1.0, "(0, 1e12]")
-    """ω, times the update that is sent."""
+    """ω, factor on the update that is sent."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -60,7 +61,7 @@ def values_at(values: Sequence[float], place: Tensor, dtype: torch.dtype = torch
 
 
 def drawn(seed: int, round: Tensor, client: Tensor, count: int) -> Tensor:
-    """[...]: evenly one of 0 … count - 1 for devices client [...] in a round []; a pure function."""
+    """[...]: one of 0 … count - 1, evenly, for devices client [...] in a round []; a pure function."""
     h = torch.full_like(client, seed % PRIME)
     for value in (round, client):
         for factor in (48271, 1_103_515_245):
@@ -74,7 +75,7 @@ class Blended(NamedTuple):
     states: tuple[Any, ...]  # of every rule
 
     def start(self, chosen: Tensor, per_epoch: Any) -> "Blended":
-        """Of a device with one of the rules, and so many steps in an epoch (() where that does not matter)."""
+        """The state of a device with one of the rules and ``per_epoch`` steps an epoch, () where they do not matter."""
         states = (
             state._replace(per_epoch=per_epoch)
             if isinstance(state, AdaptiveState) and isinstance(state.per_epoch, Tensor)
@@ -92,11 +93,11 @@ def blend(rules: Sequence[Rule]) -> Rule:
         return Blended(zero, tuple(rule.init(x, layout) for rule in rules))
 
     def update(u: Tensor, state: Any, x: Tensor) -> tuple[Tensor, Blended]:
-        pairs = [rule.update(u, own, x) for rule, own in zip(rules, state.states, strict=True)]
+        pairs = [rule.update(u, rule_state, x) for rule, rule_state in zip(rules, state.states, strict=True)]
         step = pairs[0][0]
         for number, (other, _) in enumerate(pairs[1:], start=1):
             step = torch.where(state.chosen == number, other, step)
-        return step, Blended(state.chosen, tuple(own for _, own in pairs))
+        return step, Blended(state.chosen, tuple(rule_state for _, rule_state in pairs))
 
     return Rule(init, update)
 
@@ -109,34 +110,34 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedBlended(Joint):
-    """Devices with optimizers, steps and delays of their own under an adaptive server."""
+    """Federated blended optimization (Lee et al. 2024): optimizers, steps and delays by device; adaptive server."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     strategies: tuple[Strategy, ...] = (Strategy("adam"), Strategy("adagrad"), Strategy("sgd"))
-    """O_1, …, O_Op; what one leaves open is the method's."""
+    """O_1, …, O_Op; settings that one leaves open are the method's."""
     resources: tuple[tuple[int, ...], ...] | None = None
     """Numbers of strategies from 0 by round and device, both repeated when they end; null draws evenly."""
     seed: int = hyper(0, "[0, 2e9]")
-    """Of the draws."""
+    """Seed of the draws."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.strategies:
-            raise ValueError("FedBlended: strategies must name at least one strategy, got none; name an optimizer")
+            raise UserError("FedBlended: strategies must name at least one strategy, got none; name an optimizer")
         last, rows = len(self.strategies) - 1, self.resources
         if rows is not None and (not rows or not rows[0] or len({len(row) for row in rows}) > 1):
-            raise ValueError("FedBlended: resources must be rows of one length, a round each, with a strategy's number "
+            raise UserError("FedBlended: resources must be rows of one length, a round each, with a strategy's number "
                              f"for every device, got {rows}")  # fmt: skip
         if rows is not None and not all(0 <= number <= last for row in rows for number in row):
-            raise ValueError(f"FedBlended: resources must name strategies from 0 to {last}, got {rows}")
+            raise UserError(f"FedBlended: resources must name strategies from 0 to {last}, got {rows}")
 
     @property
     def by_epochs(self) -> bool:
         return self.delay_unit == "epoch" and any(self.z(strategy) > 1 for strategy in self.strategies)
 
     def z(self, strategy: Strategy) -> int:
-        """Its delay."""
+        """The strategy's delay."""
         return self.delay if strategy.delay is None else strategy.delay
 
     def chosen(self, server: State, client: Tensor) -> Tensor:
@@ -155,7 +156,7 @@ class FedBlended(Joint):
         return torch.minimum(torch.minimum(planned, steps), epochs * jobs.per_epoch.to(planned.device))
 
     def kinds(self) -> list[tuple[Any, ...]]:
-        """What tells the strategies' rules apart."""
+        """Optimizer, scale and delay of each strategy, which define its rule."""
         return [(s.optimizer, s.scale, self.z(s)) for s in self.strategies]
 
     def device_rules(self) -> tuple[Rule, ...]:

@@ -21,6 +21,7 @@ from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.rules import off
 from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Local, Round
 from flstudy.hyper import hyper
+from flstudy.user_error import UserError
 
 
 class Server(NamedTuple):
@@ -46,7 +47,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDC(Algorithm):
-    """Every device learns how far it drifts, and its model plus that drift is what stays near the server's."""
+    """FedDC (Gao et al. 2022): drift variables and control variates decouple devices' models from the global one."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2022",)
     means: ClassVar[tuple[str, ...]] = ("h", "c")
@@ -61,7 +62,7 @@ class FedDC(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not off(self.momentum):
-            raise ValueError(f"FedDC: momentum must be 0, got {self.momentum}: it biases the gradients' correction")
+            raise UserError(f"FedDC: momentum must be 0, got {self.momentum}: it biases the gradients' correction")
 
     def server_init(self, x: Tensor, layout: Layout) -> Server:
         return Server(x, torch.zeros_like(x), torch.zeros_like(x))

@@ -21,8 +21,8 @@ from flstudy.hyper import hyper
 
 
 class Merger(NamedTuple):
-    """Agglomerative clustering with complete linkage, as tensor algebra that maps over replicas: distances between
-    models, ∞ where two cannot be compared."""
+    """Agglomerative clustering of models with complete linkage, as tensor algebra that maps over replicas: distances
+    between models, ∞ where two cannot be compared."""
 
     distance: Tensor  # [M, M] symmetric, ∞ on the diagonal
 
@@ -31,11 +31,11 @@ class Merger(NamedTuple):
         """D(i, j) = max(L_ij - L_ii, L_ji - L_jj, 0), with L_ij the mean of survey [J, M] (model i) over the jobs whose
         ``model`` [J] is j. Only models in use [M] with a job are compared."""
         members = (model == torch.arange(len(in_use), device=model.device)[:, None]).to(survey.dtype)  # [M, J]
-        known = in_use & (members.sum(1) > 0)
+        trained = in_use & (members.sum(1) > 0)
         measured = torch.where(in_use, survey, 0.0)  # what is not in use was not measured
         mean = (members @ measured).T / members.sum(1).clamp(min=1)  # [i, j]
         worse = mean - mean.diagonal()[:, None]
-        comparable = known & known[:, None] & ~torch.eye(len(in_use), dtype=torch.bool, device=model.device)
+        comparable = trained & trained[:, None] & ~torch.eye(len(in_use), dtype=torch.bool, device=model.device)
         return cls(torch.where(comparable, torch.maximum(worse, worse.T).clamp(min=0), torch.inf))
 
     def merge(self, bound: float, allowed: Tensor) -> tuple[Self, tuple[Tensor, Tensor], Tensor]:
@@ -58,14 +58,14 @@ class Merger(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrift(FedDriftEager):
-    """Opens a model for every device that signals a drift, and merges models that have become alike."""
+    """FedDrift (Jothimurugesan et al. 2023): a new model per device that drifts; clustering merges similar models."""
 
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
 
     models: int = hyper(8, "[1, 1e3]")
     """M, most models at once."""
     every: int = hyper(10, "[1, 1e6]")
-    """Rounds between two looks for drifts and for models to merge; the papers' time step."""
+    """Rounds between two checks for drifts and for models to merge; the papers' time step."""
     merge_delta: float | None = hyper(None, "[0, inf]")
     """δ', the distance up to which models merge; null is δ."""
     isolation: int = hyper(10, "[0, 1e6]")

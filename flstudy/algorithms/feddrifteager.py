@@ -40,7 +40,7 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDriftEager(Clustered):
-    """Opens one new model when devices signal a drift."""
+    """FedDrift-Eager (Jothimurugesan et al. 2023): one new global model for all devices that drift in a round."""
 
     citations: ClassVar[tuple[str, ...]] = ("jothimurugesan2023",)
     measures: ClassVar[tuple[str, ...]] = (*Clustered.measures, "server/models")
@@ -51,9 +51,9 @@ class FedDriftEager(Clustered):
     delta: float = hyper(0.1, "[0, inf]")
     """δ, the rise of a device's measure that counts as a drift. The authors: .04 to .2."""
     every: int = hyper(1, "[1, 1e6]")
-    """Rounds between two looks for drifts; the papers' time step."""
+    """Rounds between two checks for drifts; the papers' time step."""
     signal: Literal["error", "loss"] = "error"
-    """What is measured: 1 - accuracy (the authors' code) or loss (the paper)."""
+    """Measure of drifts: 1 - accuracy (the authors' code) or loss (the paper)."""
     new_model: Literal["copy", "random"] = "copy"
     """A new model starts from the best existing one, or from a draw of its own."""
 
@@ -78,7 +78,7 @@ class FedDriftEager(Clustered):
         return Client(x.new_full((), torch.inf))
 
     def client_restarted(self, client: Client, x: Tensor) -> Client:
-        """A new model's (x [P]) loss says nothing of a drift when it is beside the last model's."""
+        """Forget l_c': the loss of a new model x [P] beside the last model's says nothing of a drift."""
         return self.client_init(x)
 
     def in_use(self, server: Server) -> Tensor:

@@ -32,7 +32,7 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Algorithm):
-    """Dynamic regularisation: every device's objective is bent until its optimum is the federation's."""
+    """FedDyn (Acar et al. 2021): dynamic regularisation aligns the devices' optima with the federation's."""
 
     citations: ClassVar[tuple[str, ...]] = ("acar2021",)
     means: ClassVar[tuple[str, ...]] = ("h",)

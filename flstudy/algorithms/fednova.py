@@ -41,7 +41,7 @@ class Normalised(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedNova(FedAvg):
-    """Averages directions instead of distances, so that who takes more steps does not pull harder."""
+    """FedNova (Wang et al. 2020): normalised averaging of updates, for devices with different numbers of steps."""
 
     citations: ClassVar[tuple[str, ...]] = ("wang2020",)
 

@@ -97,7 +97,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedOmd(Algorithm):
-    """Online mirror descent on the devices, averaged."""
+    """FedOMD (Ganguly & Aggarwal 2024; Mitra et al. 2021): devices take online mirror descent; models are averaged."""
 
     citations: ClassVar[tuple[str, ...]] = ("mitra2021", "ganguly2024")
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/lr_scale")
@@ -115,7 +115,7 @@ class FedOmd(Algorithm):
     """η_t constant, or divided by √t (Theorem 2), t being the rounds that this server has seen."""
 
     def map(self) -> Mirror:
-        """φ."""
+        """The mirror map φ."""
         if self.mirror == "euclidean":
             return euclidean()
         if self.mirror == "hypentropy":

@@ -18,7 +18,7 @@ from flstudy.hyper import hyper
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """FedAvg with a proximal term that holds devices near the model they received."""
+    """FedProx (Li et al. 2020): FedAvg with a proximal term towards the received model in the local objective."""
 
     citations: ClassVar[tuple[str, ...]] = ("li2020fedprox",)
 

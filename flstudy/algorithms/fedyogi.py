@@ -14,7 +14,7 @@ from flstudy.algorithms.parts.rules import yogi_moment
 
 @dataclass(frozen=True, kw_only=True)
 class FedYogi(FedAdam):
-    """Yogi on the server."""
+    """FedYogi (Reddi et al. 2021): Yogi as the server's optimizer."""
 
     citations: ClassVar[tuple[str, ...]] = ("reddi2021",)
 

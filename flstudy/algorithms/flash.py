@@ -42,7 +42,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Flash(FedOpt):
-    """FLASH: early-stopping devices and a drift-aware adaptive server."""
+    """FLASH (Panchal et al. 2023): early-stopping devices and a drift-aware adaptive server."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
     measures: ClassVar[tuple[str, ...]] = (*FedOpt.measures, "server/beta3", "server/clamped", "server/boost")

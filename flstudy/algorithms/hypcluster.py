@@ -19,7 +19,7 @@ from flstudy.algorithms.parts.signatures import Job, Round
 
 @dataclass(frozen=True, kw_only=True)
 class HypCluster(Clustered):
-    """Every device trains, and uses, the global model that fits its data best."""
+    """HypCluster (Mansour et al. 2020), IFCA (Ghosh et al. 2020): a device trains the best of several global models."""
 
     citations: ClassVar[tuple[str, ...]] = ("mansour2020", "ghosh2020")
 

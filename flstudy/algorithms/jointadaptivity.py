@@ -15,12 +15,12 @@ from flstudy.algorithms.parts.signatures import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class JointAdaptivity(Joint):
-    """Adaptive devices that start from nothing, under an adaptive server."""
+    """Joint adaptivity (Lee et al. 2024): adaptive server and devices, which start each round from fresh statistics."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
     client_optimizer: Literal["adagrad", "adam", "sm3_adagrad", "sm3_adam"] = "adagrad"
-    """Of the devices; the server may have another."""
+    """Optimizer of the devices; the server may have another."""
 
     def device_rule(self) -> Rule:
         return self.rule(self.client_optimizer, self.lr, self.delay)

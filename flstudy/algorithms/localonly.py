@@ -23,12 +23,12 @@ class Client(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """A message or an upload."""
+    """Empty message or upload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(Algorithm):
-    """The baseline without a federation; what a device uses is its own model."""
+    """Local training alone (FLASH's baseline, Panchal et al. 2023): each device uses its own model; nothing is sent."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 

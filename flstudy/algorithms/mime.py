@@ -21,7 +21,7 @@ from flstudy.algorithms.parts.signatures import Batch, Gradient, Job, Local, Sta
 
 @dataclass(frozen=True, kw_only=True)
 class Mime(MimeLite):
-    """MimeLite without the drift of devices towards their own optima."""
+    """Mime (Karimireddy et al. 2020; 2021): MimeLite whose local gradients are corrected as in SVRG."""
 
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020mime", "karimireddy2021")
 

@@ -26,6 +26,7 @@ from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off, sgd
 from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Round, Rule, State
 from flstudy.hyper import hyper
+from flstudy.user_error import UserError
 
 
 class Server(NamedTuple):
@@ -44,7 +45,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MimeLite(Algorithm):
-    """Devices that imitate a centralised optimizer by applying its statistics."""
+    """MimeLite (Karimireddy et al. 2020; 2021): devices apply the server's optimizer with its statistics kept fixed."""
 
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020mime", "karimireddy2021")
 
@@ -64,7 +65,7 @@ class MimeLite(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not off(self.momentum):
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: momentum must be 0, got {self.momentum}: the devices' is the server's; set "
                 "base: sgdm and beta1"
             )

@@ -28,12 +28,12 @@ from flstudy.hyper import hyper
 
 class Client(NamedTuple):
     v: Tensor  # [buffer, n] models of the last participations, the newest first
-    known: Tensor  # [] how many of them there are
+    participations: Tensor  # [] how many of them there are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moon(FedAvg):
-    """Draws a device's representations to those of the global model, and away from those of its last one."""
+    """MOON (Li et al. 2021): contrastive loss between local, global and previous representations."""
 
     citations: ClassVar[tuple[str, ...]] = ("li2021moon",)
 
@@ -56,10 +56,10 @@ class Moon(FedAvg):
         z = task.features(y, batch.x)
         others = [task.features(model, batch.x, fixed=True) for model in (msg.x, *client.v.unbind(0))]
         alike = torch.stack([F.cosine_similarity(z, other, -1) for other in others], -1) / self.tau  # [B, 1 + buffer]
-        known = torch.arange(len(others), device=z.device) <= client.known
-        apart = -alike.masked_fill(~known, -torch.inf).log_softmax(-1)[..., 0]  # 0 where nothing is known
+        present = torch.arange(len(others), device=z.device) <= client.participations
+        apart = -alike.masked_fill(~present, -torch.inf).log_softmax(-1)[..., 0]  # 0 where there is no v
         return loss + self.mu * batch.mean(apart)
 
     def local_end(self, local: Local, msg: Any, client: Any) -> tuple[Upload, Client]:
         v = torch.cat([local.y[None], client.v[:-1]])
-        return Upload(local.y - msg.x), Client(v, (client.known + 1).clamp(max=self.buffer))
+        return Upload(local.y - msg.x), Client(v, (client.participations + 1).clamp(max=self.buffer))

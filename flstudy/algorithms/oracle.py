@@ -19,11 +19,12 @@ from flstudy.algorithms.fedyogi import FedYogi
 from flstudy.algorithms.parts.clustered import own_model
 from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Message, Round
 from flstudy.hyper import hyper
+from flstudy.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(FedYogi):
-    """An upper bound: one model per concept, and no doubt about concepts."""
+    """Oracle (of FLASH, Panchal et al. 2023): an upper bound with one FedYogi model per concept and known concepts."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
@@ -43,7 +44,7 @@ class Oracle(FedYogi):
         fewest = self.models if self.ahead else 2  # ahead, every model needs a concept to read the data under
         if not fewest <= concepts <= self.models:
             number = str(self.models) if fewest == self.models else f"2 to {self.models}"
-            raise ValueError(
+            raise UserError(
                 f"Oracle: the world must have {number} concepts (one for each model), got {concepts}; give the "
                 f"population a drift, or set algorithm.models"
             )

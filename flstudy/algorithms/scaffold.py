@@ -18,6 +18,7 @@ from torch import Tensor
 from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.rules import off
 from flstudy.algorithms.parts.signatures import Inbox, Job, Layout, Local, Round
+from flstudy.user_error import UserError
 
 
 class Server(NamedTuple):
@@ -41,7 +42,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Algorithm):
-    """Control variates that cancel the drift of devices towards their own optima."""
+    """SCAFFOLD (Karimireddy et al. 2020): control variates correct the drift of devices towards their own optima."""
 
     citations: ClassVar[tuple[str, ...]] = ("karimireddy2020",)
     means: ClassVar[tuple[str, ...]] = ("c",)
@@ -54,7 +55,7 @@ class Scaffold(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not off(self.momentum):
-            raise ValueError(
+            raise UserError(
                 f"Scaffold: momentum must be 0, got {self.momentum}: it biases the control variates (option II)"
             )
 

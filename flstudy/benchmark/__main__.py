@@ -1,4 +1,4 @@
-"""``python -m flstudy.benchmark``."""
+"""Entry point of ``python -m flstudy.benchmark``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One (workload, executor) in a process of its own: it runs rounds when its parent says so.
+"""Child process that measures one (workload, executor) and runs rounds when its parent orders them.
 
 Executors run as in any script: a Coordinator under a ``lightning.Trainer``, with a callback that waits between rounds.
 """
@@ -23,17 +23,17 @@ from flstudy.benchmark.gauge import Quietness
 from flstudy.benchmark.limit import limit_seconds
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS, Workload
-from flstudy.federation import Coordinator
+from flstudy.federation import Coordinator, RunSettings
 from flstudy.population import Cohort, Population
 
 NEVER = 10**9  # rounds between evaluations
 LIMIT = "limit"  # the "executor" that only multiplies
-COUNTED = ("calls", "validations", "sequential_steps")  # of an executor's programs, where they count them
+COUNTED = ("calls", "validations", "sequential_steps")  # counters of an executor's programs, where they have them
 
 
 @dataclass(frozen=True)
 class Case:
-    """The setting that a child measures."""
+    """Case of the benchmark: the setting that one child process measures."""
 
     workload: str
     executor: str  # one of EXECUTORS, or LIMIT
@@ -46,15 +46,15 @@ class Case:
 
 
 class TimedOrder(NamedTuple):
-    """Run whole windows for at least so many seconds."""
+    """Order to run whole windows of rounds for at least ``seconds``."""
 
     seconds: float
-    evaluate: bool = False  # after every round
+    evaluate: bool = False  # whether to evaluate after every round
 
 
 @dataclass
 class TimedBlock:
-    """What an order led to. Seconds of the parts are sums over the block's rounds."""
+    """Measurements of the rounds that an order ran. Seconds of the parts are sums over these rounds."""
 
     round_s: list[float] = field(default_factory=list)
     fit_s: float = 0.0
@@ -62,18 +62,18 @@ class TimedBlock:
     data_s: float = 0.0  # cohort and transfer
     evaluation_s: float = 0.0
     steps: float = 0.0  # local steps that trained, all seeds
-    executed: float = 0.0  # the same with the padding of lanes
+    executed: float = 0.0  # local steps with the padding of lanes
     seconds: float = 0.0  # from the order to the end of the last round
-    peak_mib: float | None = None  # of the process beyond its imports, or of the GPU
+    peak_mib: float | None = None  # peak memory of the process beyond its imports, or of the GPU
     process_mib: float | None = None
     imports_mib: float | None = None
-    counts: dict[str, int] = field(default_factory=dict)  # of COUNTED
-    warned: list[str] = field(default_factory=list)  # what flstudy warned of, up to the end of the block
-    moment: Quietness | None = None  # how quiet the machine was; the parent knows
+    counts: dict[str, int] = field(default_factory=dict)  # the counters of COUNTED
+    warned: list[str] = field(default_factory=list)  # flstudy's warnings up to the end of the block
+    moment: Quietness | None = None  # how quiet the machine was; set by the parent
 
 
 class Stopped(Exception):
-    """The parent needs no more rounds."""
+    """Signal that the parent needs no more rounds."""
 
 
 class Pace:
@@ -82,12 +82,12 @@ class Pace:
     def __init__(self, pipe: Connection, case: Case, reset: Callable[[], None]) -> None:
         self.pipe, self.reset, self.window = pipe, reset, WORKLOADS[case.workload].window
         self.cuda, self.imports = case.device == "cuda", case.imports_mib
-        self.counted: Callable[[], dict[str, int]] = dict  # so far
+        self.counted: Callable[[], dict[str, int]] = dict  # reads the counters as they are now
         self.pipe.send(TimedBlock())  # ready
         self.wait()
 
     def wait(self) -> None:
-        """Until there is an order."""
+        """Block until the parent sends an order; raises Stopped when it needs no more rounds."""
         order = self.pipe.recv()
         if order is None:
             raise Stopped
@@ -101,7 +101,7 @@ class Pace:
             torch.cuda.synchronize()
 
     def round_done(self) -> None:
-        """Note a round; at the end of a block answer, and wait for the next order."""
+        """Record a finished round; at the end of a block send the answer and wait for the next order."""
         now = time.perf_counter()
         self.block.round_s.append(now - self.last)
         self.last = now
@@ -123,18 +123,19 @@ class Pace:
 
 
 class Paced(L.Callback):
-    """Lets a Trainer do rounds only when they are asked for."""
+    """Lightning callback that lets a Trainer run rounds only when the parent orders them."""
 
     def __init__(self, pipe: Connection, case: Case) -> None:
         self.pipe, self.case = pipe, case
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Everything is built: wait for the first order."""
+        """Start timing and wait for the first order, now that everything is built."""
         assert isinstance(pl_module, Coordinator)
-        initial = pl_module.server
+        state = pl_module.run.state
+        initial = state.server
 
         def reset() -> None:
-            pl_module.server = initial
+            state.server = initial
 
         strategy = trainer.strategy
         strategy.batch_to_device = self.timed(strategy.batch_to_device)  # type: ignore[method-assign]
@@ -145,11 +146,11 @@ class Paced(L.Callback):
         self.pace.counted = partial(counts, pl_module)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """A round begins, which the order may want evaluated."""
+        """Switch evaluation on or off for the round that begins, as the order wants it."""
         trainer.check_val_every_n_epoch = 1 if self.pace.order.evaluate else NEVER
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function; its seconds count as data."""
+        """Wrap a function so that its seconds count as data."""
 
         def run(*arguments: Any, **options: Any) -> Any:
             start = time.perf_counter()
@@ -160,7 +161,7 @@ class Paced(L.Callback):
         return run
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """A round is over."""
+        """Add up the seconds and steps of the finished round."""
         assert isinstance(pl_module, Coordinator)
         assert pl_module.record is not None
         metrics, block = pl_module.record.metrics, self.pace.block
@@ -177,25 +178,25 @@ class Paced(L.Callback):
 
 
 def counts(coordinator: Coordinator) -> dict[str, int]:
-    """COUNTED of a coordinator's executor so far; nothing where its programs do not count."""
+    """Values of the counters COUNTED of a coordinator's executor so far; empty where its programs do not count."""
     programs = getattr(coordinator.executor, "programs", None)
-    found = {name: getattr(programs, name, None) for name in COUNTED}
-    return {name: int(count) for name, count in found.items() if isinstance(count, int)}
+    values = {name: getattr(programs, name, None) for name in COUNTED}
+    return {name: int(count) for name, count in values.items() if isinstance(count, int)}
 
 
 def repeated(population: Population, window: int) -> Callable[[int], Cohort]:
-    """``population.cohort``, but the rounds of the first window come again and again."""
+    """Return ``population.cohort`` with the rounds of the first window repeated for ever."""
     cohort = population.cohort
 
     def again(round: int) -> Cohort:
-        found = cohort((round - 1) % window + 1)
-        return found._replace(round=found.round._replace(number=torch.full_like(found.round.number, round)))
+        replayed = cohort((round - 1) % window + 1)
+        return replayed._replace(round=replayed.round._replace(number=torch.full_like(replayed.round.number, round)))
 
     return again
 
 
 def run_plain(pipe: Connection, case: Case, workload: Workload) -> None:
-    """The plain loop, one seed."""
+    """Run the plain loop with one seed."""
     population = workload.population().settle([0])
     loop = PlainLoop(workload, population.store, torch.device(case.device), case.precision)
     pace = Pace(pipe, case, loop.reset)
@@ -212,14 +213,16 @@ def run_plain(pipe: Connection, case: Case, workload: Workload) -> None:
 
 
 def run_executor(pipe: Connection, case: Case, workload: Workload) -> None:
-    """An executor under a Trainer."""
+    """Run an executor under a Trainer."""
     name = "vectorized" if case.executor == "compiled" else case.executor
     coordinator = Coordinator(
         workload.task(),
         workload.algorithm(),
-        seeds=range(case.seeds),
-        executor=name,  # type: ignore[arg-type]
-        compile=case.executor == "compiled",
+        RunSettings(
+            seeds=range(case.seeds),
+            executor=name,  # type: ignore[arg-type]
+            compile=case.executor == "compiled",
+        ),
     )
     trainer = L.Trainer(
         max_epochs=-1,
@@ -238,7 +241,7 @@ def run_executor(pipe: Connection, case: Case, workload: Workload) -> None:
 
 
 def run_limit(pipe: Connection, case: Case, workload: Workload) -> None:
-    """The products of a round alone: a block's seconds are those of one step of one lane."""
+    """Time the matrix products alone: a block's seconds are those of one step of one lane."""
     pipe.send(TimedBlock())
     while pipe.recv() is not None:
         pipe.send(TimedBlock(seconds=limit_seconds(workload, case.seeds, case.precision, torch.device(case.device))))
@@ -249,15 +252,15 @@ WARNED: list[str] = []  # sentences of flstudy's own warnings in this process
 
 
 def hear(message: Warning | str, category: type[Warning], filename: str, *more: Any) -> None:
-    """Keep what flstudy warns of: that steps run eagerly, or fewer lanes at once, changes what a row means. The rest
-    (few workers, few batches) is known and meant."""
+    """Keep flstudy's own warnings, as of steps that run eagerly or of fewer lanes at once: they change what a row
+    means. Others (few workers, few batches) are expected."""
     sentence = (str(message).strip().splitlines() or [""])[0]
     if issubclass(category, UserWarning) and PACKAGE in Path(filename).parents and sentence not in WARNED:
         WARNED.append(sentence)
 
 
 def serve(pipe: Connection, case: Case) -> None:
-    """The child's life. Answers are blocks, an empty one first, and a string with the reason if anything fails."""
+    """Main function of the child: it sends blocks, an empty one first, and a string with the reason if it fails."""
     warnings.simplefilter("always", UserWarning)
     warnings.showwarning = hear  # type: ignore[assignment]
     for name in ("lightning.pytorch", "lightning.fabric", "torch.utils.cpp_extension"):
@@ -276,7 +279,7 @@ def serve(pipe: Connection, case: Case) -> None:
 
 
 def resident_mib() -> float | None:
-    """Memory of this process now; None where the system does not say."""
+    """Resident memory of this process now, MiB; None where the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -285,7 +288,7 @@ def resident_mib() -> float | None:
 
 
 def peak_mib() -> float | None:
-    """Largest memory that this process ever had; compiler processes do not count."""
+    """Peak resident memory of this process, MiB, without its compiler processes; None where it is not reported."""
     try:
         import resource
     except ImportError:  # Windows

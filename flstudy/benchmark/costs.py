@@ -1,6 +1,6 @@
 """``flstudy costs``: what methods send, what their devices' optimizers keep, and how many gradients they take.
 
-FedAda² (Lee et al. 2024), Table 2, measured: one round of every method is played, its messages are weighed and the
+This measures FedAda² (Lee et al. 2024), Table 2: one round of every method is run, its messages are weighed and the
 states of its devices' optimizers are counted.
 """
 
@@ -18,39 +18,38 @@ if TYPE_CHECKING:
 
 
 class RoundCost(NamedTuple):
-    """The cost of one round per device that takes part."""
+    """Cost of one round per participating device."""
 
-    down: float  # numbers that it receives, in units of the model's n
-    up: float  # that it sends
-    memory: int  # bytes of its optimizer's state, single precision
+    down: float  # numbers that it receives, in units of the number of parameters n
+    up: float  # numbers that it sends, in the same unit
+    memory: int  # bytes of its optimizer's state, in single precision
     n: int
-    gradients: float  # minibatch gradients, those of a survey included
+    gradients: float  # minibatch gradients, including those of a survey
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, play a round of every method, print a table."""
+    """Parse the options, run one round of every method and print a table."""
     parser = ArgumentParser(prog="flstudy costs", description=__doc__.split("\n\n")[0].split(": ")[1])
-    parser.add_argument("config", type=Path, help="Whose world and task are taken, such as tune_configs/quick.yaml.")
-    parser.add_argument("--algorithms", nargs="+", default=[], help="Only these; default: those that are searched.")
-    given = parser.parse_args(list(arguments))
+    parser.add_argument("config", type=Path, help="Config with the world and task, such as tune_configs/quick.yaml.")
+    parser.add_argument("--algorithms", nargs="+", default=[], help="Algorithms to run; default: those of the search.")
+    options = parser.parse_args(list(arguments))
     # Seconds of imports, which neither --help nor a mistake waits for.
     from flstudy.algorithms import Algorithm
     from flstudy.config import load
     from flstudy.registry import named
     from flstudy.reporting.report import terminal
 
-    config = load(given.config, command="tune")
-    searched = (config.study.search.get("algorithm") or {}).get("choice") or [config.flat()["algorithm"]]
-    names = given.algorithms or searched
+    config = load(options.config, command="tune")
+    names = options.algorithms or list(config.study.arms) or [config.method]
     for name in names:
-        if name not in named(Algorithm):
+        if name not in named(Algorithm) and name not in config.study.arms:
             raise ConfigError(f"unknown algorithm {name!r}{nearest(name, list(named(Algorithm)))}")
     terminal().print(costs_table({name: round_cost(config, name) for name in names}).rich())
     return 0
 
 
 def round_cost(config: "Config", name: str) -> RoundCost:
-    """What a round of a method costs in a config's world, with the values that the config's presets give it."""
+    """Cost of one round of a method in a config's world, with the values that the config's presets give it."""
     from flstudy.algorithms.parts.algorithm import device_memory
     from flstudy.config import StopRun
 
@@ -60,8 +59,8 @@ def round_cost(config: "Config", name: str) -> RoundCost:
         records.append(record)
         raise StopRun
 
-    made = config.with_overrides({"algorithm": name, "seeds": config.seeds[:1], "compile": False})
-    coordinator = made.run(once)
+    overridden = config.with_overrides({"algorithm": name, "seeds": config.seeds[:1], "compile": False})
+    coordinator = overridden.run(once)
     algorithm, layout = coordinator.algorithm, coordinator.task_function.layout
     assert coordinator.last is not None
     jobs = coordinator.last.cohort.jobs
@@ -75,17 +74,17 @@ def round_cost(config: "Config", name: str) -> RoundCost:
 
 
 def costs_table(found: dict[str, RoundCost]) -> "Cells":
-    """A line per method; communication beside FedAvg's two models."""
+    """Table with a row per method; its communication is relative to the two models that FedAvg sends."""
     from flstudy.reporting.tables import NOTHING, Cells
 
     costs = list(found.values())
     columns = {
         "Algorithm": list(found),
-        "Down / n": [f"{one.down:.3g}" for one in costs],
-        "Up / n": [f"{one.up:.3g}" for one in costs],
-        "Bits /\nFedAvg's": [f"{(one.down + one.up) / 2:.3g}" for one in costs],
-        "Optimizer\nbytes": [f"{one.memory:,}" if one.memory else NOTHING for one in costs],
-        "Model +\noptimizer / n": [f"{1 + one.memory / (4 * one.n):.4g}" for one in costs],
-        "Gradients": [f"{one.gradients:.4g}" for one in costs],
+        "Down / n": [f"{cost.down:.3g}" for cost in costs],
+        "Up / n": [f"{cost.up:.3g}" for cost in costs],
+        "Bits /\nFedAvg's": [f"{(cost.down + cost.up) / 2:.3g}" for cost in costs],
+        "Optimizer\nbytes": [f"{cost.memory:,}" if cost.memory else NOTHING for cost in costs],
+        "Model +\noptimizer / n": [f"{1 + cost.memory / (4 * cost.n):.4g}" for cost in costs],
+        "Gradients": [f"{cost.gradients:.4g}" for cost in costs],
     }
     return Cells.from_columns(f"A round of a device, n = {costs[0].n:,} parameters", columns)

@@ -1,11 +1,11 @@
-"""Whether the machine is quiet while something is timed.
+"""Gauge of how quiet the machine is while something is timed.
 
-Beside every block two things are measured. The *foreign load*: cores that other processes, and other virtual machines
-on the same hardware, took meanwhile (Linux's ``/proc``; None elsewhere). And the *loop*: a fixed amount of Python in a
-process of its own, timed before and after the block; where it takes longer than at its best, so does the block. A
-timing says something about speed only where both are small.
+Two things are measured beside every block. The *foreign load* is the number of cores that other processes, and other
+virtual machines on the same hardware, used meanwhile (Linux's ``/proc``; None elsewhere). The *loop* is a fixed amount
+of Python in a process of its own, timed before and after the block; where it takes longer than at its best, so does the
+block. A timing says something about speed only where both are small.
 
-Needs the standard library alone: this file is also the script of the loop's process.
+This file needs the standard library alone, since it is also the script of the loop's process.
 """
 
 import contextlib
@@ -18,34 +18,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-FOREIGN_CORES = 0.15  # more than this, and a moment is busy
-SLOWER = 1.25  # so much more than the loop's best, and it is
+FOREIGN_CORES = 0.15  # a moment with a larger foreign load is busy
+SLOWER = 1.25  # and so is one whose loop takes more than this multiple of its best
 ATTEMPTS = 4  # at a quiet moment, for each block
-CHECK_S = 1.0  # of doing nothing before anything is timed
-CHECKS = 5  # of them, should the first be busy
-ROWS = 24  # of the loop's matrices: a product takes about a millisecond
-PRODUCTS = 10
+CHECK_S = 1.0  # seconds without work in which the machine is checked before anything is timed
+CHECKS = 5  # attempts at such a second
+ROWS = 24  # rows of the loop's matrices: a product takes about a millisecond
+PRODUCTS = 10  # matrix products of the loop
 Result = TypeVar("Result")
 
 
 class Quietness(NamedTuple):
-    """How quiet it was beside a block."""
+    """Quietness of the machine while a block ran."""
 
-    foreign: float | None  # cores taken by others
-    loop_s: float  # the slower one of the loops before and after
+    foreign: float | None  # cores used by other processes
+    loop_s: float  # seconds of the slower of the loops before and after
 
     def busy(self, best_s: float) -> bool:
-        """Whether a timing of this moment says nothing about speed; ``best_s`` is the loop's best."""
+        """Whether a timing of this moment says nothing about speed; ``best_s`` are the seconds of the loop's best."""
         return (self.foreign or 0.0) > FOREIGN_CORES or self.loop_s > SLOWER * best_s
 
     def told(self, best_s: float) -> str:
-        """The moment in words."""
+        """Description of the moment for messages."""
         taken = "" if self.foreign is None else f"others take {self.foreign:.2f} cores (at most {FOREIGN_CORES}), "
         return f"{taken}a fixed loop takes {self.loop_s / best_s:.2f} × its best (at most {SLOWER})"
 
 
-class BusyMachine(ValueError):
-    """Others use the machine, so that nothing can be said of speed."""
+class BusyMachine(RuntimeError):
+    """Error of a machine that other processes use, so that no timing on it is valid."""
 
     def __init__(self, moment: Quietness, best_s: float) -> None:
         super().__init__(
@@ -55,19 +55,19 @@ class BusyMachine(ValueError):
 
 
 class Watched(NamedTuple, Generic[Result]):
-    """A piece of work that was done, and its moment."""
+    """Result of a piece of work, and how quiet the machine was meanwhile."""
 
     result: Result
     moment: Quietness
 
 
 class Gauge:
-    """Measures how quiet the machine is beside pieces of work; `end` it.
+    """Measures how quiet the machine is beside pieces of work. Call `end` when done.
 
     Args:
         strict: whether a busy moment is refused; otherwise it is only noted.
-        every_s: seconds between looks at this process's descendants while work is done, where they may end unseen and
-            take their account with them; None looks before and after only.
+        every_s: seconds between readings of the CPU time of this process's descendants while work is done, lost
+            when one ends between two readings; None reads before and after only.
     """
 
     def __init__(self, *, strict: bool, every_s: float | None = None) -> None:
@@ -78,17 +78,17 @@ class Gauge:
         self.best_s = min(self.loop() for _ in range(5))
 
     def loop(self) -> float:
-        """Seconds of the fixed loop, now."""
+        """Time the fixed loop now, in seconds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        found = float(self.process.stdout.readline())
-        self.best_s = min(self.best_s, found)
-        return found
+        seconds = float(self.process.stdout.readline())
+        self.best_s = min(self.best_s, seconds)
+        return seconds
 
     def beside(self, work: Callable[[], Result]) -> Watched[Result]:
-        """Do the work, and see how quiet it was meanwhile."""
+        """Do the work, and measure how quiet the machine was meanwhile."""
         before, account = self.loop(), Account(self.every_s)
         with account.open():
             result = work()
@@ -96,10 +96,10 @@ class Gauge:
         return Watched(result, moment)
 
     def check(self) -> Quietness:
-        """Wait a second or a few for a quiet one.
+        """Wait for a quiet second, at most ``CHECKS`` times.
 
         Raises:
-            BusyMachine: if there is none, and the gauge is strict.
+            BusyMachine: if no second was quiet, and the gauge is strict.
         """
         return self.quietly(lambda: time.sleep(CHECK_S), attempts=CHECKS, pause_s=CHECK_S).moment
 
@@ -112,14 +112,14 @@ class Gauge:
         say: Callable[[str], None] = lambda line: None,
         refused: Callable[[Result], bool] = lambda result: False,
     ) -> Watched[Result]:
-        """Do the work, and where others disturbed it once more after a while; the last time counts.
+        """Do the work, and repeat it after a pause where other processes disturbed it; the last time counts.
 
         Args:
             work: what is timed.
-            attempts: at most so many; one where the gauge is not strict.
-            pause_s: seconds before the second one, doubled before each further one.
-            say: is told of a busy moment after which the work is done again.
-            refused: whether a result says itself that it was disturbed.
+            attempts: largest number of attempts; 1 where the gauge is not strict.
+            pause_s: seconds before the second attempt, doubled before each further one.
+            say: called with a description of each busy moment.
+            refused: whether a result reports that it was disturbed.
 
         Raises:
             BusyMachine: if no moment was quiet, and the gauge is strict.
@@ -139,7 +139,7 @@ class Gauge:
         return done
 
     def account(self) -> dict[str, Any]:
-        """All moments that count, as plain data."""
+        """Summary of all moments that count, as plain data."""
         foreign = [moment.foreign for moment in self.moments if moment.foreign is not None]
         slower = sorted(moment.loop_s / self.best_s for moment in self.moments)
         return {
@@ -153,13 +153,13 @@ class Gauge:
         }
 
     def end(self) -> None:
-        """Let the loop's process go."""
+        """Stop the loop's process."""
         with contextlib.suppress(OSError):
             self.process.communicate("")
 
 
 def account_lines(account: dict[str, Any]) -> str:
-    """`Gauge.account` as the foot of a table."""
+    """Format `Gauge.account` as the foot of a table."""
     if account["loop_worst"] is None:
         return "nothing was timed\n"
     foreign, bounds = account["foreign_cores"], account["bounds"]
@@ -172,7 +172,7 @@ def account_lines(account: dict[str, Any]) -> str:
 
 
 class Account:
-    """Cores that others take between `open` and its end."""
+    """Account of the cores that other processes use between `open` and its end."""
 
     def __init__(self, every_s: float | None) -> None:
         self.every_s, self.seen = every_s, dict[tuple[int, int], int]()
@@ -181,7 +181,7 @@ class Account:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """While work is done."""
+        """Context in which the work is done."""
         busy, start = busy_ticks(), time.perf_counter()
         before = own_ticks()
         self.seen = dict(before)
@@ -206,12 +206,12 @@ class Account:
             self.seen.update(own_ticks())
 
     def foreign(self) -> float | None:
-        """The cores; None where the system does not say."""
+        """Mean number of cores that other processes used; None where the system does not report it."""
         return max(self.others / self.seconds, 0.0) if self.known and self.seconds else None
 
 
 def busy_ticks() -> int | None:
-    """Ticks in which the cores that this process may use did anything, or were taken by another virtual machine."""
+    """Ticks in which the cores that this process may use were busy, or were taken by another virtual machine."""
     mine = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
     total = 0
     try:
@@ -227,9 +227,9 @@ def busy_ticks() -> int | None:
 
 
 def own_ticks() -> dict[tuple[int, int], int]:
-    """Ticks used by this process and each of its living descendants, with those of their children that they buried;
-    by the process's number and start."""
-    parents, found = dict[int, int](), dict[int, tuple[int, int]]()
+    """Ticks used by this process and each of its living descendants, with those of the children that it has waited for,
+    by (process id, start time)."""
+    parents, usage = dict[int, int](), dict[int, tuple[int, int]]()
     try:
         numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -237,15 +237,15 @@ def own_ticks() -> dict[tuple[int, int], int]:
     for number in numbers:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{number}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
-            parents[number], found[number] = int(fields[1]), (int(fields[19]), sum(map(int, fields[11:15])))
+            parents[number], usage[number] = int(fields[1]), (int(fields[19]), sum(map(int, fields[11:15])))
     mine = {os.getpid()}
     while more := {number for number, parent in parents.items() if parent in mine} - mine:
         mine |= more
-    return {(number, found[number][0]): found[number][1] for number in mine if number in found}
+    return {(number, usage[number][0]): usage[number][1] for number in mine if number in usage}
 
 
 def fixed_loop() -> float:
-    """Seconds of some products of small matrices in plain Python."""
+    """Time ``PRODUCTS`` products of small matrices in plain Python, in seconds."""
     rows = [[float(i * j % 7) for j in range(ROWS)] for i in range(ROWS)]
     start = time.perf_counter()
     for _ in range(PRODUCTS):

@@ -1,9 +1,9 @@
-"""The limit: how long a core multiplies in a round, and does nothing else.
+"""Lower limit of a round's time: the matrix products of its local steps alone, on one core.
 
 The products of one local step (forward, and both backward products of each layer but the first, whose input needs no
-gradient) are read off a step of the workload's task, then timed with the shapes of all lanes of a round. Of the ways to
-do so, batched over the lanes or lane by lane, and for images either order of the channels, the fastest counts. A real
-round also gathers examples, adds, and steps.
+gradient) are recorded from a step of the workload's task, then timed with the shapes of all lanes of a round. They are
+timed batched over the lanes and lane by lane, and for images in either order of the channels; the fastest way counts. A
+real round also gathers examples, adds, and steps.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from flstudy.benchmark.workloads import PARTICIPANTS, Workload
 
 MATRICES = ("mm", "addmm", "bmm", "baddbmm")
 CONVOLUTIONS = ("convolution", "convolution_backward")
-AT_LEAST_S = 0.1  # that every way is timed for
+AT_LEAST_S = 0.1  # seconds for which every way is timed
 Product = tuple[str, tuple[Any, ...]]  # aten's name; of each argument the shape and strides, or the value
 
 
 class Products(TorchDispatchMode):
-    """Counts the products of what runs in it."""
+    """Dispatch mode that counts the matrix products and convolutions of the code that runs in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Products(TorchDispatchMode):
 
 
 def shape_of(argument: Any) -> Any:
-    """An argument as something that can be counted."""
+    """Hashable description of an argument, so that equal products are counted together."""
     if isinstance(argument, Tensor):
         return "tensor", tuple(argument.shape), tuple(argument.stride()), argument.dtype
     return tuple(argument) if isinstance(argument, list) else argument
 
 
 def products(workload: Workload, precision: str) -> Counter[Product]:
-    """The products of one local step of one client."""
+    """Count the products of one local step of one client."""
     dtype, autocast = PRECISIONS[precision]
     population = workload.population().settle([0])
     rows = population.cohort(1).batches.rows[0, 0, 0]
@@ -70,13 +70,13 @@ def limit_seconds(workload: Workload, seeds: int, precision: str, device: torch.
 
 
 def ways(product: Product, lanes: int, device: torch.device) -> list[Callable[[], object]]:
-    """How a product can be done for all lanes; a convolution for one."""
+    """Ways to compute a product for all lanes, or a convolution for one lane."""
     name, arguments = product
     if name in CONVOLUTIONS:
         call = getattr(torch.ops.aten, name).default
-        given = [like(argument, device) for argument in arguments]
-        last = [channels_last(argument) for argument in given]
-        return [lambda: call(*given), lambda: call(*last)]
+        inputs = [like(argument, device) for argument in arguments]
+        last = [channels_last(argument) for argument in inputs]
+        return [lambda: call(*inputs), lambda: call(*last)]
     left, right = [argument for argument in arguments if isinstance(argument, tuple) and argument[0] == "tensor"][-2:]
     a, b = ([like(side, device) for _ in range(lanes)] for side in (left, right))
     outs = [torch.matmul(p, q) for p, q in zip(a, b, strict=True)]
@@ -88,13 +88,13 @@ def ways(product: Product, lanes: int, device: torch.device) -> list[Callable[[]
 
 
 def lane_stack(sides: list[Tensor]) -> Tensor:
-    """[L, ..., m, n] whose matrices have the order in memory of the given ones [..., m, n]."""
+    """Stack matrices [..., m, n] of L lanes to [L, ..., m, n] and keep their order in memory."""
     turned = sides[0].stride(-2) < sides[0].stride(-1)
     return torch.stack([side.mT for side in sides]).mT if turned else torch.stack(sides)
 
 
 def like(argument: Any, device: torch.device) -> Any:
-    """An argument like the described one."""
+    """Random argument of the described shape, strides and dtype; other arguments as they are."""
     if not isinstance(argument, tuple) or not argument or argument[0] != "tensor":
         return list(argument) if isinstance(argument, tuple) else argument
     _, shape, strides, dtype = argument
@@ -102,27 +102,27 @@ def like(argument: Any, device: torch.device) -> Any:
 
 
 def dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """The strides without gaps of the same order, as the tensor may be a part or an expanded one."""
-    found, step = [0] * len(shape), 1
+    """Strides of the same order without gaps, since the described tensor may be a view or expanded."""
+    compact, step = [0] * len(shape), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
-        found[axis], step = step, step * shape[axis]
-    return found
+        compact[axis], step = step, step * shape[axis]
+    return compact
 
 
 def channels_last(argument: Any) -> Any:
-    """An image tensor in the other order."""
+    """Image tensor in channels-last order; any other argument as it is."""
     is_image = isinstance(argument, Tensor) and argument.ndim == 4
     return argument.contiguous(memory_format=torch.channels_last) if is_image else argument
 
 
 def best_seconds(way: Callable[[], object], device: torch.device) -> float:
-    """The shortest of some calls."""
-    found, until = float("inf"), time.perf_counter() + AT_LEAST_S
+    """Seconds of the fastest of the calls that fit into ``AT_LEAST_S``."""
+    shortest, until = float("inf"), time.perf_counter() + AT_LEAST_S
     with torch.no_grad():
-        while time.perf_counter() < until or found == float("inf"):
+        while time.perf_counter() < until or shortest == float("inf"):
             start = time.perf_counter()
             way()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            found = min(found, time.perf_counter() - start)
-    return found
+            shortest = min(shortest, time.perf_counter() - start)
+    return shortest

@@ -1,8 +1,8 @@
-"""The parent's side: children that live side by side, told to go one at a time.
+"""Parent side of the benchmark: starts one child process per case and lets one run at a time.
 
-All (executor, workload) of a workload are alive together and take turns in short blocks, ``repeats`` times, every other
-pass backwards: a busy minute of the machine hits all alike. A figure is the median over the blocks of rounds / seconds.
-How quiet the machine is stands beside every block; one that others disturbed is done again.
+All cases of a workload are alive together and take turns in short blocks, ``repeats`` times, every other pass in
+reverse order, so that a busy minute of the machine affects all alike. A figure is the median over the blocks of rounds
+/ seconds. The quietness of the machine is measured beside every block, and a block that others disturbed is repeated.
 Rates exclude evaluation; an extra last block with an evaluation in every round gives its seconds, and the shares of
 time are those of a run that evaluates every ``EVALUATE_EVERY`` rounds.
 """
@@ -19,22 +19,22 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from flstudy.benchmark.child import COUNTED, LIMIT, Case, TimedBlock, TimedOrder, serve
-from flstudy.benchmark.command import BenchOptions
 from flstudy.benchmark.gauge import Gauge
+from flstudy.benchmark.options import BenchOptions
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
 
 EVALUATE_EVERY = 10
-PATIENCE_S = 900.0  # for one answer; the longest is a compilation
-# By default threads of GNU OpenMP that wait for each other keep their cores busy for a millisecond and more: beside any
-# other process, small steps on several threads then take up to fifty times as long, for minutes.
+PATIENCE_S = 900.0  # seconds to wait for one answer; the longest is a compilation
+# By default, threads of GNU OpenMP that wait for each other spin for a millisecond and more: beside any other process,
+# small steps on several threads then take up to fifty times as long, for minutes.
 SPINS = {"GOMP_SPINCOUNT": "1000"}
 SLOW_S = 1.0  # a round that takes so long needs no second one to warm up
 
-Say = Callable[[str, float | None], None]  # what is going on, and about how many seconds this workload still takes
+Say = Callable[[str, float | None], None]  # (what is being measured, about how many seconds the workload still takes)
 
 
 class Child:
-    """A process for one case."""
+    """Child process that measures one case."""
 
     def __init__(self, context: BaseContext, case: Case) -> None:
         self.case, self.error = case, ""
@@ -47,13 +47,13 @@ class Child:
         self.listen()  # until it has built everything
 
     def ask(self, seconds: float, *, evaluate: bool = False) -> TimedBlock:
-        """Its answer to an order."""
-        with contextlib.suppress(OSError):  # it is gone, as will be heard
+        """Send an order and return the child's answer."""
+        with contextlib.suppress(OSError):  # it has ended, as `listen` will find
             self.pipe.send(TimedOrder(seconds, evaluate))
         return self.listen()
 
     def listen(self) -> TimedBlock:
-        """Its next answer; an empty one, and an error from then on, if it fails."""
+        """Wait for the child's next answer; if it fails, return an empty one and set ``error``."""
         if self.error:
             return TimedBlock()
         answer = f"no answer within {PATIENCE_S:.0f} s"
@@ -71,8 +71,8 @@ class Child:
         return TimedBlock()
 
     def end(self) -> None:
-        """Let it go."""
-        with contextlib.suppress(OSError):  # it is gone already
+        """Stop the process."""
+        with contextlib.suppress(OSError):  # it has ended already
             self.pipe.send(None)
         self.pipe.close()
         self.process.join(10 if not self.error else 1)
@@ -82,33 +82,33 @@ class Child:
 
 
 def context() -> BaseContext:
-    """A fork server that has imported everything once and computed nothing; spawned processes where there is none."""
+    """Fork server that has imported everything once and computed nothing, or spawned processes where there is none."""
     for name, value in SPINS.items():
         os.environ.setdefault(name, value)  # read when torch is imported
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["flstudy.benchmark.child"])
-    return found
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(["flstudy.benchmark.child"])
+    return forkserver
 
 
 def cases(name: str, options: BenchOptions, device: str, cache: str) -> list[Case]:
-    """What to measure on a workload, by executor and number of threads."""
-    workload, found = WORKLOADS[name], []
+    """Cases to measure on a workload, by executor and number of threads."""
+    workload, selected = WORKLOADS[name], []
     for executor in options.executors or workload.executors:
         seeds = 1 if executor == "plain" else options.seeds or workload.seeds
         counts = {"one": (1,), "all": (options.threads,), "both": (1, options.threads)}[workload.threads]
-        if executor == "plain":  # never on more threads only, which slow it down on small models
+        if executor == "plain":  # always on one thread too, since more of them slow it down on small models
             counts = (1, options.threads) if workload.plain_threads == "both" else (1,)
         if executor == "threads" or device != "cpu":
             counts = (options.threads,)
         for threads in dict.fromkeys(counts):
-            found.append(Case(name, executor, threads, seeds, device, options.precision, cache))
-    return found
+            selected.append(Case(name, executor, threads, seeds, device, options.precision, cache))
+    return selected
 
 
 def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say, gauge: Gauge) -> dict[str, Any]:
-    """All executors on one workload, as plain data; ``cache`` is a folder for torch's compiler.
+    """Measure all executors on one workload and return plain data; ``cache`` is a folder for torch's compiler.
 
     Raises:
         BusyMachine: if others disturb a block again and again, and the gauge is strict.
@@ -172,29 +172,29 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say,
 
 
 def limit(case: Case, timed: Callable[[Child, float], TimedBlock]) -> float | None:
-    """Seconds in which the products of one local step of one lane can be done; None where that cannot be measured."""
+    """Seconds that the products of one local step of one lane take; None where they cannot be measured."""
     child = Child(context(), case)
     try:
-        found = min(timed(child, 0.0).seconds for _ in range(2))
-        return None if child.error else found
+        seconds = min(timed(child, 0.0).seconds for _ in range(2))
+        return None if child.error else seconds
     finally:
         child.end()
 
 
 def slower(children: Sequence[Child]) -> list[Child]:
-    """The plain loops that another number of threads clearly beats: one pass is enough for them."""
+    """Plain loops that are clearly slower than with another number of threads: one pass is enough for them."""
     plain = [child for child in children if child.case.executor == "plain" and child.warm.round_s]
     best = min((min(child.warm.round_s) for child in plain), default=0.0)
     return [child for child in plain if min(child.warm.round_s) > 1.1 * best]
 
 
 def row(child: Child, limit_s: float | None, best_s: float) -> dict[str, Any]:
-    """The figures of one child.
+    """Compute the figures of one child.
 
     Args:
-        child: after its blocks.
+        child: the child, after its blocks.
         limit_s: seconds of the products of one local step of one lane.
-        best_s: of the gauge's loop.
+        best_s: seconds of the gauge's loop at its best.
     """
     case, blocks = child.case, child.blocks
     head = {"executor": case.executor, "threads": case.threads, "seeds": case.seeds}

@@ -1,4 +1,4 @@
-"""The plain PyTorch loop: what people write when they simulate federated averaging by hand. No Lightning."""
+"""Plain PyTorch loop of federated averaging as people write it by hand, without Lightning."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ PRECISIONS = {  # Lightning's names: (dtype of the parameters, dtype of autocast
 
 
 class PlainRound(NamedTuple):
-    """What a round of the plain loop did."""
+    """Seconds and steps of one round of the plain loop."""
 
     fit_s: float  # seconds of the local fits
     server_s: float  # seconds of the mean
@@ -28,11 +28,12 @@ class PlainRound(NamedTuple):
 
 
 class PlainLoop:
-    """For each client a deep copy of the model, ``torch.optim.SGD``, zero_grad, backward, step; then the mean of the
-    parameters, weighted by the clients' examples. Batches and early stopping are the executors', so the work is, too.
+    """Plain loop of federated averaging: for each client a deep copy of the model, ``torch.optim.SGD``, zero_grad,
+    backward, step; then the mean of the parameters, weighted by examples. Batches and early stopping, and so the work,
+    are the executors'.
 
-    The model and the method's numbers (learning rate, momentum, weight decay, γ) are the workload's. Examples stay on
-    the device, each batch's row numbers are sent.
+    The model and the hyper-parameters (learning rate, momentum, weight decay, γ) are the workload's. Examples stay on
+    the device, and only the row numbers of each batch are sent to it.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class PlainLoop:
         self.y, self.device = store.y.to(device), device
 
     def reset(self) -> None:
-        """Back to the initial model."""
+        """Restore the initial model."""
         self.model.load_state_dict(self.initial)
 
     def round(self, cohort: Cohort) -> PlainRound:
-        """One round of the cohort's first replica."""
+        """Run one round of the cohort's first replica."""
         start = time.perf_counter()
         models, steps = [], []
         for job in range(cohort.jobs.client.shape[1]):
@@ -90,7 +91,7 @@ class PlainLoop:
         return total
 
     def batch_loss(self, model: nn.Module, rows: Tensor) -> Tensor:
-        """[]: the mean loss on the examples at rows [B], of which those < 0 are padding."""
+        """Mean loss [] on the examples at rows [B], where a row < 0 is padding."""
         rows = rows[rows >= 0].to(self.device, non_blocking=True)
         mixed = torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
         with mixed:
@@ -98,5 +99,5 @@ class PlainLoop:
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy of a classifier, or of each place of a sequence."""
+    """Mean cross-entropy of a classifier, or over the positions of a sequence."""
     return nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())

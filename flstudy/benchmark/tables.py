@@ -23,14 +23,14 @@ fit ... rest   per cent of the time, with an evaluation every {every} rounds; re
 
 
 def three_digits(value: float | None) -> str:
-    """Three digits where they mean something."""
+    """Format a number with three significant digits, a larger one without decimals."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def texts(row: dict[str, Any]) -> list[str]:
-    """One row's texts; an executor that failed has its reason in the second."""
+    """Cells of one row; for an executor that failed its name and the reason."""
     name = f"{row['executor']}, {row['threads']}{marks(row)}"
     if "error" in row:
         return [name, row["error"]]
@@ -44,29 +44,29 @@ def texts(row: dict[str, Any]) -> list[str]:
 
 
 def marks(row: dict[str, Any]) -> str:
-    """Signs for a row that does not mean what it seems to."""
+    """Marks of a row whose figures need care: ``!`` for a busy machine, ``*`` for warnings."""
     return "!" * bool(row.get("busy")) + "*" * bool(row.get("warned"))
 
 
 def remarks(workload: dict[str, Any]) -> list[str]:
-    """Lines under a workload's table: what a round calls, and what the marks mean."""
-    found = []
+    """Lines under a workload's table: counters per round, and what the marks mean."""
+    lines = []
     for row in workload["rows"]:
         name = f"{row['executor']}, {row['threads']}"
         if row.get("counts"):
-            each = ", ".join(f"{three_digits(count)} {COUNTS[kind]}" for kind, count in row["counts"].items())
-            found.append(f"{name}, per round: {each}")
-        found += [line for sentence in row.get("warned", ()) for line in textwrap.wrap(f"* {name}: {sentence}", WIDTH)]
+            per_round = ", ".join(f"{three_digits(count)} {COUNTS[kind]}" for kind, count in row["counts"].items())
+            lines.append(f"{name}, per round: {per_round}")
+        lines += [line for sentence in row.get("warned", ()) for line in textwrap.wrap(f"* {name}: {sentence}", WIDTH)]
     if any(row.get("busy") for row in workload["rows"]):
-        found.append("! others used the machine meanwhile: no word about speed")
-    return found
+        lines.append("! others used the machine meanwhile: no word about speed")
+    return lines
 
 
 def workload_table(workload: dict[str, Any]) -> str:
-    """One workload's rows under its sentence, columns aligned by spaces."""
+    """Table of one workload under its sentence, with columns aligned by spaces."""
     title = f"{workload['name']}: {workload['sentence']}"
     errors = {row.get("error") for row in workload["rows"]}
-    if len(errors) == 1 and None not in errors:  # the same for all: a row for each would say nothing more
+    if len(errors) == 1 and None not in errors:  # one reason for all: no row adds to it
         return f"{title}\nnot measured: {errors.pop()}\n"
     rows = [texts(row) for row in workload["rows"]]
     whole = [HEAD, *(row for row in rows if len(row) == len(HEAD))]
@@ -90,7 +90,7 @@ def head_lines(report: dict[str, Any]) -> str:
 
 
 def foot_lines(report: dict[str, Any]) -> str:
-    """What the columns mean."""
+    """Explanation of the columns, and the account of the gauge."""
     memory = "of the GPU's tensors" if report["hardware"]["gpu"] else "compiler's processes do not count"
     every = report["workloads"][0]["evaluate_every"] if report["workloads"] else 10
     notes = NOTES.format(repeats=report["settings"]["repeats"], memory=memory, every=every)

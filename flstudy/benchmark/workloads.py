@@ -1,4 +1,4 @@
-"""What is timed."""
+"""Standard workloads of the benchmark."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,45 +10,45 @@ import torch
 from torch import Tensor, nn
 
 from flstudy.algorithms import Algorithm, FedAvg
-from flstudy.benchmark.command import EXECUTORS
+from flstudy.benchmark.options import EXECUTORS
 from flstudy.population import Population, Synthetic
 from flstudy.tasks import Cnn, Lstm, Mlp
 
-BRIEF = ("plain", "vectorized", "compiled")  # one workload shows the others, which gain nothing on small models
+BRIEF = ("plain", "vectorized", "compiled")  # the other executors gain nothing on small models: one workload has them
 CLIENTS, PARTICIPANTS = 30, 10
 Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One standard workload.
+    """Standard workload of the benchmark: task, population and algorithm.
 
-    After `window` rounds the same rounds come again, from the initial model. All executors so do the same work in every
-    window, however many of them fit into a block: ragged cohorts and early stopping make rounds differ, and a faster
-    executor would otherwise see other ones.
+    The first `window` rounds are repeated, each time from the initial model, so that all executors do the same work in
+    every window, however many windows fit into a block: ragged cohorts and early stopping make rounds differ, and a
+    faster executor would otherwise see other rounds.
     """
 
-    name: str  # as ``--workloads`` calls it
-    sentence: str  # with all sizes; the table's title
+    name: str  # its name for ``--workloads``
+    sentence: str  # title of its table, with all sizes
     task: Callable[[], L.LightningModule]  # with the same parameters in every process
     population: Callable[[], Population]
     algorithm: Callable[[], Algorithm]
     seeds: int = 1  # S, replicas trained at once; the plain loop always trains one
     executors: tuple[str, ...] = EXECUTORS  # those that make sense, in the table's order
     threads: Literal["one", "all", "both"] = "one"  # one where steps are so small that threads wait for each other
-    plain_threads: Literal["one", "both"] = "one"  # of the plain loop, whose best row counts
+    plain_threads: Literal["one", "both"] = "one"  # threads of the plain loop, whose best row counts
     window: int = 1
     plain: Callable[[], nn.Module] | None = None  # the plain loop's module; None takes the task
 
 
 def seeded(task: Callable[..., Module], *sizes: Any, **more: Any) -> Module:
-    """A task with the same parameters in every process."""
+    """Build a task with the same parameters in every process."""
     torch.manual_seed(0)
     return task(*sizes, **more)
 
 
 class NextCharacter(nn.Module):
-    """The model of `Lstm` with ``torch.nn.LSTM``, whose steps over the sequence are one fused call."""
+    """Model of `Lstm` with ``torch.nn.LSTM``, which runs all steps of a sequence in one fused call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ devices = partial(Population, clients=CLIENTS, participants=PARTICIPANTS)
 
 
 def random_examples(shape: tuple[int, ...], classes: int, each: int, **batches: Any) -> Population:
-    """Devices that hold ``each`` random examples: their content does not change the speed."""
+    """Population whose devices hold ``each`` random examples, since their content does not change the speed."""
     source, count = torch.Generator().manual_seed(0), CLIENTS * each
     x = torch.randn(count, *shape, generator=source)
     return devices((x, torch.randint(classes, (count,), generator=source)), **batches)
 
 
 def characters() -> Population:
-    """Devices that hold 70 random lines of 20 characters and their successors."""
+    """Population whose devices hold 70 random lines of 20 characters, with the next characters as labels."""
     text = torch.randint(90, (CLIENTS * 70, 21), generator=torch.Generator().manual_seed(0))
     return devices((text[:, :-1].clone(), text[:, 1:].clone()), batch_size=4, steps=10)
 

@@ -1,5 +1,5 @@
-"""Configs: YAML files and options, checked and built into objects. Names load when they are asked for: a mistake is
-found by the schema, without torch."""
+"""Configs: YAML files and options, checked and built into objects. Names are imported when they are first used, so that
+the schema finds a mistake without importing torch."""
 
 from typing import TYPE_CHECKING, Any
 

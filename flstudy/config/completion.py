@@ -1,7 +1,7 @@
 """Completion scripts for shells, made of the commands' help and the schema, so that pressing Tab starts no Python.
 
-They know commands and their options, the keys of a config with the classes and words that may follow, configs by name
-and file, and the studies of the folder at hand.
+They complete commands and their options, the keys of a config with the classes and words that may follow, configs by
+name and file, and the studies of the current folder.
 """
 
 import re
@@ -11,13 +11,14 @@ from typing import Any
 
 from flstudy.config.errors import spelled
 from flstudy.config.help import KINDS
+from flstudy.config.reading import SEARCH
 from flstudy.config.schema import class_names, config_schema, types_of
 from flstudy.config.shipped import config_folder, configs
-from flstudy.config.values import SEARCH, dereferenced
+from flstudy.config.values import dereferenced
 
 SHELLS = ("bash", "zsh", "fish")
 KEYED = ("run", "tune")
-"""Commands whose options are a config's keys, of which their help says more than a script needs."""
+"""Commands whose options are the keys of a config; their help has more than a script needs."""
 ALWAYS = ("--traceback", "--help")
 TEMPLATE = Path(__file__).with_name("completion.bash")
 
@@ -28,38 +29,38 @@ def script(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) ->
     Args:
         shell: one of `SHELLS`.
         commands: every command with its sentence.
-        helps: what ``--help`` says, by command, but for those of `KEYED`.
+        helps: the text of ``--help``, by command, except for those of `KEYED`.
     """
     return _fish(commands, helps) if shell == "fish" else _bash(shell, commands, helps)
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------------
+# ---- words to complete -----------------------------------------------------------------------------------------------
 
 
 def options_in(text: str) -> list[str]:
     """The options that a command's help names."""
-    found = re.findall(r"^\s+(?:-\w, )?(--[a-z][\w-]*)|\[(--[a-z][\w-]*)", text, re.MULTILINE)
-    return list(dict.fromkeys([*(one or other for one, other in found), *ALWAYS]))
+    matches = re.findall(r"^\s+(?:-\w, )?(--[a-z][\w-]*)|\[(--[a-z][\w-]*)", text, re.MULTILINE)
+    return list(dict.fromkeys([*(listed or other for listed, other in matches), *ALWAYS]))
 
 
 def option_keys() -> dict[str, list[str]]:
-    """The keys that are options of ``flstudy run`` and ``flstudy tune``, with the words that may follow; none where
-    anything may."""
-    found = dict(_keys_below(config_schema()["properties"], ""))
+    """The keys that are options of ``flstudy run`` and ``flstudy tune``, each with the words that may follow it; no
+    words where anything may."""
+    options = dict(_keys_below(config_schema()["properties"], ""))
     searched = config_schema()["$defs"]["StudySection"]["properties"]["search"]["properties"]
-    return found | {f"{SEARCH}.{key}": [] for key in searched}
+    return options | {f"{SEARCH}.{key}": [] for key in searched}
 
 
 def _keys_below(properties: Mapping[str, Any], at: str) -> Iterator[tuple[str, list[str]]]:
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
-        parts = [dereferenced(one) for one in (node, *dereferenced(node).get("anyOf", ()))]
+        parts = [dereferenced(branch) for branch in (node, *dereferenced(node).get("anyOf", ()))]
         yield key, list(dict.fromkeys(word for part in parts for word in _words_of(part)))
         below: dict[str, list[str]] = {}
         for part in parts:
-            classes = [config_schema()["$defs"][one] for one in part.get("x-classes", ())]
-            for one in [*classes, *([part] if "x-class" in part else [])]:
-                for inner, words in _keys_below(one["properties"], key):
+            classes = [config_schema()["$defs"][class_name] for class_name in part.get("x-classes", ())]
+            for definition in [*classes, *([part] if "x-class" in part else [])]:
+                for inner, words in _keys_below(definition["properties"], key):
                     below[inner] = list(dict.fromkeys([*below.get(inner, ()), *words]))
         yield from below.items()
 
@@ -68,14 +69,14 @@ def _words_of(node: Mapping[str, Any]) -> list[str]:
     if "x-root" in node:
         return class_names(node["x-root"])
     if "enum" in node:
-        return [spelled(one) for one in node["enum"]]
-    if any("const" in one for one in node.get("anyOf", ())):
-        return [str(one["const"]) for one in node["anyOf"] if "const" in one]
+        return [spelled(choice) for choice in node["enum"]]
+    if any("const" in branch for branch in node.get("anyOf", ())):
+        return [str(branch["const"]) for branch in node["anyOf"] if "const" in branch]
     return ["true", "false"] if "boolean" in types_of(node) else []
 
 
 def own_words(command: str, text: str) -> tuple[list[str], bool]:
-    """What may follow a command beside options and files, and whether studies may."""
+    """Words that may follow a command beside options and files, and whether studies may follow it."""
     if command in KEYED or re.search(r"\b(CONFIG|config)\b", text.partition("\n\n")[0]):
         folder, parts = config_folder(), re.findall(rf"flstudy {command} ([a-z]+)", text)
         return [*parts, *(str(path.relative_to(folder).with_suffix("")) for path in configs())], False
@@ -95,17 +96,18 @@ def _bash(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> 
     keys, also = option_keys(), " ".join(("--print_config", *ALWAYS))
     values = [f"    --{key}) echo {' '.join(words)} ;;" for key, words in keys.items() if words]
     spoken = {command: options_in(text) for command, text in helps.items() if command not in KEYED}
-    options = [f"    {command}) echo {' '.join(own)} ;;" for command, own in spoken.items()]
+    options = [f"    {command}) echo {' '.join(option_names)} ;;" for command, option_names in spoken.items()]
     options.append(f"    run) echo {also} {' '.join(f'--{key}' for key in keys)} ;;")
-    options.append("    tune) echo --resume --import-from --json && _flstudy_options run ;;")
+    options.append("    tune) echo --address --resume --import-from --json && _flstudy_options run ;;")
     words = []
     for command in commands:
-        own, studies = own_words(command, helps.get(command, ""))
-        says = " && ".join([*([f"echo {' '.join(own)}"] if own else []), *(["_flstudy_studies"] if studies else [])])
+        choices, studies = own_words(command, helps.get(command, ""))
+        echo = f"echo {' '.join(choices)}" if choices else ""
+        says = " && ".join(filter(None, [echo, "_flstudy_studies" if studies else ""]))
         words += [f"    {command}) {says} ;;"] if says else []
     text = TEMPLATE.read_text(encoding="utf-8")
-    for name, made in (("VALUES", values), ("OPTIONS", options), ("WORDS", words), ("COMMANDS", [" ".join(commands)])):
-        text = text.replace(f"@{name}@", "\n".join(made))
+    for name, lines in (("VALUES", values), ("OPTIONS", options), ("WORDS", words), ("COMMANDS", [" ".join(commands)])):
+        text = text.replace(f"@{name}@", "\n".join(lines))
     text = text.replace("@SHELL@", shell)
     return f"#compdef flstudy\nautoload -U +X bashcompinit && bashcompinit\n{text}" if shell == "zsh" else text
 
@@ -121,11 +123,11 @@ def _fish(commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
         "end",
     ]
     for command, sentence in commands.items():
-        told = sentence.replace("'", r"\'")
-        lines.append(f"complete -c flstudy -n __fish_use_subcommand -a {command} -d '{told}'")
+        quoted = sentence.replace("'", r"\'")
+        lines.append(f"complete -c flstudy -n __fish_use_subcommand -a {command} -d '{quoted}'")
         within = f"complete -c flstudy -n '__fish_seen_subcommand_from {command}'"
-        own, studies = own_words(command, helps.get(command, ""))
-        words = [*own, *(["(__flstudy_studies)"] if studies else [])]
+        choices, studies = own_words(command, helps.get(command, ""))
+        words = [*choices, *(["(__flstudy_studies)"] if studies else [])]
         lines += [f"{within} -a '{' '.join(words)}'"] if words else []
         lines += [f"{within} -l {option[2:]}" for option in options_in(helps.get(command, ""))]
     within = f"complete -c flstudy -n '__fish_seen_subcommand_from {' '.join(KEYED)}'"
@@ -134,4 +136,5 @@ def _fish(commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
     ]
     tune = "complete -c flstudy -n '__fish_seen_subcommand_from tune'"
     lines += [f"{tune} -l {option} -x -a '(__flstudy_studies)'" for option in ("resume", "import-from")]
+    lines.append(f"{tune} -l address -x -a auto")
     return "\n".join(lines) + "\n"

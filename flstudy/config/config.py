@@ -1,4 +1,4 @@
-"""A validated config: what `run`, `tune` and a study's trials are built from."""
+"""Validated configs, from which `run`, `tune` and a study's trials are built."""
 
 import contextlib
 import copy
@@ -14,13 +14,15 @@ from typing import Any, Self
 import lightning as L
 import torch
 
+from flstudy.config.composition import checked_values, left_out, modules_of, put, whole_study
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
 from flstudy.config.errors import ConfigError, told
 from flstudy.config.objects import chosen, section
+from flstudy.config.reading import content_of, pairs, text_of
 from flstudy.config.registry import SECTIONS, check_files
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
-from flstudy.config.values import completed, content_of, flat, merged, pairs, put, text_of
+from flstudy.config.values import classes_in, flat, label
 from flstudy.federation import Coordinator, Record
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -28,11 +30,11 @@ from flstudy.population.dataset_cache import CachedDataset, DatasetCache, instal
 
 
 class StopRun(Exception):
-    """Raised by a run's ``on_round`` to end it early and cleanly."""
+    """Exception that a run's ``on_round`` raises to end it early and cleanly."""
 
 
 class ModuleExit(RuntimeError):
-    """A module called ``sys.exit`` while a run was made or under way: its failure, not the end of the process."""
+    """Failure of a module that called ``sys.exit`` while a run was built or under way; it does not end the process."""
 
     def __init__(self, exit: SystemExit) -> None:
         super().__init__(f"sys.exit({'' if exit.code is None else repr(exit.code)}) was called")
@@ -41,15 +43,16 @@ class ModuleExit(RuntimeError):
 class Config:
     """A parsed and checked config.
 
-    Its values are completed once, its parts built once: the first run takes those that were checked, any further one
-    fresh ones, since a population and a task change as they are used.
+    Values are completed once and parts built once: the first run takes the parts that were checked, any further run
+    builds fresh ones, since a population and a task change as they are used.
 
     Attributes:
         path: the YAML file.
         content: its text; a file edited while a study runs must not change its later trials.
         options: of the command line.
-        overrides: keys with values that go before both.
-        command: what it is for, ``run`` or ``tune``.
+        overrides: keys with values that a script sets, with the effect of options.
+        proposal: the values that a search chose; a class by the name of its arm.
+        command: the config's purpose, ``run`` or ``tune``.
         settings: the keys at the top.
         study: the study section.
         run_section: the run section.
@@ -57,12 +60,19 @@ class Config:
     """
 
     def __init__(
-        self, path: str, content: str, options: Sequence[str], overrides: Mapping[str, Any], command: str = "run"
+        self,
+        path: str,
+        content: str,
+        options: Sequence[str],
+        overrides: Mapping[str, Any],
+        command: str = "run",
+        proposal: Mapping[str, Any] | None = None,
     ) -> None:
         self.path, self.options, self.command = path, clean_arguments(options), command
-        self.overrides = clean_values(overrides)
+        self.overrides, self.proposal = clean_values(overrides), dict(proposal or {})
         self.content = clean_yaml(content, content_of(path, content))
-        _importable(path)
+        self.modules = modules_of(path, self.edits, content_of(path, content))
+        _importable(self.modules)
         self._values = self._completed({})
         self._parts: Parts | None = None
         self._used = False
@@ -73,7 +83,7 @@ class Config:
             self.recovery: Recovery = section("recovery", self._values["recovery"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the parts, which every process builds for itself."""
+        """The state without the parts, which every process builds for itself."""
         return {**self.__dict__, "_parts": None, "_used": False}
 
     @property
@@ -83,8 +93,8 @@ class Config:
 
     @property
     def seeds(self) -> list[int]:
-        """One per replica."""
-        return self.settings.seeds
+        """Seeds, one per replica."""
+        return list(self.settings.seeds)
 
     @property
     def store(self) -> str | None:
@@ -93,34 +103,67 @@ class Config:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def _completed(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        given = [*pairs(self.options), *self.overrides.items(), *overrides.items()]
-        return completed(merged(content_of(self.path, self.content), given), imports=True)
+    @property
+    def edits(self) -> list[tuple[str, Any]]:
+        """Options and overrides as keys and values; of two with one key the last counts."""
+        return [*pairs(self.options), *self.overrides.items()]
+
+    def _completed(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
+        content = content_of(self.path, self.content)
+        return checked_values(content, self.edits, {**self.proposal, **proposal}, imports=True)
 
     def plain(self) -> dict[str, Any]:
-        """Nested plain values, to be written as YAML and loaded again."""
-        return copy.deepcopy(self._values)
+        """Nested plain values of this one configuration, to be written as YAML and loaded again: without the search,
+        since its presets and arms are applied."""
+        values = copy.deepcopy(self._values)
+        values["study"] |= {"search": {}, "arms": {}, "presets": {}}
+        return self._movable(values)
+
+    def _movable(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Values that can be read from another folder, with the place of the user's own modules."""
+        return {**values, "modules": self.modules} if any("." in path for _, path in classes_in(values)) else values
+
+    def whole_study(self) -> dict[str, Any]:
+        """Nested plain values of the study, in which every arm is complete."""
+        return self._movable(whole_study(content_of(self.path, self.content), self.edits, imports=True))
 
     def flat(self) -> dict[str, Any]:
-        """'algorithm': 'Flash', 'algorithm.tau': 0.001, …: every value but the study's and the run's own."""
-        return {key: copy.deepcopy(one) if isinstance(one, list | dict) else one for key, one in _own(self._values)}
+        """Dotted keys and values ('algorithm.tau': 0.001), without those of the study, the run and the store."""
+        return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _own(self._values)}
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""
-        return any(known == key for known, _ in _own(self._values))
+        return any(config_key == key for config_key, _ in _own(self._values))
 
-    def keys_of(self, overrides: Mapping[str, Any]) -> frozenset[str]:
-        """The keys that this config has with some changed; nothing is built."""
-        return frozenset(key for key, _ in _own(self._completed(overrides)))
+    def keys_of(self, proposal: Mapping[str, Any]) -> frozenset[str]:
+        """The keys of this config with some values changed; nothing is built."""
+        return frozenset(key for key, _ in _own(self._completed(proposal)))
+
+    def left_out(self) -> list[str]:
+        """A sentence for each key that the file or options give the algorithm, and that some methods do not have."""
+        content, without = content_of(self.path, self.content), dict[str, list[str]]()
+        compared = self.command == "tune" and self.study.arms
+        for name in compared or [self.method]:
+            proposal = {"algorithm": name} if compared else {}
+            for key in left_out(content, self.edits, self._completed(proposal)):
+                without.setdefault(key, []).append(name)
+        return [f"{key}, which the config gives, is no key of {', '.join(names)}" for key, names in without.items()]
+
+    @property
+    def method(self) -> str:
+        """The name of the arm, or of the algorithm's class."""
+        named = {key: value for key, value in [*self.edits, *self.proposal.items()] if key == "algorithm"}
+        name = named.get("algorithm")
+        return name if isinstance(name, str) and name in self.study.arms else self.tags()["algorithm"]
 
     def tags(self) -> dict[str, str]:
-        """What a run is filtered by."""
+        """Tags by which runs are filtered."""
         flat = self.flat()
         names = {"algorithm": "algorithm", "dataset": "population.dataset", "drift": "population.drift", "task": "task"}
-        return {tag: str(flat.get(key) or "none") for tag, key in names.items()}
+        return {tag: label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
 
     def events(self) -> list[Event]:
-        """What happens to the world within the config's rounds."""
+        """Events of the world within the config's rounds."""
         return self.parts.population.events(self.rounds)
 
     def drift_rounds(self) -> list[int]:
@@ -131,26 +174,30 @@ class Config:
         """Rounds with which sessions begin, but for the first."""
         return [event.round for event in self.parts.population.sessions(self.rounds)]
 
-    def with_overrides(self, overrides: Mapping[str, Any]) -> "Config":
-        """The same config with some keys changed.
+    def _proposed(self, proposal: Mapping[str, Any]) -> "Config":
+        every = {**self.proposal, **proposal}
+        return Config(self.path, self.content, self.options, self.overrides, self.command, every)
+
+    def with_overrides(self, proposal: Mapping[str, Any]) -> "Config":
+        """This config with some keys as a search proposed them.
 
         Raises:
             ConfigError: for a key or value that it does not allow.
         """
-        return Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self.command).checked()
+        return self._proposed(proposal).checked()
 
-    def variant(self, overrides: Mapping[str, Any]) -> "Config":
-        """The same config with some keys changed, to be held against others: where its model is this one's it is not
-        made again, which for a ResNet takes a fifth of a second. It keeps no parts, of which a search would have many.
+    def variant(self, proposal: Mapping[str, Any]) -> "Config":
+        """This config with some keys changed, for comparison with others. An unchanged model is not built again, which
+        for a ResNet takes a fifth of a second. The variant keeps no parts, of which a search would have many.
 
         Raises:
             ConfigError: for a key or value that it does not allow.
         """
-        made = Config(self.path, self.content, self.options, {**self.overrides, **overrides}, self.command)
-        same = all(made._values[key] == self._values[key] for key in ("task", "population"))
-        made._parts = made._build(self.parts.task if same else None)
-        made.checked()._parts = None
-        return made
+        variant = self._proposed(proposal)
+        same = all(variant._values[key] == self._values[key] for key in ("task", "population"))
+        variant._parts = variant._build(self.parts.task if same else None)
+        variant.checked()._parts = None
+        return variant
 
     def check_value(self, key: str, value: Any) -> None:
         """Raise ConfigError for a value that the part to which a key belongs refuses; no other part is built."""
@@ -167,7 +214,7 @@ class Config:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What constructors and rules refuse is the user's to mend."""
+        """Turn the errors of constructors and rules into ConfigErrors that name the config's file."""
         try:
             yield
         except ConfigError:
@@ -175,32 +222,24 @@ class Config:
         except SystemExit as error:
             raise ModuleExit(error) from error
         except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
-            said = str(error) if isinstance(error, ValueError) else told(error)
-            raise ConfigError(f"{Path(self.path).name}: {said}") from error
+            message = str(error) if isinstance(error, ValueError) else told(error)
+            raise ConfigError(f"{Path(self.path).name}: {message}") from error
         except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
             if "memory" not in str(error) and "overflow" not in str(error):
                 raise
             raise ConfigError(f"{Path(self.path).name}: {error}: make the model or the population smaller") from error
 
     def _build(self, task: Any = None) -> Parts:
-        """All parts; a task that is given is taken as it is."""
+        """Build all parts; a task that is given is used as it is."""
         with self._refusing():
             population = _part("population", self._values, None)
             keys = [key for key in Parts._fields[1:-1] if key != "task" or task is None]
             built = {"task": task} | {key: _part(key, self._values, population) for key in keys}
-            controller, settings = built["controller"], self.settings
+            controller = built["controller"]
             coordinator = Coordinator(
                 built["task"],
                 built["algorithm"],
-                seeds=self.seeds,
-                initial=settings.initial,
-                executor=settings.executor,
-                compile=settings.compile,
-                local_optimizer=settings.local_optimizer,
-                buffers=settings.buffers,
-                max_lanes=settings.max_lanes,
-                bank_memory=settings.bank_memory,
-                cohort_memory=settings.cohort_memory,
+                self.settings,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
                 panel=built["evaluation"],
@@ -209,21 +248,21 @@ class Config:
 
     @property
     def parts(self) -> Parts:
-        """The parts as they were built first: to be looked at."""
+        """The parts as they were built first, for inspection."""
         if self._parts is None:
             self._parts = self._build()
         return self._parts
 
     @property
     def parameter_count(self) -> int:
-        """Numbers in the task's model, frozen ones included."""
+        """Number of parameters of the task's model, frozen ones included."""
         return sum(part.numel() for part in self.parts.coordinator.task.parameters())
 
     def checked(self) -> Self:
-        """This config, whose parts were built and held against each other.
+        """This config, after its parts were built and checked against each other.
 
         Raises:
-            ConfigError: what a constructor refused, or a rule between parts.
+            ConfigError: a constructor, or a rule between parts, refuses them.
         """
         with self._refusing():
             check_parts(self, self.parts)
@@ -236,7 +275,7 @@ class Config:
             The loaded examples by key, for whoever can share them.
 
         Raises:
-            ConfigError: what the data set or the partition said, or of work that its devices are too small for.
+            ConfigError: of the data set or the partition, or for work that the devices are too small for.
         """
         cache = DatasetCache()
         with self._refusing(), installed(cache):
@@ -246,17 +285,17 @@ class Config:
         return dict(cache.own)
 
     def settled(self) -> Population:
-        """A population of the first seed whose data are divided, to be looked at.
+        """A population of the first seed whose data are divided, for inspection.
 
         Raises:
-            ConfigError: what the data set or the partition said.
+            ConfigError: of the data set or the partition.
         """
         with self._refusing():
             population: Population = _part("population", self._values, None)
             return population.settle(self.seeds[:1])
 
     def build(self) -> tuple[Coordinator, Population]:
-        """A coordinator and its population, which no other run has."""
+        """A coordinator and its population, which no other run shares."""
         parts = self._build() if self._used else self.parts
         self._used = True
         return parts.coordinator, parts.population
@@ -271,7 +310,8 @@ class Config:
             max_epochs=self.rounds,
             accelerator=self.settings.accelerator,
             devices=self.settings.devices,
-            strategy="auto" if self.settings.devices == 1 else "lanes",
+            num_nodes=self.settings.num_nodes,
+            strategy="auto" if self.settings.devices * self.settings.num_nodes == 1 else "lanes",
             precision=self.settings.precision,
             callbacks=list(callbacks),
             check_val_every_n_epoch=self.settings.evaluate_every,
@@ -312,8 +352,8 @@ class Config:
 
 @contextlib.contextmanager
 def _as_it_was_raised() -> Iterator[None]:
-    """Lightning makes of Ctrl-C an exit with status 1, or outside the main thread a ValueError, and ignores later ones;
-    and an exit that a module asks for must not end a study as if nothing had happened."""
+    """Raise Ctrl-C again, of which Lightning makes an exit with status 1, or outside the main thread a ValueError,
+    ignoring later ones; and a module's own exit as ModuleExit, so that it does not end a study silently."""
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else None
     try:
@@ -329,13 +369,13 @@ def _as_it_was_raised() -> Iterator[None]:
 
 
 class OnRound(L.Callback):
-    """Calls a function with the coordinator's record after each round and its evaluation."""
+    """Lightning callback that calls a function with the coordinator's record after each round and its evaluation."""
 
     def __init__(self, on_round: Callable[[Record], None]) -> None:
         self.on_round = on_round
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Lightning has run the evaluation by now."""
+        """Report the round; Lightning has run the evaluation by now."""
         assert isinstance(pl_module, Coordinator)
         assert pl_module.record is not None
         try:
@@ -345,27 +385,35 @@ class OnRound(L.Callback):
 
 
 def load(
-    path: str | Path, overrides: Mapping[str, Any] | None = None, *, options: Sequence[str] = (), command: str = "run"
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    options: Sequence[str] = (),
+    command: str = "run",
+    text: str | None = None,
 ) -> Config:
     """Parse, build and check a config.
 
     Args:
         path: YAML file.
         overrides: config keys with values that replace the file's.
-        options: command-line options that do the same.
-        command: what it is for, ``run`` or ``tune``.
+        options: command-line options, which replace the file's values, too.
+        command: the config's purpose, ``run`` or ``tune``.
+        text: the file's content, if it was read before; None reads it.
 
     Raises:
         ConfigError: one sentence naming key, value, domain and next step.
     """
-    text, changes = text_of(path), overrides or {}
-    check_files([content_of(path, text), *(value for _, value in pairs(options)), dict(changes)], Path(path).parent)
+    text, changes = text_of(path) if text is None else text, overrides or {}
+    content, edits = content_of(path, text), pairs(options)
+    folder = Path(modules_of(path, [*edits, *changes.items()], content))
+    check_files([content, *(value for _, value in edits), dict(changes)], folder)
     return Config(str(path), text, options, changes, command).checked()
 
 
 def _own(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of what is trained: none of the study, the run and the store."""
-    return flat({key: one for key, one in values.items() if key not in ("study", "run", "store")})
+    """Dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
+    return flat({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
@@ -375,8 +423,7 @@ def _part(key: str, values: Mapping[str, Any], population: Population | None) ->
     return chosen(key, values[key], population.dataset if key == "task" and population is not None else None)
 
 
-def _importable(path: str) -> None:
-    """Classes in files beside the YAML can be named."""
-    folder = str(Path(path).resolve().parent)
+def _importable(folder: str) -> None:
+    """Let the classes in a folder's files be imported."""
     if folder not in sys.path:
         sys.path.append(folder)  # last: a file of the user's hides no package

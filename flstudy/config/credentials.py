@@ -41,7 +41,7 @@ def censored(text: str) -> str:
 def split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     """A store's address without its credentials, and these by the variables in which the store's client finds them.
 
-    Of a database's address the user stays: it names a role, and is no secret.
+    The user of a database's address stays: it names a role, and is no secret.
 
     Raises:
         ConfigError: for credentials that cannot be told from the rest, or that have no such variable.
@@ -74,8 +74,8 @@ def split_credentials(uri: str) -> tuple[str, dict[str, str]]:
     taken = {name: value for name, value in taken.items() if value}
     if not taken:
         return uri, {}
-    kept = urlencode([pair for pair in query if kind != "postgresql" or pair[0] != "password"])
-    return urlunsplit(parts._replace(netloc=f"{user}@{host}" if user else host, query=kept)), taken
+    remaining_query = urlencode([pair for pair in query if kind != "postgresql" or pair[0] != "password"])
+    return urlunsplit(parts._replace(netloc=f"{user}@{host}" if user else host, query=remaining_query)), taken
 
 
 def take_credentials(uri: str) -> str:
@@ -84,14 +84,14 @@ def take_credentials(uri: str) -> str:
     Raises:
         ConfigError: as `split_credentials`.
     """
-    kept, taken = split_credentials(uri)
-    if any(os.environ.get(name) != value for name, value in taken.items()):  # else it has been said
+    address, taken = split_credentials(uri)
+    if any(os.environ.get(name) != value for name, value in taken.items()):  # else it has been printed
         os.environ.update(taken)
         print(
-            f"flstudy: the credentials of store {kept} are written nowhere: set {' and '.join(taken)} next time",
+            f"flstudy: the credentials of store {address} are written nowhere: set {' and '.join(taken)} next time",
             file=sys.stderr,
         )
-    return kept
+    return address
 
 
 def clean_arguments(arguments: Sequence[str]) -> list[str]:
@@ -112,11 +112,11 @@ def clean_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clean_yaml(text: str, values: Mapping[str, Any]) -> str:
-    """A config's text likewise.
+    """A config's text without the credentials of its store, which go to the environment.
 
     Args:
         text: YAML.
-        values: what it says.
+        values: the values that it holds.
     """
     import yaml
 

@@ -1,14 +1,16 @@
-"""What a config can say, for people: ``--help`` and ``flstudy list``, all from the schema."""
+"""Help on the keys of a config: ``--help`` and ``flstudy list``, all from the schema."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flstudy.config.errors import ConfigError, nearest
+from flstudy.config.composition import composed
+from flstudy.config.errors import ConfigError, nearest, spelled
+from flstudy.config.reading import content_of, pairs
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import config_schema
 from flstudy.config.shipped import configs
-from flstudy.config.values import completed, content_of, dereferenced, flat, merged, pairs, spelled
+from flstudy.config.values import completed, dereferenced, flat
 
 KINDS = {root.kind: key for key, root in ROOTS.items()}
 WIDTH = 100
@@ -16,7 +18,7 @@ SECTION = "section"
 
 
 class Row(NamedTuple):
-    """What there is to say of a key."""
+    """Help on one key."""
 
     key: str
     kind: str
@@ -25,7 +27,7 @@ class Row(NamedTuple):
 
 
 def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> Iterator[Row]:
-    """Every key below one, sections and chosen classes gone into."""
+    """Every key below one, those of sections and chosen classes included."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         parts = [dereferenced(part) for part in [node, *dereferenced(node).get("anyOf", ())]]
@@ -46,14 +48,15 @@ def kind(node: Mapping[str, Any]) -> str:
     node = dereferenced(node)
     if "enum" in node:
         return " | ".join(
-            "null" if one is None else str(one).lower() if one in (True, False) else str(one) for one in node["enum"]
+            "null" if choice is None else str(choice).lower() if choice in (True, False) else str(choice)
+            for choice in node["enum"]
         )
     if "anyOf" in node:
         return " | ".join(dict.fromkeys(kind(part) for part in node["anyOf"]))
     types = [node.get("type", "any")] if isinstance(node.get("type", ""), str) else node["type"]
     names = {"array": "list", "object": "keys and values", "string": "text"}
     bounds = [mark + node[word] for word, mark in (("x-domain", ""), ("x-at-most", "≤ ")) if word in node]
-    return " ".join([" | ".join(names.get(one, one) for one in types), *bounds])
+    return " ".join([" | ".join(names.get(type_name, type_name) for type_name in types), *bounds])
 
 
 def _shown(node: Mapping[str, Any]) -> str:
@@ -61,7 +64,7 @@ def _shown(node: Mapping[str, Any]) -> str:
 
 
 def print_rows(found: Iterable[Row], prefix: str = "") -> None:
-    """A table of keys, no wider than a page."""
+    """Print a table of keys, no wider than a page."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -76,38 +79,40 @@ def print_rows(found: Iterable[Row], prefix: str = "") -> None:
 
 
 def print_help(command: str, path: str | None, options: list[str]) -> None:
-    """``flstudy run --help`` and ``flstudy tune --help``; of a config also the arguments of its classes."""
-    values = {} if path is None else completed(merged(content_of(path), pairs(options)), imports=False)
+    """Print the help of ``flstudy run`` or ``flstudy tune``; with a config, also the arguments of its classes."""
+    values = {} if path is None else completed(composed(content_of(path), pairs(options)), imports=False)
     chosen = {key: str(name) for key, name in flat(values) if key in ROOTS}
     what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
     print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
     print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
+    if command == "tune":
+        print("--address auto | HOST:PORT | ray://HOST:PORT joins a Ray cluster in place of starting a Ray here.\n")
     print_rows(rows(config_schema()["properties"], "", chosen), "--")
     print("\nThe arguments of classes: flstudy list algorithms Flash, or this help with a CONFIG before it.")
 
 
 def print_list(kind: str, name: str | None = None) -> None:
-    """``flstudy list``: the classes that a key can name, or the arguments of one; the configs that there are."""
+    """Print ``flstudy list``: the classes that a key can name, or the arguments of one; or the available configs."""
     from rich.console import Console
     from rich.table import Table
 
     defs = config_schema()["$defs"]
     if name is not None:
-        known = defs[KINDS[kind]]["x-classes"] if kind in KINDS else []
-        if name not in known:
-            raise ConfigError(f"flstudy list {kind} knows no {name!r}{nearest(name, known)}")
+        class_names = defs[KINDS[kind]]["x-classes"] if kind in KINDS else []
+        if name not in class_names:
+            raise ConfigError(f"flstudy list {kind} knows no {name!r}{nearest(name, class_names)}")
         print(f"{KINDS[kind]}: {name}\n{defs[name]['description']}\n")
         print_rows(rows(defs[name]["properties"], KINDS[kind], {}))
         return
     if kind == "configs":
         described = {str(path): first_comment(path) for path in configs()}
     else:
-        described = {one: defs[one]["description"] for one in defs[KINDS[kind]]["x-classes"]}
+        described = {class_name: defs[class_name]["description"] for class_name in defs[KINDS[kind]]["x-classes"]}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    for one, sentence in described.items():
-        table.add_row(one, sentence)
+    for entry, sentence in described.items():
+        table.add_row(entry, sentence)
     Console().print(table)
 
 

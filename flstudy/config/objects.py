@@ -1,4 +1,4 @@
-"""Objects of a config's values: classes called with their arguments, as their annotations have them."""
+"""Objects built from a config's values: classes called with arguments that are converted to their annotations."""
 
 import dataclasses
 import inspect
@@ -10,64 +10,72 @@ from typing import Any
 from flstudy.config.errors import ConfigError, shown
 from flstudy.config.registry import LINKED, SECTIONS, import_class, locate
 from flstudy.config.schema import config_schema, hints_of
+from flstudy.config.sections import ArmSection
+
+TABLE = dict[str, dict[str, Any]]
+"""Annotation of a study's search and presets, whose classes stay plain values until a trial is made of them."""
 
 
 def section(key: str, values: Mapping[str, Any]) -> Any:
     """The object of a section; None where it is off."""
-    found = SECTIONS[key]
-    return None if values is None else construct(locate(f"{found.module}.{found.name}"), values)
+    section_class = SECTIONS[key]
+    return None if values is None else construct(locate(f"{section_class.module}.{section_class.name}"), values)
 
 
 def chosen(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> Any:
-    """The object of a class and its arguments; None of None.
+    """Build the object of a class and its arguments; None for None.
 
     Args:
-        key: at which it stands, or the argument, for messages.
+        key: its key, or the argument's name, for messages.
         value: ``class_path`` and ``init_args``.
-        dataset: where a task that asks for them finds its inputs' shape and the like.
+        dataset: gives a task those of the `LINKED` arguments that it takes, such as the shape of inputs.
     """
     if value is None:
         return None
-    path, given = value["class_path"], value.get("init_args") or {}
+    path, arguments = value["class_path"], value.get("init_args") or {}
     if "." in str(path):
         cls = import_class(key, str(path))
     elif "x-class" in (node := config_schema()["$defs"].get(str(path), {})):
         cls = locate(node["x-class"])
     else:
         raise ConfigError(f"{key} must name a class, got {shown(path)}: write the path of one of yours with its module")
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(given)}")
-    known = inspect.signature(cls).parameters
-    linked = {} if dataset is None else {name: getattr(dataset, name) for name in LINKED if name in known}
-    return construct(cls, {**linked, **given})
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(arguments)}")
+    parameters = inspect.signature(cls).parameters
+    linked = {} if dataset is None else {name: getattr(dataset, name) for name in LINKED if name in parameters}
+    return construct(cls, {**linked, **arguments})
 
 
 def construct(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
-    """An object of a class, of plain values."""
-    known = hints_of(cls, extras=False)
-    return cls(**{name: made(name, value, known.get(name, Any)) for name, value in arguments.items()})
+    """Build an object of a class from plain values."""
+    hints = hints_of(cls, extras=False)
+    return cls(**{name: made(name, value, hints.get(name, Any)) for name, value in arguments.items()})
 
 
 def made(name: str, value: Any, hint: Any) -> Any:
-    """A plain value as an annotation has it: lists as tuples where it says so, mappings as sections and objects."""
-    if isinstance(value, Mapping) and "class_path" in value:
-        return chosen(name, value)
+    """Convert a plain value to an annotation: lists to tuples where it says so, mappings to sections and objects."""
     hint = _arm(hint, value)
     inner = typing.get_args(hint)
+    if hint is ArmSection:
+        return ArmSection(**value)
+    if hint == TABLE:
+        return dict(value)
+    if isinstance(value, Mapping) and "class_path" in value:
+        return chosen(name, value)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return construct(hint, value)
-        return {key: made(str(key), one, inner[1] if inner else Any) for key, one in value.items()}
+        return {key: made(str(key), part, inner[1] if inner else Any) for key, part in value.items()}
     if isinstance(value, list):
         if typing.get_origin(hint) is not tuple:
-            return [made(name, one, inner[0] if inner else Any) for one in value]
-        each = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(made(name, one, own) for one, own in zip(value, each, strict=True))
+            return [made(name, element, inner[0] if inner else Any) for element in value]
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(made(name, element, kind) for element, kind in zip(value, kinds, strict=True))
     return value
 
 
 def _arm(hint: Any, value: Any) -> Any:
-    """Of a union the part that a list or mapping belongs to."""
+    """The part of a union to which a list or mapping belongs; any other annotation unchanged."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
     for arm in typing.get_args(hint):

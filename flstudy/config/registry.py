@@ -1,5 +1,5 @@
-"""The keys that name classes and the sections that are classes, as strings: nothing is imported to read them. And the
-one door through which a config's own class paths are imported."""
+"""Keys that name classes and sections that are classes, as strings: nothing is imported to read them. Class paths that
+a config names are imported only by `import_class`."""
 
 import os
 import re
@@ -33,7 +33,7 @@ class Root(NamedTuple):
     others: str = ""
 
     def accepts(self) -> type[Any]:
-        """The base class of what the key may name."""
+        """The base class of the classes that the key may name."""
         return locate(self.others or f"{self.module}.{self.base}")
 
 
@@ -55,14 +55,14 @@ ROOTS = {
     "population.availability": Root("flstudy.population", "Availability", "availabilities"),
     "population.data_stream": Root("flstudy.population", "DataStream", "data-streams"),
     "algorithm": Root("flstudy.algorithms", "Algorithm", "algorithms", "The federated optimizer.", default=""),
-    "controller": Root("flstudy.controllers", "Controller", "controllers", "What acts around rounds; null: nothing."),
+    "controller": Root("flstudy.controllers", "Controller", "controllers", "Control between rounds; null: none."),
     "schedule": Root(
         *("flstudy.controllers", "Schedule", "schedules"),
-        "How the devices' learning rate falls within a session; null: it does not.",
+        "Schedule of the devices' learning rate within a session; null: constant.",
     ),
     "measure": Root(
         *("flstudy.metrics.measure", "Measure", "measures"),
-        "What evaluations tell of the devices beside means and deviations; null: no more.",
+        "Further statistics over devices in evaluations; null: means and deviations only.",
     ),
     "study.sampler": Root("flstudy.tuning", "Sampler", "samplers", default="Tpe"),
     "study.scheduler": Root("flstudy.tuning", "Scheduler", "schedulers"),
@@ -81,14 +81,14 @@ class SectionClass(NamedTuple):
 SECTIONS = {  # by key; of '' the keys stand at the top
     "": SectionClass("flstudy.config.sections", "Settings"),
     "population": SectionClass(
-        "flstudy.population", "Population", "The devices, their data, and what happens to them."
+        "flstudy.population", "Population", "The devices and their data, with drift and availability."
     ),
     "wireless": SectionClass("flstudy.metrics.wireless", "Wireless", "A radio cell whose costs are logged.", True),
-    "recovery": SectionClass("flstudy.metrics.drift", "Recovery", "When accuracy has recovered from a drift."),
-    "regret": SectionClass("flstudy.metrics.dynamic_regret", "Regret", "Logs dynamic regret.", True),
+    "recovery": SectionClass("flstudy.metrics.drift", "Recovery", "Criterion of recovery from a drift."),
+    "regret": SectionClass("flstudy.metrics.dynamic_regret", "Regret", "Logging of dynamic regret.", True),
     "privacy": SectionClass("flstudy.privacy", "Privacy", "Clipping and noise between devices and server.", True),
-    "evaluation": SectionClass("flstudy.metrics.panel", "Panel", "Whom evaluations ask; null: everybody.", True),
-    "run": SectionClass("flstudy.config.sections", "Run", "Where a single run leaves its results."),
+    "evaluation": SectionClass("flstudy.metrics.panel", "Panel", "Devices that are evaluated; null: all.", True),
+    "run": SectionClass("flstudy.config.sections", "Run", "Output of a single run."),
     "study": SectionClass("flstudy.config.sections", "StudySection", "The search for hyper-parameters."),
 }
 
@@ -108,11 +108,11 @@ OWN_FILE = re.compile(r"^(?:\./)?((?:\w+/)*[^\W\d]\w*)\.py:(\w+)$")
 
 
 def by_module(value: Any) -> Any:
-    """A value in which classes are named by their modules, since those of files beside the config can be imported."""
+    """A value in which classes of files beside the config are named by their modules, by which they can be imported."""
     if isinstance(value, Mapping):
-        return {key: by_module(one) for key, one in value.items()}
+        return {key: by_module(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(by_module(one) for one in value)
+        return type(value)(by_module(part) for part in value)
     match = OWN_FILE.match(value) if isinstance(value, str) else None
     return f"{match[1].replace('/', '.')}.{match[2]}" if match else value
 
@@ -144,8 +144,16 @@ def check_files(value: Any, folder: Path) -> None:
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for one in [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _texts(one)
+    for part in [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _texts(part)
+
+
+def named_modules(value: Any) -> Iterator[str]:
+    """The modules of classes that a config's values name by dotted paths and that have been imported."""
+    for path in _texts(value):
+        module, _, name = path.rpartition(".")
+        if isinstance(getattr(sys.modules.get(module), name, None), type):
+            yield module
 
 
 def locate(path: str) -> Any:
@@ -162,14 +170,15 @@ def locate(path: str) -> Any:
 
 
 def import_class(key: str, path: str) -> type[Any]:
-    """The class of a dotted path that a config names: whatever a config has imported comes through here.
+    """The class of a dotted path that a config names; all imports on a config's behalf are made here.
 
     Raises:
         ConfigError: `IMPORT_ONLY` does not allow it, and then nothing was imported; importing it failed, whatever the
             module raised; or it is no class.
     """
     allowed = os.environ.get(IMPORT_ONLY)
-    if allowed is not None and not any(path.startswith(f"{one.strip()}.") for one in allowed.split(",") if one.strip()):
+    prefixes = tuple(f"{module.strip()}." for module in (allowed or "").split(",") if module.strip())
+    if allowed is not None and not path.startswith(prefixes):
         raise ConfigError(
             f"{key} must name a class from what {IMPORT_ONLY} allows ({shown(allowed)}), got {shown(path)}: add its "
             "package there if you trust it"
@@ -177,9 +186,9 @@ def import_class(key: str, path: str) -> type[Any]:
     if "/" in path or ":" in path:
         raise ConfigError(f"{key} must name a class as module.Class, or ./file.py:Class beside the config, got {path}")
     try:
-        found = locate(path)
+        located = locate(path)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{key} must name a class that can be imported, got {path}: {told(error)}") from error
-    if not isinstance(found, type):
-        raise ConfigError(f"{key} must name a class, got {path}, which is a {type(found).__name__}")
-    return found
+    if not isinstance(located, type):
+        raise ConfigError(f"{key} must name a class, got {path}, which is a {type(located).__name__}")
+    return located

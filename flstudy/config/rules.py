@@ -1,4 +1,4 @@
-"""What no single value can say: rules between a config's parts, held against the objects that are built of them."""
+"""Rules between a config's parts, which no single value can break, checked on the objects that are built of them."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 from flstudy.privacy import Privacy
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     from flstudy.config.config import Config
@@ -38,7 +39,7 @@ class Parts(NamedTuple):
 
 
 def check_parts(config: "Config", parts: Parts) -> None:
-    """Raise ValueError, in one sentence, for parts that do not go together."""
+    """Raise UserError, in one sentence, for parts that do not go together."""
     population, drift, rounds = parts.population, parts.population.drift, config.rounds
     if drift is not None:
         drift.check(population.clients, rounds)
@@ -58,6 +59,8 @@ def check_parts(config: "Config", parts: Parts) -> None:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(config, parts)
     devices, cores = config.settings.devices, config.study.resources.cpu
+    if config.command == "tune" and (nodes := config.settings.num_nodes) > 1:
+        raise ConfigError(f"num_nodes must be 1 in a study, whose trials take one machine, got {nodes}: leave it out")
     if config.command == "tune" and config.settings.accelerator == "cpu" and devices > max(cores, 1):
         raise ConfigError(
             f"study.resources.cpu must be >= devices ({devices}), got {cores:g}: raise it, or lower devices"
@@ -74,7 +77,7 @@ def check_parts(config: "Config", parts: Parts) -> None:
 
 
 def check_privacy(config: "Config", parts: Parts) -> None:
-    """Raise ValueError if a private run cannot be, or if a study's trials would end early."""
+    """Raise UserError for a private run that cannot be, or for a study whose trials would end early."""
     privacy, rounds = parts.privacy, config.rounds
     aggregator = PrivateAggregator(privacy, parts.algorithm, parts.coordinator.controllers, config.seeds)
     aggregator.foresee(parts.population, rounds)
@@ -82,7 +85,7 @@ def check_privacy(config: "Config", parts: Parts) -> None:
         return
     aggregator.start(parts.population, rounds, None)
     if not aggregator.allows(rounds - 1):
-        raise ValueError(
+        raise UserError(
             f"privacy.target_epsilon = {privacy.target_epsilon:g} would end trials before round {rounds} (ε = "
             f"{aggregator.epsilon(rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
             "privacy.noise, or lower rounds"

@@ -27,30 +27,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from flstudy.config.domain import BOUNDS
 from flstudy.config.registry import LINKED, ROOTS, SECTIONS, TOP, Root, locate
-from flstudy.hyper import NOTATION
+from flstudy.hyper import NOTATION, FilePath
 from flstudy.metrics.registry import METRICS
 from flstudy.registry import named
 
 PATH = Path(__file__).with_name("schema.json")
 SYMBOL = re.compile(r"^((?:[A-Za-zΑ-ω]|[Α-ω]+)(?:[_₀-₉0-9]\w*)?)(?:, | of |: | / )")
+FILE = "path"
+"""The format of a text that names a file or a folder."""
 PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
 NUMBER = {"type": ["integer", "number"]}  # stays as it is written
 WIDTH = 200  # of a line of the file
-BOUNDS = {"loguniform": 2, "uniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}
 
 
 @functools.cache
 def config_schema() -> dict[str, Any]:
-    """The schema as it is kept in the package."""
-    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
-    return found
+    """The schema as the package has it."""
+    schema: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+    return schema
 
 
 def class_names(key: str) -> list[str]:
     """The classes that a key can name without a module's path."""
-    found: list[str] = config_schema()["$defs"][key]["x-classes"]
-    return found
+    names: list[str] = config_schema()["$defs"][key]["x-classes"]
+    return names
 
 
 # ---- one class ---------------------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
     """The object schema of a class's arguments.
 
     Args:
-        cls: any class; what its arguments do not say is left open.
+        cls: any class; arguments without annotation are left open.
         key: the key at which it stands, so that arguments that are keys of their own are found.
         defs: gets the sections that the class is made of.
     """
@@ -68,17 +70,17 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
     docs, properties, required = sentences(cls), {}, []
     fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     for name, argument in inspect.signature(cls).parameters.items():
-        own = f"{key}.{name}" if key else name
+        argument_key = f"{key}.{name}" if key else name
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or (key == "task" and name in LINKED):
             continue
-        node = _key(own, hints.get(name, Any), defs)
-        told = fields[name].metadata if name in fields else {}
-        node = within_domain(node, told["domain"]) if "domain" in told else node
-        node |= {"x-at-most": told["at_most"]} if told.get("at_most") else {}
+        node = _key(argument_key, hints.get(name, Any), defs)
+        metadata = fields[name].metadata if name in fields else {}
+        node = within_domain(node, metadata["domain"]) if "domain" in metadata else node
+        node |= {"x-at-most": metadata["at_most"]} if metadata.get("at_most") else {}
         text = docs.get(name, "")
         node |= {"description": text} if text else {}
         node |= {"x-symbol": match[1]} if (match := SYMBOL.match(text)) else {}
-        default = _default_of(own, fields.get(name), argument.default)
+        default = _default_of(argument_key, fields.get(name), argument.default)
         if default is inspect.Parameter.empty:
             required.append(name)
         else:
@@ -116,35 +118,37 @@ def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [root, {"type": "null"}]} if null else root
 
 
-def _default_of(key: str, field: Any, given: Any) -> Any:
+def _default_of(key: str, field: Any, value: Any) -> Any:
     if field is not None and field.default_factory is not dataclasses.MISSING:
-        given = field.default_factory()
-    if key in ROOTS and (given is None or given is inspect.Parameter.empty):
+        value = field.default_factory()
+    if key in ROOTS and (value is None or value is inspect.Parameter.empty):
         default = ROOTS[key].default
         return inspect.Parameter.empty if default == "" else default
-    return type(given).__name__ if key in ROOTS else given if given is inspect.Parameter.empty else written(given)
+    return type(value).__name__ if key in ROOTS else value if value is inspect.Parameter.empty else written(value)
 
 
 def written(value: Any) -> Any:
-    """A default as JSON; of sections their own values."""
+    """A default as JSON; a section as its own values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: written(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: written(one) for key, one in value.items()}
-    return [written(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return {key: written(part) for key, part in value.items()}
+    return [written(part) for part in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    """What an annotation allows."""
+    """The schema's node of the values that an annotation allows."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint == FilePath:
+        return {"type": "string", "format": FILE}
     if origin is typing.Annotated:
         return within_domain(allowed(arguments[0], defs), arguments[1])
     if origin in (types.UnionType, typing.Union):
-        return _union([allowed(one, defs) for one in arguments])
+        return _union([allowed(argument, defs) for argument in arguments])
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is not Ellipsis:
-        parts = [allowed(one, defs) for one in arguments]
+        parts = [allowed(argument, defs) for argument in arguments]
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return {"type": "array", "items": allowed(arguments[0], defs)}
@@ -167,7 +171,7 @@ def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "enum": [value for part in parts for value in (part["enum"] if "enum" in part else values[part["type"]])]
         }
-    if all(set(part) <= {"type", *bounded("(0, 0)"), *bounded("[0, 0]")} for part in parts):
+    if all(set(part) <= {"type", "format", *bounded("(0, 0)"), *bounded("[0, 0]")} for part in parts):
         return {key: value for part in parts for key, value in part.items()} | {"type": [p["type"] for p in parts]}
     return {} if {} in parts else {"anyOf": parts}
 
@@ -190,31 +194,31 @@ def types_of(node: Mapping[str, Any]) -> list[str]:
 
 
 def bounded(domain: str) -> dict[str, Any]:
-    """The standard's words for an interval, and the interval."""
+    """The standard's keywords for an interval, and the interval itself."""
     match = NOTATION.match(domain)
     assert match is not None, domain
-    found: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for side, end, exclusive, closed in (("minimum", match[2], "exclusiveMinimum", match[1] == "["),
                                          ("maximum", match[3], "exclusiveMaximum", match[4] == "]")):  # fmt: skip
         if "inf" not in end:
             number = float(end)
-            found[side if closed else exclusive] = int(number) if number.is_integer() else number
-    return {**found, "x-domain": domain}
+            bounds[side if closed else exclusive] = int(number) if number.is_integer() else number
+    return {**bounds, "x-domain": domain}
 
 
 def summary(cls: type[Any]) -> str:
     """The first paragraph of a class's own docstring, on one line."""
-    own = cls.__dict__.get("__doc__") or ""
-    return "" if own.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(own).split("\n\n")[0].split())
+    doc = cls.__dict__.get("__doc__") or ""
+    return "" if doc.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(doc).split("\n\n")[0].split())
 
 
 def sentences(cls: type[Any]) -> dict[str, str]:
-    """What docstrings say of a class's arguments: those below its fields, or an ``Args:`` block; nearest class last."""
-    found: dict[str, str] = {}
+    """Sentences on a class's arguments, below its fields or in an ``Args:`` block; a subclass's override its base's."""
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.partition(".")[0] in ("builtins", "abc", "typing", "torch", "lightning"):
             continue
-        found |= dict(_argument_block(inspect.cleandoc(base.__dict__.get("__doc__") or "")))
+        texts |= dict(_argument_block(inspect.cleandoc(base.__dict__.get("__doc__") or "")))
         try:
             (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError, SyntaxError, ValueError):
@@ -222,9 +226,9 @@ def sentences(cls: type[Any]) -> dict[str, str]:
         assert isinstance(node, ast.ClassDef)
         for field, text in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                said = getattr(getattr(text, "value", None), "value", None) if isinstance(text, ast.Expr) else None
-                found |= {field.target.id: " ".join(said.split())} if isinstance(said, str) else {}
-    return found
+                docstring = getattr(getattr(text, "value", None), "value", None) if isinstance(text, ast.Expr) else None
+                texts |= {field.target.id: " ".join(docstring.split())} if isinstance(docstring, str) else {}
+    return texts
 
 
 def _argument_block(doc: str) -> Iterator[tuple[str, str]]:
@@ -269,13 +273,16 @@ def generated() -> dict[str, Any]:
     study["search"] |= {"properties": searched, "additionalProperties": {"$ref": "#/$defs/distribution"}}
     study["presets"] |= {"properties": {
         name: {"type": "object", "patternProperties": {"[.]": {}}, "additionalProperties": False, "properties": {
-            one: {"$ref": f"#/$defs/{name}/properties/{one}"} for one in defs[name]["properties"]}}
+            argument: {"$ref": f"#/$defs/{name}/properties/{argument}"} for argument in defs[name]["properties"]}}
         for name in nameable(ROOTS["algorithm"])}}  # fmt: skip
+    arm = defs["ArmSection"]["properties"]
+    arm["search"] |= {"additionalProperties": {"$ref": "#/$defs/distribution"}}
+    arm["class_path"] |= {"anyOf": [*defs["algorithm"]["anyOf"][0]["anyOf"], {"const": ""}]}
     bounds = {"$ref": "#/$defs/bounds"}
     described_bounds = {name: {**bounds, "description": metric.sentence} for name, metric in METRICS.items()}
     study["constraints"] |= {"properties": described_bounds, "additionalProperties": bounds}
     names = [{"const": name, "description": metric.sentence} for name, metric in METRICS.items()]
-    defs["metric"] = {"anyOf": [*names, {"type": "string", "description": "One of your own classes'."}]}
+    defs["metric"] = {"anyOf": [*names, {"type": "string", "description": "A metric of your own classes."}]}
     defs["Objective"]["properties"]["metric"] |= {"$ref": "#/$defs/metric"}
     del defs["Objective"]["properties"]["metric"]["type"]
     ends = {"min": NUMBER, "max": NUMBER}
@@ -289,7 +296,8 @@ def generated() -> dict[str, Any]:
             **{name: {"type": "array", "items": NUMBER, "minItems": count, "maxItems": count,
                       "description": ["[low, high]", "[low, high, step]"][count - 2]}
                for name, count in BOUNDS.items()},
-            "choice": {"type": "array", "minItems": 1, "description": "The values themselves, or names of classes."},
+            "choice": {"type": ["array", "object"], "minItems": 1,
+                       "description": "The values themselves, or names of classes; or classes by names of yours."},
         },
     }  # fmt: skip
     return {
@@ -304,9 +312,9 @@ def generated() -> dict[str, Any]:
 
 
 def _first_study(cls: type[Any]) -> dict[str, Any]:
-    """What a study of a data set begins with (`flstudy.config.starter`): a task, whether there are owners, and how many
-    labels there are, where no file has to say."""
-    whole = all(one.default is not one.empty for one in inspect.signature(cls).parameters.values())
+    """Facts on a data set for a first study of it (`flstudy.config.starter`): a task, whether examples have owners, and
+    how many labels there are, where no file has to say."""
+    whole = all(parameter.default is not parameter.empty for parameter in inspect.signature(cls).parameters.values())
     return {
         "x-first-task": cls.first_task,  # type: ignore[attr-defined]  # a Dataset
         "x-natural": cls.natural,  # type: ignore[attr-defined]
@@ -317,27 +325,27 @@ def _first_study(cls: type[Any]) -> dict[str, Any]:
 def nameable(root: Root) -> dict[str, type[Any]]:
     """The classes by name that a key may name without a path: flstudy's concrete ones whose arguments a config can
     give."""
-    found = {}
+    nameable_classes = {}
     for name, cls in named(locate(f"{root.module}.{root.base}")).items():
         hints, arguments = hints_of(cls), inspect.signature(cls).parameters.values()
-        anything = any(hints.get(one.name) is Any and one.default is one.empty for one in arguments)
+        anything = any(hints.get(argument.name) is Any and argument.default is argument.empty for argument in arguments)
         if cls.__module__.startswith("flstudy.") and not anything:
-            found[name] = cls
-    return found
+            nameable_classes[name] = cls
+    return nameable_classes
 
 
 def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """One of several classes: by its name where that is enough, or with arguments; a dotted path is the user's own."""
+    """The schema's node of a choice of classes: a name alone, or with arguments; a dotted path is the user's own."""
 
-    def names(known: Iterable[str]) -> dict[str, Any]:
-        shipped = [{"const": name, "description": classes[name]["description"]} for name in known]
-        full = {"type": "string", "pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(known)})$"}
-        own = {
+    def names(shipped_names: Iterable[str]) -> dict[str, Any]:
+        shipped = [{"const": name, "description": classes[name]["description"]} for name in shipped_names]
+        full = {"type": "string", "pattern": rf"^flstudy\.([a-z_0-9]+\.)*({'|'.join(shipped_names)})$"}
+        users_path = {
             "type": "string",
             "pattern": r"^((?!flstudy\.)\w+(\.\w+)+|(\./)?(\w+/)*\w+\.py:\w+)$",
             "description": "The path of your own class: mylab.Hospitals, or ./mylab.py:Hospitals beside the config.",
         }
-        return {"anyOf": [*shipped, full, own]}
+        return {"anyOf": [*shipped, full, users_path]}
 
     arguments = [
         {
@@ -361,7 +369,7 @@ def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 
 def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, str]]]:
-    """Every key that a study can search, with its sentence: of sections, and of all classes."""
+    """Every key that a study can search, with its sentence, of sections and of all classes."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         if key.split(".")[0] in ("study", "run", "store"):
@@ -369,14 +377,14 @@ def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") 
         yield key, {"description": node["description"]} if "description" in node else {}
         for part in [node, *node.get("anyOf", ())]:
             target = defs.get(part.get("$ref", "").rpartition("/")[2], {})
-            for one in target.get("x-classes", ()):
-                yield from _keys(defs[one]["properties"], defs, key)
+            for class_name in target.get("x-classes", ()):
+                yield from _keys(defs[class_name]["properties"], defs, key)
             if "properties" in target:
                 yield from _keys(target["properties"], defs, key)
 
 
 def text() -> str:
-    """The schema as the file has it: what fits on a line stands on one."""
+    """The schema as the file's text: a value that fits on a line stands on one."""
 
     def lines(value: Any, indent: str) -> str:
         flat = json.dumps(value, ensure_ascii=False)
@@ -384,8 +392,8 @@ def text() -> str:
             return flat
         deeper = f"{indent} "
         if isinstance(value, list):
-            return "[\n" + ",\n".join(deeper + lines(one, deeper) for one in value) + f"\n{indent}]"
-        inner = (f"{deeper}{json.dumps(key)}: {lines(one, deeper)}" for key, one in value.items())
+            return "[\n" + ",\n".join(deeper + lines(part, deeper) for part in value) + f"\n{indent}]"
+        inner = (f"{deeper}{json.dumps(key)}: {lines(part, deeper)}" for key, part in value.items())
         return "{\n" + ",\n".join(inner) + f"\n{indent}}}"
 
     return lines(generated(), "") + "\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = (Path("tune_configs"), PACKAGE.parent / "tune_configs", PACKAGE / "tune_configs")
-"""Where they may be, the first of which that exists counts: one's own go before the package's."""
+"""Folders that may hold configs, of which the first that exists counts: a user's own before the package's."""
 
 
 def config_folder() -> Path:
@@ -20,7 +20,7 @@ def is_installed(folder: Path) -> bool:
 def find_config(given: str) -> str:
     """A config's path by its path, or by its name below the folder of configs, such as ``quick`` or ``flash/digits``.
 
-    What is neither comes back as it is, for its reader to refuse.
+    Any other text comes back unchanged, for its reader to refuse.
     """
     if not given or Path(given).exists():
         return given

@@ -1,9 +1,9 @@
 """A commented study to start from, for a data set, methods and a drift of one's choice: all from the schema.
 
-What is searched follows from the methods' fields. Of a number that may be of any size, such as τ, a decade below its
-default to a decade above; of a share, such as β₁, usual values. A key that is off by default for one of the methods is
-left alone, since searching it would switch it on. Both learning rates are searched, and of each method what it has
-beside FedAvg: its scales or, where it has none, its shares; the others stand there as comments.
+The search follows from the methods' fields. A number that may be of any size, such as τ, is searched from a decade
+below its default to a decade above; a share, such as β₁, over usual values. A key that is off by default for one of the
+methods is left alone, since searching it would switch it on. Both learning rates are searched, and of each method those
+keys that FedAvg lacks: its scales or, where it has none, its shares; the others are written as comments.
 """
 
 import re
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flstudy.config.errors import ConfigError, nearest, spelled
+from flstudy.config.reading import SEARCH, parsed
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import PATH, class_names, config_schema, types_of
-from flstudy.config.values import SEARCH, completed, dereferenced, parsed, short
+from flstudy.config.values import completed, dereferenced, resolved
 from flstudy.hyper import NOTATION
 
 BASE = "FedAvg"
@@ -24,19 +25,19 @@ MOST_LABELS = 1000  # of a drift that names them all
 
 
 class Choice(NamedTuple):
-    """What a study to start from is about; of what is None flstudy chooses."""
+    """Contents of a study to start from; flstudy chooses a field that is None."""
 
     dataset: str = "Digits"
     algorithms: Sequence[str] = ("Flash", "FedYogi", "FedAvg")
     drift: str | None = None
-    """Its class, or ``none``; None: SuddenDrift, or none where there are sessions."""
+    """Class of the drift, or ``none``; None: SuddenDrift, or none where there are sessions."""
     sessions: bool = False
     """Whether two groups of devices take turns."""
     rounds: int | None = None
     trials: int | None = None
 
     def checked(self) -> "Choice":
-        """This choice, of which every name is known; raises ConfigError for another."""
+        """This choice, once every name in it is known; raises ConfigError for another."""
         _known("population.dataset", self.dataset)
         for name in self.algorithms:
             _known("algorithm", name)
@@ -72,7 +73,7 @@ def starter(choice: Choice | None = None) -> str:
 
 
 def asked(read: Callable[[str], str] = input, say: Callable[[str], object] = print) -> Choice:
-    """What somebody at a terminal chooses; an empty answer takes what is in brackets.
+    """Ask at a terminal for a choice; an empty answer takes the value in brackets.
 
     Args:
         read: asks a question.
@@ -166,25 +167,25 @@ def _partition(choice: Choice) -> Any:
 
 
 def _drift(name: str, dataset: Mapping[str, Any], rounds: int) -> Any:
-    """A drift within so many rounds: what it takes goes by the names of its arguments."""
+    """A drift within so many rounds, whose values are chosen by the names of its arguments."""
     half, third, later = (max(2, 1 + round(rounds * share)) for share in (1 / 2, 1 / 3, 2 / 3))
-    known = config_schema()["$defs"][name]["properties"]
-    once = not {"back", "until", "every"} & set(known)
-    given: dict[str, Any] = {"round": half if once else third, "back": later, "until": later}
-    given |= {"every": max(rounds // 10, 1), "rounds": [third, later], "schedule": {0: [[half, 1]], 1: [[half, 1]]}}
-    if "groups" in known:
+    properties = config_schema()["$defs"][name]["properties"]
+    once = not {"back", "until", "every"} & set(properties)
+    arguments: dict[str, Any] = {"round": half if once else third, "back": later, "until": later}
+    arguments |= {"every": max(rounds // 10, 1), "rounds": [third, later], "schedule": {0: [[half, 1]], 1: [[half, 1]]}}
+    if "groups" in properties:
         labels = list(range(dataset.get("x-labels", 10)))
         if not 1 < len(labels) <= MOST_LABELS:
             raise ConfigError(f"{name} must be of 2 to {MOST_LABELS} labels, got {len(labels)}: take another drift")
-        given |= {"rounds": [half], "groups": [labels[: -(-len(labels) // 2)], labels[-(-len(labels) // 2) :]]}
-    return _class(name, {key: value for key, value in given.items() if key in known})
+        arguments |= {"rounds": [half], "groups": [labels[: -(-len(labels) // 2)], labels[-(-len(labels) // 2) :]]}
+    return _class(name, {key: value for key, value in arguments.items() if key in properties})
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------
 
 
 class Reach(NamedTuple):
-    """The values that an argument may have, and the one that it has."""
+    """The values that an argument may have, and its default."""
 
     low: float
     high: float
@@ -193,17 +194,17 @@ class Reach(NamedTuple):
 
     @property
     def is_scale(self) -> bool:
-        """Whether it may be of any size."""
+        """Whether the argument may be of any size."""
         return self.low == 0 and self.high > 1
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1."""
+        """Whether the argument lies between 0 and 1."""
         return self.low == 0 and self.high == 1
 
 
 def _reach(node: Mapping[str, Any]) -> Reach | None:
-    """Of a number that is on by default; else None."""
+    """The reach of a number that is on by default; None for other arguments."""
     node, default = dereferenced(node), node.get("default")
     match = NOTATION.match(node.get("x-domain", ""))
     if "number" not in types_of(node) or match is None or isinstance(default, bool | str) or not default:
@@ -213,27 +214,27 @@ def _reach(node: Mapping[str, Any]) -> Reach | None:
 
 def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]:
     """The keys that are searched with their ranges, and those that could be."""
-    known = {name: config_schema()["$defs"][name]["properties"] for name in algorithms}
+    by_method = {name: config_schema()["$defs"][name]["properties"] for name in algorithms}
     base = config_schema()["$defs"][BASE]["properties"]
     searched, others = dict.fromkeys(RATES), dict[str, None]()
-    for properties in known.values():
-        found = {one: _reach(node) for one, node in properties.items() if node != base.get(one) and one not in RATES}
-        own = {one: reach for one, reach in found.items() if reach is not None}
-        scales = [one for one, reach in own.items() if reach.is_scale]
-        shares = [one for one, reach in own.items() if reach.is_share]
+    for properties in by_method.values():
+        added = {name: node for name, node in properties.items() if node != base.get(name) and name not in RATES}
+        reaches = {name: reach for name, node in added.items() if (reach := _reach(node)) is not None}
+        scales = [name for name, reach in reaches.items() if reach.is_scale]
+        shares = [name for name, reach in reaches.items() if reach.is_share]
         searched |= dict.fromkeys(scales or shares)
         others |= dict.fromkeys([*scales, *shares])
     space: dict[str, Any] = {}
-    for name in [*searched, *(one for one in others if one not in searched)]:
-        reaches = [_reach(properties[name]) for properties in known.values() if name in properties]
-        if all(reach is not None for reach in reaches):
-            space[f"algorithm.{name}"] = _range([reach for reach in reaches if reach is not None])
-    kept = {key: value for key, value in space.items() if key.partition(".")[2] in searched}
-    return kept, {key: Aside(value) for key, value in space.items() if key not in kept}
+    for name in [*searched, *(key for key in others if key not in searched)]:
+        per_method = [_reach(properties[name]) for properties in by_method.values() if name in properties]
+        if all(reach is not None for reach in per_method):
+            space[f"algorithm.{name}"] = _range([reach for reach in per_method if reach is not None])
+    ranges = {key: value for key, value in space.items() if key.partition(".")[2] in searched}
+    return ranges, {key: Aside(value) for key, value in space.items() if key not in ranges}
 
 
 def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
-    """What is tried of a key that one or more methods have."""
+    """The distribution to search for a key that one or more methods have."""
     if all(reach.is_share for reach in reaches):
         if all(reach.closed for reach in reaches):
             return {"uniform": [0.0, 1.0]}
@@ -245,18 +246,18 @@ def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
 
 
 def _defaults(algorithm: str, search: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's own values of what is searched, and of what FedAvg has, too, but switched off."""
-    known, base = (config_schema()["$defs"][name]["properties"] for name in (algorithm, BASE))
-    on = {name for name in base if name in known and _reach(known[name]) and not _reach(base[name])}
-    return {name: node["default"] for name, node in known.items() if name in on or f"algorithm.{name}" in search}
+    """A method's own values of the searched keys, and of keys that are switched off in FedAvg."""
+    arguments, base = (config_schema()["$defs"][name]["properties"] for name in (algorithm, BASE))
+    on = {name for name in base if name in arguments and _reach(arguments[name]) and not _reach(base[name])}
+    return {name: node["default"] for name, node in arguments.items() if name in on or f"algorithm.{name}" in search}
 
 
 # ---- its text --------------------------------------------------------------------------------------------------------
 
 
-def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
+def _commented(values: Mapping[str, Any], properties: Mapping[str, Any], at: str, indent: str) -> Iterator[str]:
     for name, value in values.items():
-        node, key = known.get(name, {}), f"{at}.{name}" if at else name
+        node, key = properties.get(name, {}), f"{at}.{name}" if at else name
         sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
         aside = isinstance(value, Aside)
         if aside:
@@ -269,7 +270,7 @@ def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, ind
             yield f"{indent}{name}:"
             yield f"{indent}  class_path: {value['class_path']}"
             yield f"{indent}  init_args:"
-            below = config_schema()["$defs"][short(value)]["properties"]
+            below = config_schema()["$defs"][resolved(key, value)]["properties"]
             yield from _commented(value["init_args"], below, key, f"{indent}    ")
         elif key in ("population", "study", SEARCH):
             yield f"{indent}{name}:"
@@ -280,5 +281,5 @@ def _commented(values: Mapping[str, Any], known: Mapping[str, Any], at: str, ind
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_flow(part)}' for key, part in value.items())}}}"
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else spelled(value)

@@ -1,283 +1,66 @@
-"""The values of a config: read from YAML and options, checked against the schema, completed with its defaults.
+"""The values of a config, checked against the schema and completed with its defaults.
 
-Nothing here imports torch. Classes of users are taken on trust until somebody asks for them to be imported.
+Nothing here imports torch. Classes of users are accepted unchecked until a caller asks for their import.
 """
 
 import contextlib
-import copy
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import yaml
+from typing import Any
 
 from flstudy.config.credentials import clean_values
+from flstudy.config.domain import INTEGER, Domain
 from flstudy.config.errors import ConfigError, nearest, shown, spelled
-from flstudy.config.registry import ROOTS, SECTIONS, by_module, check_files, import_class
-from flstudy.config.schema import class_names, config_schema, described, types_of
+from flstudy.config.reading import SEARCH, TYPES, Given
+from flstudy.config.registry import ROOTS, by_module, import_class
+from flstudy.config.schema import FILE, class_names, config_schema, described, types_of
 from flstudy.hyper import within
 from flstudy.metrics.registry import METRICS
+from flstudy.remote import is_uri
 
 KINDS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a text", "null": "null"}
 KINDS |= {"array": "a list", "object": "keys and values"}
-TYPES = {bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",), type(None): ("null",)}
-TYPES |= {list: ("array",), tuple: ("array",), dict: ("object",)}
-SEARCH = "study.search"
-DEEPEST, MOST = 50, 1_000_000  # of nested values; of all
 
 _users: dict[str, dict[str, Any]] = {}
 """Definitions of users' classes and of what they are made of, by name."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers, of which 1e-3 is one, as editors have it; a date is a text; a key stands once."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Brackets in brackets are given up early: reading on would take seconds."""
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise RecursionError
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Of two equal keys YAML would drop the first without a word."""
-        seen = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if (key.tag, str(key.value)) in seen:
-                twice = f"the key {shown(key.value)} twice"
-                raise yaml.constructor.ConstructorError(problem=twice, problem_mark=key.start_mark)
-            seen.add((key.tag, str(key.value)))
-        return super().construct_mapping(node, deep)
+def resolved(key: str, path: Any) -> str:
+    """The identifier of a class at a key: the short name of a class of flstudy's, the module and name of a user's."""
+    path = str(by_module(path.get("class_path") if isinstance(path, Mapping) else path))
+    name = path.rpartition(".")[2]
+    return name if path.startswith("flstudy.") and name in class_names(key) else path
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [known for known in resolvers if not known[0].endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+def label(key: str, path: Any) -> str:
+    """The displayed name of a class, with its module where a user's has the name of one of flstudy's."""
+    path = resolved(key, path)
+    name = path.rpartition(".")[2]
+    return path if name in class_names(key) else name
 
 
-def parsed(text: str, path: str = "the config") -> Any:
-    """What a YAML text says, the caller's to change.
-
-    Raises:
-        ConfigError: it is no YAML, or is deeper or larger than a config can be.
-    """
-    return copy.deepcopy(_read(text, path))
-
-
-@functools.lru_cache(maxsize=8)
-def _read(text: str, path: str) -> Any:
-    """What is kept: the same text is asked for again and again."""
-    try:
-        content = yaml.load(text, _Loader)
-        waiting, count = [(content, 0)], 0
-        while waiting:  # a list of its own, since anchors can make a value that is in itself
-            value, depth = waiting.pop()
-            count += 1
-            if depth > DEEPEST or count > MOST:
-                raise RecursionError
-            if type(value) not in TYPES:
-                raise ConfigError(f"{path} must hold texts, numbers, lists and the like, got a {type(value).__name__}")
-            parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-            waiting += [(part, depth + 1) for part in parts]
-    except RecursionError as error:
-        raise ConfigError(f"{path} must hold at most {MOST:,} values, {DEEPEST} deep at most: flatten it") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: of what looks like a number and is none
-        if isinstance(error, ConfigError):
-            raise
-        where, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = f" in line {where.line + 1}" if where is not None else ""
-        said = problem or str(error).splitlines()[0]
-        raise ConfigError(f"{path} is not a YAML file that can be read: {said}{line}: mend it there") from error
-    return content
-
-
-def content_of(path: str | Path, text: str | None = None) -> dict[str, Any]:
-    """The keys and values of a YAML file.
-
-    Args:
-        path: of the file.
-        text: what it held when it was read; None reads it.
-
-    Raises:
-        ConfigError: there is none, it is no YAML, or something else.
-    """
-    content = parsed(text_of(path) if text is None else text, str(path))
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} must hold keys and values, got {type(content).__name__}: see flstudy init")
-    return dict(content)
-
-
-def text_of(path: str | Path) -> str:
-    """A config file's text.
-
-    Raises:
-        ConfigError: there is no such file, or it is no text.
-    """
-    try:
-        if not Path(path).is_file():
-            raise ConfigError(f"there is no config file {shown(str(path))}: see flstudy list configs")
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a YAML file that can be read: {error}") from error
-
-
-# ---- options -----------------------------------------------------------------------------------------------------
-
-
-class Given(NamedTuple):
-    """A number or bool on a command line, which may have been meant as a text."""
-
-    value: Any
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
-    """Keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
-    found, waiting = [], list(options)
-    while waiting:
-        option = waiting.pop(0)
-        if not option.startswith("--"):
-            raise ConfigError(f"options look like --key value, got {option!r}: write --KEY {option}")
-        key, given, text = option[2:].partition("=")
-        if not given:
-            text = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
-        try:
-            value = parsed(text)
-        except ConfigError:
-            value = text
-        found.append((short_key(key), Given(value, text) if isinstance(value, int | float) else value))
-    return found
-
-
-def short_key(key: str) -> str:
-    """``algorithm.init_args.lr`` as ``algorithm.lr``, and ``algorithm.class_path`` as ``algorithm``."""
-    return key.replace(".init_args", "").removesuffix(".class_path")
-
-
-MAPPINGS = (SEARCH, "study.presets", "study.constraints")
-"""Keys whose values are mappings of the user's own names."""
-
-
-def dotted(given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Keys as the command line has them, of nested or dotted ones: ``{"study": {"trials": 8}}`` and
-    ``{"study.trials": 8}`` say the same. A class with its arguments stays one value."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        key = short_key(f"{at}.{name}" if at else str(name))
-        section = key in ROOTS or key in SECTIONS or (key.startswith("study.") and key.count(".") == 1)
-        if isinstance(value, Mapping) and section and "class_path" not in value and key not in MAPPINGS:
-            found |= dotted(value, key)
-        else:
-            found[key] = value
-    return found
-
-
-def arguments(overrides: Mapping[str, Any]) -> list[str]:
-    """Overrides as options, of which a class comes before its own parameters."""
-    return [
-        f"--{key}={spelled(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))
-    ]
-
-
-def merged(content: Mapping[str, Any], given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A file's content with keys replaced.
-
-    A class that differs from the file's starts from its own defaults: FedAvg must not silently run with the server
-    learning rate of another method. The class that a file or a key chooses gets its values of ``study.presets``, but
-    for those that are said.
-    """
-    nested = by_module(content)
-    changes = [pair for key, value in given for pair in _apart(key, by_module(value))]
-    changes = [*_preset(content, changes), *changes]
-    for key, value in sorted(changes, key=lambda change: change[0].count(".")):  # stable: the last word counts
-        put(nested, key, value)
-    return nested
-
-
-def _apart(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A class with arguments as the class and its arguments."""
-    if key not in ROOTS or not isinstance(value, Mapping) or "class_path" not in value:
-        yield key, value
-        return
-    yield key, value["class_path"]
-    for name, argument in arguments_of(value).items():
-        yield from _apart(f"{key}.{name}", argument)
-
-
-def _preset(content: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    study = content.get("study")
-    said_of_presets = [value for key, value in changes if key == "study.presets"]  # replaces the file's
-    presets = said_of_presets[-1] if said_of_presets else study.get("presets") if isinstance(study, Mapping) else None
-    own = short(content.get("algorithm"))
-    chosen = next((value for key, value in reversed(changes) if key == "algorithm"), content.get("algorithm"))
-    values = presets.get(short(chosen)) if isinstance(presets, Mapping) else None
-    if not isinstance(values, Mapping):
-        return []
-    said = dict(flat(content)) if short(chosen) == own else {}  # of the file's own algorithm it knows best
-    every = {str(key) if "." in str(key) else f"algorithm.{key}": value for key, value in values.items()}
-    path = chosen.get("class_path") if isinstance(chosen, Mapping) else chosen
-    return [("algorithm", path), *((key, value) for key, value in every.items() if key not in said)]
-
-
-def put(nested: dict[str, Any], key: str, value: Any) -> None:
-    """Set one dotted key in nested content."""
-    key, more = key.removesuffix("+"), key.endswith("+")
-    parents, name = key.split(".")[:-1], key.rpartition(".")[2]
-    if key.startswith(f"{SEARCH}."):  # whose own keys have dots
-        parents, name = SEARCH.split("."), key.removeprefix(f"{SEARCH}.")
-    place, at = nested, ""
-    for parent in parents:
-        at = f"{at}.{parent}" if at else parent
-        below: Any = place.get(parent)
-        if at in ROOTS and (below is None or isinstance(below, str)):
-            below = below or ROOTS[at].default
-            if not below:
-                raise ConfigError(f"{key} needs a class, and {at} names none: give --{at} as well")
-            below = place[parent] = {"class_path": below}
-        elif not isinstance(below, Mapping):
-            below = place[parent] = {}
-        if "class_path" in below:
-            below["init_args"] = arguments_of(below)
-            below = below["init_args"]
-        place = below
-    if more:
-        value = [one for part in (place.get(name) or [], value) for one in (part if isinstance(part, list) else [part])]
-    if key not in ROOTS or value is None or short(place.get(name)) != short(value):
-        place[name] = value
-
-
-def short(given: Any) -> str:
-    """The class name in a class path, or in a mapping that has one."""
-    path = given.get("class_path") if isinstance(given, Mapping) else given
-    return str(path).rpartition(".")[2]
+def argument_nodes(key: str, path: str, *, imports: bool) -> Mapping[str, Any]:
+    """The schema's nodes of a class's arguments by name; none of an unknown class, or of a user's that may not be
+    imported."""
+    path = resolved(key, path)
+    if path in class_names(key):
+        return dict(config_schema()["$defs"][path]["properties"])
+    return dict(_definition(path, key)["properties"]) if imports and "." in path else {}
 
 
 def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a class; what is written in their place and cannot be any is for `check_value` to refuse."""
-    given = value.get("init_args")
-    return given if isinstance(given, dict) else {}
+    """The arguments of a class; a value in their place that cannot be any is left for `check_value` to refuse."""
+    arguments = value.get("init_args")
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; a class is its short name under its key, and its arguments below."""
+    """Dotted keys and values; a class as its path (flstudy's: its short name) under its key, its arguments below."""
     if isinstance(values, Mapping) and "class_path" in values:
-        yield prefix, short(values)
+        yield prefix, resolved(prefix, values) if prefix in ROOTS else values["class_path"]
         values = arguments_of(values)
     if isinstance(values, Mapping) and (values or not prefix):
         for key, value in values.items():
@@ -305,32 +88,21 @@ def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
     return values
 
 
-def quick_check(path: str | Path, options: Sequence[str]) -> dict[str, Any]:
-    """The values of a YAML file and options, checked without importing torch or anything of the user's.
-
-    Raises:
-        ConfigError: as `completed`.
-    """
-    content, given = content_of(path), pairs(options)
-    check_files([content, *(value for _, value in given)], Path(path).parent)
-    return completed(merged(content, given), imports=False)
-
-
 def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
     """Refuse a number above that of the key which the schema names as its bound.
 
     Args:
         values: of a config.
-        study: look at the study, which means nothing to a single run, and not at what it trains.
+        study: check the study section, which a single run does not use, in place of the trained values.
 
     Raises:
         ConfigError: with both numbers.
     """
-    given = dict(flat(values))
+    by_key = dict(flat(values))
     for root, path in classes_in({"study": values["study"]} if study else {**values, "study": None}):
         for name, node in config_schema()["$defs"].get(path, {}).get("properties", {}).items():
-            if (key := f"{root}.{name}") in given and (bound := node.get("x-at-most")):
-                refuse_above(key, given[key], bound, given[bound])
+            if (key := f"{root}.{name}") in by_key and (bound := node.get("x-at-most")):
+                refuse_above(key, by_key[key], bound, by_key[bound])
 
 
 def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
@@ -341,7 +113,7 @@ def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
 
 
 def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
-    """A value as the schema's node has it, defaults filled in.
+    """A value checked against the schema's node, defaults filled in.
 
     Raises:
         ConfigError: for one that the node does not take.
@@ -355,10 +127,10 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
         return _chosen(key, node, value, imports)
     if "enum" in node:
         return _one_of(key, node["enum"], value)
-    given, written = TYPES.get(type(value), ()), value
+    value_kinds, written = TYPES.get(type(value), ()), value
     if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
-        value, given = int(value), TYPES[int]
-    if kinds and not set(kinds) & set(given):
+        value, value_kinds = int(value), TYPES[int]
+    if kinds and not set(kinds) & set(value_kinds):
         raise ConfigError(f"{key} must be {' or '.join(KINDS[kind] for kind in kinds)}, got {shown(value)}")
     if "anyOf" in node:
         parts = [dereferenced(part) for part in node["anyOf"] if "const" not in part]
@@ -390,15 +162,15 @@ def dereferenced(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _Definitions(dict[str, Any]):
-    """flstudy's definitions, and users' that were imported."""
+    """Definitions of flstudy's classes, and of users' that were imported."""
 
     def __missing__(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = config_schema()["$defs"].get(name) or _users[name]
-        return found
+        definition: dict[str, Any] = config_schema()["$defs"].get(name) or _users[name]
+        return definition
 
 
 def _branch(node: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """The node without references, and of several the one that a value's kind fits."""
+    """The node without references; of several alternatives the one that fits the value's type."""
     node = dereferenced(node)
     if "anyOf" not in node or "x-root" in node:
         return node
@@ -425,86 +197,86 @@ def _list(key: str, node: Mapping[str, Any], value: Sequence[Any], imports: bool
     if not least <= len(value) <= most:
         raise ConfigError(f"{key} must be a list of {least}{'' if most == least else ' or more'}, got {shown(value)}")
     nodes = parts or [node.get("items", {})] * len(value)
-    return [check_value(f"{key}[{i}]", one, nodes[i], imports=imports) for i, one in enumerate(value)]
+    return [check_value(f"{key}[{i}]", element, nodes[i], imports=imports) for i, element in enumerate(value)]
 
 
 def _mapping(key: str, node: Mapping[str, Any], value: Mapping[Any, Any], imports: bool) -> dict[Any, Any]:
-    """Keys of the user's choice."""
-    numbers, inner, found = "propertyNames" in node, node.get("additionalProperties") or {}, {}
-    for name, one in value.items():
+    """Check a mapping whose keys are of the user's choice."""
+    numbers, inner, checked = "propertyNames" in node, node.get("additionalProperties") or {}, {}
+    for name, part in value.items():
         if numbers and not re.match(node["propertyNames"]["pattern"], str(name)):
             raise ConfigError(f"{key} must have integers for keys, got {shown(name)}")
-        found[int(name) if numbers else name] = check_value(f"{key}.{name}", one, inner, imports=imports)
-    return found
+        checked[int(name) if numbers else name] = check_value(f"{key}.{name}", part, inner, imports=imports)
+    return checked
 
 
 def _section(key: str, node: Mapping[str, Any], value: Any, imports: bool, whose: str = "") -> dict[str, Any]:
-    """The values of one class's arguments."""
+    """Check and complete the values of one class's arguments."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{key} must hold keys and values, got {shown(value)}")
-    known, found = node["properties"], {}
-    full = [f"{key}.{name}" if key else name for name in known]
+    properties, checked = node["properties"], {}
+    full = [f"{key}.{name}" if key else name for name in properties]
     rest = node.get("additionalProperties", False)
     patterns = list(node.get("patternProperties", ()))
     for name in value:
-        if name not in known and rest is False and not any(re.search(pattern, str(name)) for pattern in patterns):
-            own = f"{key}.{name}" if key else str(name)
-            raise ConfigError(f"unknown key {shown(own)}{whose}{nearest(own, full)}")
+        if name not in properties and rest is False and not any(re.search(pattern, str(name)) for pattern in patterns):
+            full_key = f"{key}.{name}" if key else str(name)
+            raise ConfigError(f"unknown key {shown(full_key)}{whose}{nearest(full_key, full)}")
     if not node.get("minProperties", 0) <= len(value) <= node.get("maxProperties", math.inf):
         exactly = "exactly one" if "maxProperties" in node else "at least one"
-        raise ConfigError(f"{key} must have {exactly} of {', '.join(known)}, got {shown(value)}")
-    for (name, child), own in zip(known.items(), full, strict=True):
+        raise ConfigError(f"{key} must have {exactly} of {', '.join(properties)}, got {shown(value)}")
+    for (name, child), full_key in zip(properties.items(), full, strict=True):
         if name in value:
-            found[name] = check_value(own, value[name], child, imports=imports)
+            checked[name] = check_value(full_key, value[name], child, imports=imports)
         elif "default" in child:
-            found[name] = check_value(own, child["default"], child, imports=imports)
+            checked[name] = check_value(full_key, child["default"], child, imports=imports)
         elif name in node.get("required", ()):
             what = " or ".join(KINDS[kind] for kind in types_of(dereferenced(child))) or "a class"
-            raise ConfigError(f"{own} must be given{whose.replace(' of ', ' with ')}, {what}: it has no default")
-    extra = {name: one for name, one in value.items() if name not in known}
-    return found | _mapping(key, {"additionalProperties": rest if isinstance(rest, Mapping) else {}}, extra, imports)
+            raise ConfigError(f"{full_key} must be given{whose.replace(' of ', ' with ')}, {what}: it has no default")
+    extra = {name: part for name, part in value.items() if name not in properties}
+    return checked | _mapping(key, {"additionalProperties": rest if isinstance(rest, Mapping) else {}}, extra, imports)
 
 
 # ---- classes -----------------------------------------------------------------------------------------------------
 
 
 def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dict[str, Any]:
-    """A class and its arguments."""
-    known = node["x-classes"]
+    """Check a class and its arguments."""
+    classes = node["x-classes"]
     path = value.get("class_path") if isinstance(value, Mapping) else value
     if not isinstance(path, str):
-        raise ConfigError(f"{key} must name a class, such as {known[0]}, got {shown(value)}")
-    given = (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
+        raise ConfigError(f"{key} must name a class, such as {classes[0]}, got {shown(value)}")
+    arguments = (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
     for name in value if isinstance(value, Mapping) else ():
         if name not in ("class_path", "init_args"):
             raise ConfigError(f"{key} must have class_path and init_args, got {shown(name)}: put it under init_args")
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(given)}")
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(arguments)}")
     name = path.rpartition(".")[2]
     if "." in path and not path.startswith("flstudy."):
-        return _users_own(key, path, given) if imports else {"class_path": path, "init_args": dict(given)}
-    if name not in known:
-        raise ConfigError(f"unknown {key.rpartition('.')[2]} {shown(name)}{nearest(name, known)}")
+        return _users_own(key, path, arguments) if imports else {"class_path": path, "init_args": dict(arguments)}
+    if name not in classes:
+        raise ConfigError(f"unknown {key.rpartition('.')[2]} {shown(name)}{nearest(name, classes)}")
     return {
         "class_path": name,
-        "init_args": _section(key, config_schema()["$defs"][name], given, imports, f" of {name}"),
+        "init_args": _section(key, config_schema()["$defs"][name], arguments, imports, f" of {name}"),
     }
 
 
 WRAPPERS = {"study.sampler": "OptunaSampler", "study.scheduler": "RayScheduler"}
-"""Classes of ours that carry one of Optuna's or Ray's, named by its path."""
+"""Classes of flstudy's that wrap a class of Optuna's or Ray's, which is named by its path."""
 
 
-def _users_own(key: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's class, imported, and its arguments."""
+def _users_own(key: str, path: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Import a user's class and check its arguments."""
     name, base = path.rpartition(".")[2], ROOTS[key].accepts()
     if not issubclass(import_class(key, path), base):
         if key in WRAPPERS and WRAPPERS[key] in config_schema()["$defs"]:
-            wrapped = {"class_path": path, "init_args": dict(given)}
+            wrapped = {"class_path": path, "init_args": dict(arguments)}
             node = config_schema()["$defs"][WRAPPERS[key]]
             return {"class_path": WRAPPERS[key], "init_args": _section(key, node, wrapped, True)}
         raise ConfigError(f"{key} must name a subclass of {base.__name__}, got {path}")
-    return {"class_path": path, "init_args": _section(key, _definition(path, key), given, True, f" of {name}")}
+    return {"class_path": path, "init_args": _section(key, _definition(path, key), arguments, True, f" of {name}")}
 
 
 @functools.cache
@@ -525,31 +297,31 @@ def nodes(
         chosen: the classes that each key may name, flstudy's by their short names.
         imports: whether users' classes are looked into; else they have any key.
     """
-    found: list[Mapping[str, Any]] = []
+    matches: list[Mapping[str, Any]] = []
     beside: dict[str, None] = {}
 
-    def descend(known: Mapping[str, Any], at: str, parts: Sequence[str]) -> None:
-        own = f"{at}.{parts[0]}" if at else parts[0]
-        beside.update(dict.fromkeys(f"{at}.{name}" if at else name for name in known))
-        if parts[0] not in known or len(parts) == 1:
-            found.extend([known[parts[0]]] if parts[0] in known else [])
+    def descend(properties: Mapping[str, Any], at: str, parts: Sequence[str]) -> None:
+        full_key = f"{at}.{parts[0]}" if at else parts[0]
+        beside.update(dict.fromkeys(f"{at}.{name}" if at else name for name in properties))
+        if parts[0] not in properties or len(parts) == 1:
+            matches.extend([properties[parts[0]]] if parts[0] in properties else [])
             return
-        for node in map(dereferenced, [known[parts[0]], *dereferenced(known[parts[0]]).get("anyOf", ())]):
-            for name in chosen.get(own, ()) if "x-root" in node else ():
+        for node in map(dereferenced, [properties[parts[0]], *dereferenced(properties[parts[0]]).get("anyOf", ())]):
+            for name in chosen.get(full_key, ()) if "x-root" in node else ():
                 if "." in name and not imports:
-                    found.append({})
+                    matches.append({})
                     continue
-                below = _definition(name, own) if "." in name else config_schema()["$defs"][name]
-                descend(below["properties"], own, parts[1:])
+                below = _definition(name, full_key) if "." in name else config_schema()["$defs"][name]
+                descend(below["properties"], full_key, parts[1:])
             if "properties" in node:
-                descend(node["properties"], own, parts[1:])
+                descend(node["properties"], full_key, parts[1:])
 
     descend(config_schema()["properties"], "", key.split("."))
-    return found, list(beside)
+    return matches, list(beside)
 
 
 def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """The keys that name classes, and the classes as they are written."""
+    """Yield the keys that name classes, and the classes as they are written."""
     if not isinstance(values, Mapping):
         return
     if "class_path" in values:
@@ -559,86 +331,172 @@ def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
         yield from classes_in(value, f"{at}.{name}" if at else str(name))
 
 
+def anchored(values: Any, place: Path) -> Any:
+    """Complete values with relative paths resolved from a folder, so that they name the same files anywhere; a user's
+    class, whose arguments may be anything, keeps its own."""
+    if not isinstance(values, Mapping):
+        return values
+    if "class_path" not in values:
+        return {name: anchored(value, place) for name, value in values.items()}
+    properties = config_schema()["$defs"].get(values["class_path"], {}).get("properties", {})
+    arguments = {}
+    for name, value in arguments_of(values).items():
+        is_path = isinstance(value, str) and properties.get(name, {}).get("format") == FILE and not is_uri(value)
+        arguments[name] = str(place / value) if is_path else anchored(value, place)
+    return {**values, "init_args": arguments}
+
+
+WORLD = tuple(f"population.{part}" for part in ("dataset", "partition", "drift", "availability", "clients"))
+"""Keys that make the world in which methods are compared."""
+ARM_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
+
+
+def of_world(key: str) -> bool:
+    """Whether a dotted key is one of the world's or of one of its parts."""
+    return any(f"{key}.".startswith(f"{part}.") for part in WORLD)
+
+
 def _check_study(values: Mapping[str, Any], imports: bool) -> None:
-    """The keys of a study's search and presets, the values that they may take, and the metrics that it names."""
+    """Check the keys of a study's search, arms and presets, their values, and the metrics that it names."""
     study = values["study"]
     chosen = {key: [path] for key, path in classes_in({**values, "study": None})}
     for root, domain in study["search"].items():
         if root in ROOTS and "choice" not in domain:
             raise ConfigError(f"{SEARCH}.{root} must be a choice of classes, got {shown(domain)}: write {{choice: []}}")
         if root in ROOTS:
-            node, null = config_schema()["$defs"][root], ROOTS[root].default is None
-            options = [one for one in domain["choice"] if not (one is None and null)]
-            with _saying(SEARCH):
-                found = [check_value(root, option, node, imports=imports) for option in options]
-            chosen |= {root: []}
-            for key, path in (pair for one in found for pair in classes_in(one, root)):
-                chosen.setdefault(key, []).append(path)
+            choice, null = domain["choice"], ROOTS[root].default is None
+            options = list(choice.values()) if isinstance(choice, Mapping) else choice
+            if root == "algorithm":
+                options = [arm_class(study["arms"].get(str(option), option)) for option in options]
+            _choose(root, [option for option in options if not (option is None and null)], chosen, imports)
+    for name, arm in study["arms"].items():
+        _check_arm(name, arm, chosen, imports)
     for key, domain in study["search"].items():
-        found, known = nodes(str(key), chosen, imports=imports)
-        if not found:
-            root = max((root for root in chosen if str(key).startswith(f"{root}.")), key=len, default="")
-            whose = f" of {' or '.join(map(short, chosen[root]))}" if root else ""
-            raise ConfigError(f"{SEARCH}: unknown key {shown(key)}{whose}{nearest(key, known)}")
-        for node in found if key not in ROOTS else ():
-            _check_domain(key, domain, node)
+        _check_searched(SEARCH, str(key), domain, chosen, imports)
+    searched = [(SEARCH, str(key)) for key in study["search"]]
+    for name, arm in study["arms"].items():
+        searched += [(f"study.arms.{name}.search", arm_key(str(key))) for key in arm["search"]]
+    for where, key in searched:
+        if not study["choose_world"] and of_world(key):
+            raise ConfigError(
+                f"{where}.{key} must not be searched, since a search would choose the easiest world: run a study for "
+                "each world, or set study.choose_world"
+            )
     sampler = study["sampler"] or {}
     sweep = sampler["init_args"] if sampler.get("class_path") == "TwoStep" else {"tie": [], "first": {}}
     for where, named in (("tie", [key for tied in sweep["tie"] for key in tied]), ("first", sweep["first"])):
         for key in named:
-            if key not in study["search"]:
+            if key not in [name for _, name in searched]:
                 near = nearest(str(key), list(study["search"]), "")
                 raise ConfigError(f"study.sampler.{where} must name keys of study.search, got {shown(key)}{near}")
-    _check_presets(study["presets"], chosen, imports)
-    if not any("." in path for paths in chosen.values() for path in paths):  # users' may measure something of their own
+    _check_presets(study, chosen, imports)
+    if not any("." in path for paths in chosen.values() for path in paths):  # users' classes may have their own metrics
         _check_metrics(study)
+
+
+def _choose(root: str, options: Sequence[Any], chosen: dict[str, list[str]], imports: bool) -> None:
+    """Check the classes of a search's choice, and note them and those of their arguments in ``chosen``."""
+    with _saying(SEARCH):
+        checked = [check_value(root, option, config_schema()["$defs"][root], imports=imports) for option in options]
+    chosen |= {root: []}
+    for key, path in (pair for choice in checked for pair in classes_in(choice, root)):
+        chosen.setdefault(key, []).append(path)
+
+
+def arm_class(arm: Any) -> Any:
+    """The class of an arm, with the arguments that it gives; any other value unchanged."""
+    if not isinstance(arm, Mapping) or not arm.get("class_path"):
+        return arm
+    return {"class_path": arm["class_path"], "init_args": arguments_of(arm)}
+
+
+def arm_key(key: str) -> str:
+    """The config's key for a key of an arm's search or preset, whose algorithm's keys need no prefix."""
+    return key if "." in key else f"algorithm.{key}"
+
+
+def _check_arm(name: str, arm: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
+    """Refuse an arm whose name or class is invalid, or whose own ranges are of keys that its class lacks."""
+    where, path = f"study.arms.{name}", str(arm["class_path"])
+    if not ARM_NAME.match(name):
+        raise ConfigError(f"study.arms must have names of letters, digits, _, . and -, got {shown(name)}: rename it")
+    if name in class_names("algorithm") and resolved("algorithm", path) != name:
+        raise ConfigError(f"{where} must be a {name}, or have another name, got class_path {path}: rename it")
+    with _saying("study.arms"):
+        value = check_value("algorithm", arm_class(arm), config_schema()["$defs"]["algorithm"], imports=imports)
+    arm_classes = {**chosen, **{key: [inner] for key, inner in classes_in(value, "algorithm")}}
+    for key, domain in arm["search"].items():
+        _check_searched(f"{where}.search", arm_key(str(key)), domain, arm_classes, imports)
+
+
+def _check_searched(
+    where: str, key: str, domain: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool
+) -> None:
+    """Refuse a searched key that no chosen class has, and a domain whose values it does not take."""
+    matches, beside = nodes(key, chosen, imports=imports)
+    if not matches:
+        root = max((root for root in chosen if key.startswith(f"{root}.")), key=len, default="")
+        labels = dict.fromkeys(label(root, path) for path in chosen[root]) if root else ()
+        whose = f" of {' or '.join(labels)}" if root else ""
+        first = key.partition(".")[0]
+        is_method = first in [label("algorithm", path) for path in chosen["algorithm"]]
+        hint = f": a range of its own is study.arms.{first}.search" if is_method else nearest(key, beside)
+        raise ConfigError(f"{where}: unknown key {shown(key)}{whose}{hint}")
+    for node in matches if key not in ROOTS else ():
+        _check_domain(f"{where}.{key}", domain, node)
 
 
 @contextlib.contextmanager
 def _saying(where: str) -> Iterator[None]:
-    """Refusals that say where."""
+    """Prefix ConfigErrors with the place."""
     try:
         yield
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _check_domain(key: str, domain: Mapping[str, Any], node: Mapping[str, Any]) -> None:
+def _check_domain(where: str, written: Mapping[str, Any], node: Mapping[str, Any]) -> None:
     """Refuse a distribution of values that a key does not take."""
-    ((kind, values),) = domain.items()
-    if kind != "choice" and not all(map(math.isfinite, values)):
-        raise ConfigError(f"{SEARCH}.{key} must have finite ends, got {shown(domain)}: give numbers")
-    if kind in ("randint", "lograndint"):
-        values = [int(values[0]), int(values[1]) - 1]
-    elif kind != "choice":
-        values = values[:2]
-        if "integer" in types_of(dereferenced(node)):
-            raise ConfigError(f"{SEARCH}.{key} must be drawn from integers, got {kind}: use randint or lograndint")
-    for value in values:
-        with _saying(f"{SEARCH}.{key} must hold only values that the config takes"):
-            check_value(key, value, node)
+    domain, options = Domain.parse(where, written), written.get("choice")
+    if isinstance(options, Mapping):
+        raise ConfigError(f"{where}: choice must be a list of values, got {shown(options)}: write {{choice: [a, b]}}")
+    if domain.kind not in ("choice", *INTEGER) and "integer" in types_of(dereferenced(node)):
+        raise ConfigError(f"{where} must be drawn from integers, got {domain.kind}: use randint or lograndint")
+    for value in domain.extremes():
+        with _saying(f"{where} must hold only values that the config takes"):
+            check_value(where.removeprefix(f"{SEARCH}."), value, node)
 
 
-def _check_presets(presets: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
-    """Refuse presets of no algorithm, and values that it does not take."""
-    paths = {name: name for name in class_names("algorithm")} | {short(path): path for path in chosen["algorithm"]}
-    for name, values in presets.items():
-        where = f"study.presets.{name}"
+def _check_presets(study: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
+    """Refuse presets of unknown algorithms, and values that an algorithm does not take."""
+    paths = {name: name for name in class_names("algorithm")}
+    paths |= {label("algorithm", path): path for path in chosen["algorithm"]}
+    paths |= {name: arm["class_path"] for name, arm in study["arms"].items()}
+    places = [(f"study.presets.{name}", name, values) for name, values in study["presets"].items()]
+    for name, arm in study["arms"].items():
+        places += [(f"study.arms.{name}.presets[{i}]", name, values) for i, values in enumerate(arm["presets"])]
+    for where, name, values in places:
         if name not in paths:
             raise ConfigError(f"study.presets: unknown algorithm {shown(name)}{nearest(name, list(paths))}")
         for key, value in values.items():
-            dotted = str(key) if "." in str(key) else f"algorithm.{key}"
-            found, known = nodes(dotted, {**chosen, "algorithm": [paths[name]]}, imports=imports)
-            if not found:
-                raise ConfigError(f"unknown key {shown(f'{where}.{key}')}{nearest(dotted, known)}")
-            for node in found:
+            dotted = arm_key(str(key))
+            preset_classes = {**chosen, "algorithm": [resolved("algorithm", paths[name])]}
+            matches, beside = nodes(dotted, preset_classes, imports=imports)
+            if not matches:
+                raise ConfigError(f"unknown key {shown(f'{where}.{key}')}{nearest(dotted, beside)}")
+            for node in matches:
                 check_value(f"{where}.{key}", value, node)
+            if "[" in where and dotted not in study["search"] and key not in study["arms"][name]["search"]:
+                raise ConfigError(
+                    f"{where}.{key} must be a key that the arm searches, since its presets are its first trials: put "
+                    f"it under study.arms.{name}.init_args"
+                )
 
 
 def _check_metrics(study: Mapping[str, Any]) -> None:
-    """Refuse metrics that there are not."""
+    """Refuse unknown metrics."""
     places = {"study.objective.metric": study["objective"]["metric"]}
-    places |= {f"study.objectives[{i}].metric": one["metric"] for i, one in enumerate(study["objectives"])}
+    places |= {f"study.objectives[{i}].metric": objective["metric"] for i, objective in enumerate(study["objectives"])}
     places |= {f"study.constraints.{name}": name for name in study["constraints"]}
     for where, name in places.items():
         if name not in METRICS:

@@ -1,5 +1,6 @@
-"""A config written of objects: what a script has made, as the class paths and arguments that a YAML file would hold."""
+"""Configs made of a script's objects: the class paths and arguments that a YAML file would hold in their place."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,10 +8,11 @@ import lightning as L
 import yaml
 from torch import Tensor
 
+from flstudy.config.composition import edited
 from flstudy.config.config import Config
 from flstudy.config.errors import ConfigError, shown
-from flstudy.config.registry import LINKED
-from flstudy.config.values import dotted, merged
+from flstudy.config.reading import dotted
+from flstudy.config.registry import LINKED, ROOTS
 from flstudy.federation.checkpoint import class_path, hyper_parameters, recipe
 from flstudy.population import InMemory, Population
 
@@ -18,25 +20,25 @@ LOADED = "a study's workers load it themselves: give a Dataset, one of flstudy's
 
 
 def config_of(parts: Mapping[str, Any], settings: Mapping[str, Any], name: str, command: str = "tune") -> Config:
-    """A checked config of objects.
+    """A checked config made of objects.
 
     Args:
         parts: by key, ``task``, ``population``, ``algorithm`` and further ones; a name or a mapping stays as it is.
         settings: further keys, nested or dotted; objects may be values here too.
-        name: of the config file that there is not; a study and its folder take it.
-        command: what it is for, ``run`` or ``tune``.
+        name: in place of the config file's; a study and its folder take it.
+        command: the config's purpose, ``run`` or ``tune``.
 
     Raises:
         ConfigError: for a part that a worker could not make again, and as `flstudy.config.load`.
     """
     content = {key: plain_part(key, part) for key, part in parts.items()}
     changes = {key: plain_part(key, value) for key, value in dotted(settings).items()}
-    text = yaml.safe_dump(merged(content, changes.items()), sort_keys=False)
+    text = yaml.safe_dump(edited(content, changes.items()), sort_keys=False)
     return Config(f"{name}.yaml", text, (), {}, command).checked()
 
 
 def plain_part(key: str, part: Any) -> Any:
-    """The plain values of which a config makes a part again; ConfigError, naming the key, for one that it cannot."""
+    """The plain values from which a config builds a part again; ConfigError, naming the key, where it cannot."""
     if isinstance(part, Mapping):
         return {str(name): plain_part(f"{key}.{name}", value) for name, value in part.items()}
     if isinstance(part, InMemory):
@@ -44,16 +46,26 @@ def plain_part(key: str, part: Any) -> Any:
     if isinstance(part, Population):
         return {name: plain_part(f"{key}.{name}", value) for name, value in vars(part)["init_args"].items()}
     if isinstance(part, L.LightningModule):
-        given = {name: value for name, value in hyper_parameters(part).items() if name not in LINKED}
-        return _placed(key, {"class_path": class_path(part), "init_args": given})
+        arguments = {name: value for name, value in hyper_parameters(part).items() if name not in LINKED}
+        return _placed(key, {"class_path": class_path(part), "init_args": arguments})
     try:
-        return _placed(key, recipe(part))
+        plain = recipe(part)
+        if key in ROOTS and dataclasses.is_dataclass(
+            part
+        ):  # defaults were not set, so that they must not hold for another class
+            changed = {field.name for field in dataclasses.fields(part) if getattr(part, field.name) != _default(field)}
+            plain["init_args"] = {name: value for name, value in plain["init_args"].items() if name in changed}
+        return _placed(key, plain)
     except TypeError as error:
         raise ConfigError(f"{key} must be something that a config can name, got {shown(part)}: {LOADED}") from error
 
 
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 def _placed(key: str, plain: Any) -> Any:
-    """Plain values as YAML has them, of classes that can be imported elsewhere."""
+    """Plain values as YAML has them; ConfigError for tensors, and classes that cannot be imported elsewhere."""
     if isinstance(plain, Mapping):
         path = str(plain.get("class_path", ""))
         if path.startswith("__main__.") or "<locals>" in path:

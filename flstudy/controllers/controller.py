@@ -1,4 +1,4 @@
-"""What changes the server's state around rounds and works with any algorithm."""
+"""Base classes of controllers, which change the server's state around rounds and work with any algorithm."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from flstudy.population import Event
 
 
 class Moment(NamedTuple):
-    """Where in the world's time a controller is asked, and what it may use."""
+    """Time in the world at which a controller is asked, and what it may use."""
 
     number: int  # of the round, from 1
     session: int  # from 0
@@ -37,7 +37,7 @@ class ProbeRounds(NamedTuple):
 
 
 class Controller(Configurable, ABC):
-    """Sees one replica's server state. Its own state is a tree of tensors, checkpointed with the run."""
+    """Controller of one replica's server state. Its own state is a tree of tensors, checkpointed with the run."""
 
     measures: ClassVar[tuple[str, ...]] = ()
     """Names of its own `metrics`, for `flstudy.metrics.registry`."""
@@ -49,16 +49,16 @@ class Controller(Configurable, ABC):
         """The controller's state before the first round."""
 
     def planned(self, rounds: int | None) -> Self:
-        """The controller for a run of so many rounds (None: nobody knows how many), which are its horizon where it was
-        given none.
+        """The controller for a run of ``rounds`` rounds (None: nobody knows how many), which are its horizon where it
+        has none.
 
         Raises:
-            ValueError: for a controller that needs a horizon and has none.
+            UserError: for a controller that needs a horizon and has none.
         """
         return self
 
     def check(self, sessions: int) -> None:
-        """Raise ValueError if the controller makes no sense in a world of so many sessions."""
+        """Raise UserError if the controller makes no sense in a world of ``sessions`` sessions."""
         return
 
     def probe_rounds(self, state: Any, server: Any, moment: Moment) -> ProbeRounds | None:
@@ -80,16 +80,16 @@ class Controller(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Restarting(Controller):
-    """A controller that lets training go on from another model."""
+    """Controller that lets training go on from another model."""
 
     state: Literal["method", "fresh", "server", "keep"] = "method"
-    """What becomes of the server's other state and of the devices' rows. method: as the algorithm says, most often that
+    """Treatment of the server's other state and of the devices' rows. method: as the algorithm says, most often that
     moments begin anew, and what belongs to devices stays (SCAFFOLD's c and c_i); fresh: all begins anew, every row is
     forgotten; server: the server's state begins anew beside the rows as they are, like the code of Chang et al., which
     breaks c = mean c_i; keep: all stays but the model."""
 
     def restarted(self, server: Any, x: Tensor, moment: Moment, label: str) -> tuple[Any, Event]:
-        """The server that goes on from x, and what is told of it."""
+        """The server that goes on from x, and the event."""
         if self.state == "keep":
             return server._replace(x=x), Event(moment.number, label)
         if self.state == "method":
@@ -99,7 +99,7 @@ class Restarting(Controller):
 
 
 class Detector(Controller):
-    """A controller that notices drifts and may begin anew; runs log and sum up the metrics of all detectors alike."""
+    """Controller that detects drifts and may begin anew; runs log and sum up the metrics of all detectors alike."""
 
     @abstractmethod
     def detected(self, state: Any) -> Tensor:
@@ -107,7 +107,7 @@ class Detector(Controller):
 
     @abstractmethod
     def restarted(self, state: Any) -> Tensor:
-        """[]: why the last round began anew: 0 it did not, 1 by schedule, 2 after a detection."""
+        """[]: the cause for which the last round began anew: 0 it did not, 1 by schedule, 2 after a detection."""
 
     def metrics(self, state: Any) -> dict[str, Tensor]:
         return {"detector/detected": self.detected(state), "detector/restarted": self.restarted(state)}

@@ -1,4 +1,4 @@
-"""The model with which a session starts (device sessions: Chang et al. 2025, Alg. 1), for every algorithm unchanged.
+"""Initial models of sessions (device sessions: Chang et al. 2025, Alg. 1), for every algorithm unchanged.
 
 Sessions s count from 1, w^(s) is the model at the end of session s, P the number of pilot sessions:
 
@@ -21,6 +21,7 @@ from flstudy.algorithms import Layout
 from flstudy.controllers.controller import Moment, ProbeRounds, Restarting
 from flstudy.hyper import hyper
 from flstudy.population import Event
+from flstudy.user_error import UserError
 
 
 class SessionModels(NamedTuple):
@@ -33,7 +34,7 @@ class SessionModels(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Restarting):
-    """Starts a session from the mean of all models with which earlier ones ended, the pilots' left out."""
+    """Average initial model (Chang et al. 2025): sessions start from the mean of earlier final models, not pilots'."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
@@ -43,18 +44,18 @@ class Average(Restarting):
     """H, latest sessions that are remembered; null remembers all."""
 
     def init(self, server: Any) -> SessionModels:
-        """Nothing is remembered yet."""
+        """An empty memory of sessions."""
         nothing = server.x.new_empty((0, *server.x.shape))
         return SessionModels(nothing, nothing, nothing)
 
     def check(self, sessions: int) -> None:
-        """The first session that starts from a model of its own is the one after the first that follows the pilots.
+        """Check the number of sessions: the second one after the pilots is the first to start from a model of its own.
 
         Raises:
-            ValueError: there are too few sessions for one.
+            UserError: there are too few sessions for one.
         """
         if sessions < self.pilots + 2:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: there must be pilots + 2 = {self.pilots + 2} sessions or more, got "
                 f"{sessions}: raise rounds, shorten the sessions (population.availability) or lower pilots"
             )
@@ -67,7 +68,7 @@ class Average(Restarting):
     def before_round(
         self, state: SessionModels, server: Any, moment: Moment
     ) -> tuple[SessionModels, Any, Event | None]:
-        """Where a session begins and there is something to remember, start from it."""
+        """Start a session from the mean of remembered models, if there are any."""
         if not moment.begins or not len(state.models):
             return state, server, None
         x = torch.tensordot(self.weights(state, moment.layout), state.models, 1)
@@ -76,7 +77,7 @@ class Average(Restarting):
     def after_round(
         self, state: SessionModels, server: Any, losses: Tensor, moment: Moment
     ) -> tuple[SessionModels, Any, Event | None]:
-        """Where a session ends, remember its model, not its losses [J]."""
+        """Remember the model with which a session ends, not its losses [J]."""
         if not moment.ends:
             return state, server, None
         if moment.session < self.pilots:
@@ -85,7 +86,7 @@ class Average(Restarting):
         return self.forget(state, moment.layout), server, None
 
     def forget(self, state: SessionModels, layout: Layout) -> SessionModels:
-        """At most ``history`` sessions."""
+        """Keep at most ``history`` sessions."""
         if self.history is None or len(state.models) <= self.history:
             return state
         return state._replace(models=state.models[-self.history :])
@@ -93,7 +94,7 @@ class Average(Restarting):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicInitialModel(Average):
-    """Starts a session from the models of earlier ones whose devices' data were alike.
+    """Dynamic initial model (Chang et al. 2025): sessions start from models of earlier ones with similar gradients.
 
     Differs: the paper's similarity is ``l2``; its tables come from code that normalises every tensor's gradient,
     averages the distances over tensors and leaves biases out: ``per_tensor_normalised``, where R is on another scale.
@@ -129,7 +130,7 @@ class DynamicInitialModel(Average):
         return torch.tensordot(weight, state.pilots, 1)
 
     def probe_rounds(self, state: SessionModels, server: Any, moment: Moment) -> ProbeRounds | None:
-        """After the pilots, every session begins with V rounds from the pilot model."""
+        """V rounds from the pilot model, with which every session after the pilots begins."""
         if not moment.begins or moment.session < self.pilots:
             return None
         return ProbeRounds(self.pilot_model(state), self.gradient_rounds, self.gradient_devices)
@@ -156,19 +157,19 @@ class DynamicInitialModel(Average):
             return 1 - torch.cosine_similarity(gradients.flatten(1), to.flatten()[None], dim=1)
         ours, theirs = gradients.split(layout.sizes, -1), to.split(layout.sizes, -1)
         apart = [
-            (normalize(one.flatten(1), dim=1) - normalize(other.flatten(), dim=0)).norm(dim=1)
-            for name, one, other in zip(layout.names, ours, theirs, strict=True)
+            (normalize(gradient.flatten(1), dim=1) - normalize(target.flatten(), dim=0)).norm(dim=1)
+            for name, gradient, target in zip(layout.names, ours, theirs, strict=True)
             if not name.endswith("bias")
         ]
         return torch.stack(apart).mean(0)
 
     def forget(self, state: SessionModels, layout: Layout) -> SessionModels:
-        """At most ``history`` sessions, the most different ones where asked."""
+        """Keep at most ``history`` sessions, the most different ones where asked."""
         if self.history is None or len(state.models) <= self.history:
             return state
         drop = 0
         if self.retention == "diverse":
-            apart = torch.stack([self.distances(state.gradients, one, layout) for one in state.gradients])
+            apart = torch.stack([self.distances(state.gradients, gradient, layout) for gradient in state.gradients])
             apart.fill_diagonal_(torch.inf)
             drop = int(apart.min(1).values.argmin())  # of the two nearest, the older
         keep = [place for place in range(len(state.models)) if place != drop]

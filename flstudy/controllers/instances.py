@@ -1,4 +1,4 @@
-"""Which copies of an algorithm run in a block of rounds, on scales 1, 2, 4, … (Ganguly & Aggarwal 2024, Alg. 1 and 2).
+"""Instances of an algorithm in a block of rounds, on scales 1, 2, 4, … (Ganguly & Aggarwal 2024, Alg. 1 and 2).
 
 A block of order m has 2^m rounds, whose offsets count from 0. For every k ≤ m and every offset that 2^k divides, an
 instance of order k that begins there and lasts 2^k rounds is scheduled with probability ρ(2^m) / ρ(2^k), so that the
@@ -54,18 +54,18 @@ class BlockSchedule(NamedTuple):
 
     def covering(self, offset: int) -> list[Instance]:
         """The instances that have begun and not ended, shortest first: at most one of each order."""
-        found = (self.instance(order, offset) for order in range(self.order + 1))
-        return [instance for instance in found if instance is not None]
+        scheduled = (self.instance(order, offset) for order in range(self.order + 1))
+        return [instance for instance in scheduled if instance is not None]
 
     def instances(self) -> list[Instance]:
-        """All of the block (Alg. 1)."""
-        found = (
+        """All instances of the block (Alg. 1)."""
+        scheduled = (
             self.instance(order, offset)
             for offset in range(2**self.order)
             for order in range(self.order, -1, -1)
             if offset % 2**order == 0
         )
-        return [instance for instance in found if instance is not None]
+        return [instance for instance in scheduled if instance is not None]
 
 
 def running_instance(instances: Iterable[Instance], offset: int) -> Instance:

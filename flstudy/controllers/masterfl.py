@@ -36,13 +36,14 @@ from flstudy.controllers.controller import Detector, Moment
 from flstudy.controllers.instances import BlockSchedule, Rate, running_instance
 from flstudy.hyper import hyper
 from flstudy.population import Event
+from flstudy.user_error import UserError
 
 TESTS = ("no test", "test 1", "test 2", "tests 1 and 2")
-SUMS = ("own", "ran", "total", "gap", "best", "loss", "reachable")  # of Master, renewed in every round
+SUMS = ("instance_total", "ran", "total", "gap", "best", "loss", "reachable")  # of Master, renewed in every round
 
 
 class Master(NamedTuple):
-    """K orders of instances, of each at most one alive: all that has to be kept is K servers."""
+    """State of Master-FL: K orders of instances, of each at most one alive, so that K servers are kept."""
 
     block: Tensor  # [] number of the present block, from 0; -1 before the first
     order: Tensor  # [] m
@@ -53,7 +54,7 @@ class Master(NamedTuple):
     active: Tensor  # [] order of the instance that the server is
     start: Tensor  # like x: where the block's instances begin
     paused: Any  # the server of each order, leaves [K, ...]
-    own: Tensor  # [K] sum of F over the rounds in which each order's instance ran
+    instance_total: Tensor  # [K] sum of F over the rounds in which each order's instance ran
     ran: Tensor  # [K] how many those are
     since: Tensor  # [K] `total` where it began
     total: Tensor  # [] sum of F over the block
@@ -65,7 +66,7 @@ class Master(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MasterFL(Detector):
-    """Runs an algorithm on many time scales, detects drifts and begins anew.
+    """Master-FL (Ganguly & Aggarwal 2024): runs an algorithm on many time scales, detects drifts and begins anew.
 
     The devices' rows stay with them, whichever instance runs; so does what a server holds for them (SCAFFOLD's c). A
     block lets the algorithm say what becomes of them (`Algorithm.client_restarted`).
@@ -96,27 +97,27 @@ class MasterFL(Detector):
     c1: float = hyper(1.0, "(0, 1e12]")
     """c₁ of ρ(t) = min(c₁/√t + c₂/t, 1); Definition 3 asks for ρ ≥ 1/√t."""
     c2: float = hyper(0.0, "[0, 1e12]")
-    """c₂ of the same."""
+    """c₂ of ρ(t)."""
     delta: float = hyper(0.05, "(0, 1)")
     """δ, probability of a wrong detection."""
     loss_max: float = hyper(1.0, "(0, 1e12]")
     """Losses count for the tests as min(loss / loss_max, 1); ln(classes) is that of a blind guess."""
 
     def planned(self, rounds: int | None) -> Self:
-        """Of a horizon T.
+        """The controller with a horizon T.
 
         Raises:
-            ValueError: the run has no end.
+            UserError: the run has no end.
         """
         if self.rounds is not None:
             return self
         if rounds is None:
-            raise ValueError("MasterFL: rounds must be given, since the run has no end: set it, or max_epochs")
+            raise UserError("MasterFL: rounds must be given, since the run has no end: set it, or max_epochs")
         return replace(self, rounds=rounds)
 
     @property
     def horizon(self) -> int:
-        """T."""
+        """Horizon T."""
         assert self.rounds is not None, "planned was not called"
         return self.rounds
 
@@ -127,7 +128,7 @@ class MasterFL(Detector):
 
     @property
     def rho(self) -> Rate:
-        """ρ."""
+        """Rate ρ."""
         return Rate(c1=self.c1, c2=self.c2)
 
     def rho_hat(self, t: int) -> float:
@@ -147,23 +148,23 @@ class MasterFL(Detector):
             )
 
     def init(self, server: Any) -> Master:
-        """Before the first block.
+        """The state before the first block.
 
         Raises:
-            ValueError: ``lr: instance`` meets an algorithm whose server sends no learning rate.
+            UserError: ``lr: instance`` meets an algorithm whose server sends no learning rate.
         """
         if self.lr == "instance" and not hasattr(server, "pace"):
-            raise ValueError(
+            raise UserError(
                 "MasterFL: lr instance needs an algorithm whose server sends a learning rate: take FedOmd, which with "
                 "mirror euclidean is FedAvg, or set lr: algorithm"
             )
         orders = self.largest + 1
         number, nothing = torch.zeros((), dtype=torch.int64, device=server.x.device), server.x.new_zeros(())
-        each = nothing.expand(orders).clone()
+        per_order = nothing.expand(orders).clone()
         paused = pytree.tree_map(lambda leaf: leaf.new_zeros((orders, *leaf.shape)), server)
         return Master(
             *(number - 1, number, number, number, number, number, number),
-            *(server.x.clone(), paused, each, each, each, *[nothing] * 5),
+            *(server.x.clone(), paused, per_order, per_order, per_order, *[nothing] * 5),
         )
 
     # ---- before a round ----------------------------------------------------------------------------------------------
@@ -174,25 +175,25 @@ class MasterFL(Detector):
         state, event = self.next_block(state, server, moment) if state.coming >= 0 else (still, None)
         offset = moment.number - int(state.began)
         live = self.present(state, moment).covering(offset)
-        fresh = torch.zeros_like(state.own, dtype=torch.bool)
+        fresh = torch.zeros_like(state.instance_total, dtype=torch.bool)
         fresh[[instance.order for instance in live if instance.first == offset]] = True
         state = state._replace(
-            own=torch.where(fresh, 0, state.own),
+            instance_total=torch.where(fresh, 0, state.instance_total),
             ran=torch.where(fresh, 0, state.ran),
             since=torch.where(fresh, state.total, state.since),
         )
         chosen, active = running_instance(live, offset), int(state.active)
         if chosen.order != active and active >= 0:
 
-            def paused(kept: Tensor, now: Tensor) -> Tensor:
-                return torch.cat([kept[:active], now[None], kept[active + 1 :]])
+            def paused(stored: Tensor, now: Tensor) -> Tensor:
+                return torch.cat([stored[:active], now[None], stored[active + 1 :]])
 
             state = state._replace(paused=pytree.tree_map(paused, state.paused, server))
         if state.ran[chosen.order] == 0:
             server = self.first_server(state, server, chosen.order, chosen.first, moment)
         elif chosen.order != active:
-            own = pytree.tree_map(lambda kept: kept[chosen.order], state.paused)
-            server = moment.algorithm.resumed(own, server)
+            resumed = pytree.tree_map(lambda stored: stored[chosen.order], state.paused)
+            server = moment.algorithm.resumed(resumed, server)
         return state._replace(active=torch.full_like(state.active, chosen.order)), server, event
 
     def present(self, state: Master, moment: Moment) -> BlockSchedule:
@@ -200,7 +201,7 @@ class MasterFL(Detector):
         return BlockSchedule(moment.seed, int(state.block), int(state.order), self.rho)
 
     def next_block(self, state: Master, server: Any, moment: Moment) -> tuple[Master, Event | None]:
-        """Forget what the last block's instances learnt, but for where the next ones begin."""
+        """Begin a block: forget the last one's instances, but for the model with which the next ones begin."""
         first, cause = state.block < 0, int(state.failed)
         nothing = torch.zeros_like(state.total)
         begun = state._replace(
@@ -219,7 +220,7 @@ class MasterFL(Detector):
         return begun, Event(moment.number, f"restart {why}", "restart")
 
     def block_start(self, state: Master, server: Any) -> Tensor:
-        """Where a block's instances begin, like x; those that do so somewhere else do not ask."""
+        """The model, like x, with which a block's instances begin, unless each begins with its own."""
         if state.block < 0 or self.instance_init == "first":
             return state.start
         longest = int(state.order)
@@ -228,7 +229,7 @@ class MasterFL(Detector):
         return server.x  # type: ignore[no-any-return]
 
     def first_server(self, state: Master, server: Any, order: int, offset: int, moment: Moment) -> Any:
-        """What an instance begins with."""
+        """The server with which an instance begins."""
         x = server.x if self.instance_init == "current" else state.start
         if self.instance_init == "random":
             x = moment.draw(f"instance {int(state.block)} {order} {offset}")
@@ -240,14 +241,14 @@ class MasterFL(Detector):
     def after_round(
         self, state: Master, server: Any, losses: Tensor, moment: Moment
     ) -> tuple[Master, Any, Event | None]:
-        """Both tests (Alg. 3 lines 15-24) of the jobs' losses [J], and what the next round begins with."""
+        """Run both tests (Alg. 3 lines 15-24) on the jobs' losses [J], and decide on a new block."""
         assert moment.weights is not None
         bounded = (losses / self.loss_max).nan_to_num(nan=1.0).clamp(0, 1)  # of a model that has diverged: the largest
         loss = (moment.weights * bounded).sum().to(state.total.dtype)
         active, done = int(state.active), moment.number - int(state.began) + 1
-        here = torch.arange(len(state.own), device=state.own.device) == active
-        own, ran = state.own + loss * here, state.ran + here
-        reachable = (own[active] / ran[active] - self.rho(int(ran[active]))).clamp(min=0)
+        here = torch.arange(len(state.ran), device=state.ran.device) == active
+        instance_total, ran = state.instance_total + loss * here, state.ran + here
+        reachable = (instance_total[active] / ran[active] - self.rho(int(ran[active]))).clamp(min=0)
         total, gap = state.total + loss, state.gap + loss - reachable
         best = torch.maximum(state.best, reachable)
         failed = 2 * int(gap / done >= 3 * self.rho_hat(done))
@@ -262,7 +263,7 @@ class MasterFL(Detector):
         state = state._replace(
             coming=torch.full_like(state.coming, coming),
             failed=torch.full_like(state.failed, failed),
-            **dict(zip(SUMS, (own, ran, total, gap, best, loss, reachable), strict=True)),
+            **dict(zip(SUMS, (instance_total, ran, total, gap, best, loss, reachable), strict=True)),
         )
         return state, server, Event(moment.number, f"drift detected by {TESTS[failed]}") if failed else None
 

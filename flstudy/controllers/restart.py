@@ -1,4 +1,4 @@
-"""Starting anew at given rounds."""
+"""Restarts at given rounds."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 from flstudy.controllers.controller import Moment, Restarting
 from flstudy.hyper import hyper
 from flstudy.population import Event
+from flstudy.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Restarting):
-    """Starts the server anew at given rounds: the simplest answer to a drift whose time is known."""
+    """Restart of the server at given rounds: the simplest answer to a drift whose time is known."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 
@@ -22,14 +23,14 @@ class Restart(Restarting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.rounds:
-            raise ValueError("Restart: rounds must be one or more numbers, got none")
+            raise UserError("Restart: rounds must be one or more numbers, got none")
 
     def init(self, server: Any) -> Any:
         """The first model."""
         return server.x
 
     def before_round(self, state: Any, server: Any, moment: Moment) -> tuple[Any, Any, Event | None]:
-        """Restarts where asked."""
+        """Restart in a round that is one of ``rounds``."""
         if moment.number not in self.rounds:
             return state, server, None
         return state, *self.restarted(server, server.x if self.keep_model else state, moment, "restart")

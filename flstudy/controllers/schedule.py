@@ -1,4 +1,4 @@
-"""How the devices' learning rate falls within a session, whatever the algorithm."""
+"""Schedules of the devices' learning rate within a session, for any algorithm."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,17 +13,17 @@ Method = TypeVar("Method", bound=Algorithm)
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Configurable, ABC):
-    """Scales η_ℓ by a function of the rounds since the session began; every session begins with η_ℓ anew. A world
-    without sessions is one session."""
+    """Schedule that scales η_ℓ by a function of the rounds since the session began; every session begins with η_ℓ
+    anew. A world without sessions is one session."""
 
     rounds: int | None = hyper(None, "[1, 1e6]")
-    """T, those of a session; null: as many as it has. Rounds beyond are like the last of them, t = T - 1."""
+    """T, rounds of a session; null: as many as it has. Rounds beyond are like the last of them, t = T - 1."""
     floor: float = hyper(0.0, "[0, 1]")
     """η_min as a share of η_ℓ."""
 
     @abstractmethod
     def left(self, share: float) -> float:
-        """What is left of the way down, 1 to 0, at t/T = ``share`` in [0, 1)."""
+        """Share of the way down that is left, 1 to 0, at t/T = ``share`` in [0, 1)."""
 
     def scale(self, age: int, session: int | None = None) -> float:
         """η(t) / η_ℓ in the round that t = ``age`` rounds of its session, which has ``session`` rounds, came before."""
@@ -38,13 +38,13 @@ class Schedule(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Polynomial(Schedule):
-    """η(t) = (η_ℓ - η_min) (1 - t/T)^power + η_min, t = 0, 1, … of the session (device sessions: Chang et al. 2025, the
-    authors' code, whose power is 0.9)."""
+    """Polynomial decay (device sessions: Chang et al. 2025, the authors' code, whose power is 0.9) in each session:
+    η(t) = (η_ℓ - η_min) (1 - t/T)^power + η_min, t = 0, 1, … of the session."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     power: float = hyper(0.9, "(0, 1e12]")
-    """Of what is left."""
+    """Exponent of what is left."""
 
     def left(self, share: float) -> float:
         return (1 - share) ** self.power
@@ -52,7 +52,7 @@ class Polynomial(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """η(t) = (η_ℓ - η_min) (1 + cos(π t/T)) / 2 + η_min, t = 0, 1, … of the session (Loshchilov & Hutter 2017)."""
+    """Cosine decay (Loshchilov & Hutter 2017): (η_ℓ - η_min) (1 + cos(π t/T)) / 2 + η_min, t = 0, 1, … of a session."""
 
     citations: ClassVar[tuple[str, ...]] = ("loshchilov2017",)
 

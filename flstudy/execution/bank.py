@@ -1,6 +1,9 @@
-"""The one owner of client state: a row per device, made at its first visit."""
+"""The one owner of client state: a row per device, made at its first visit.
 
-from collections.abc import Iterable
+Where other processes or machines train, a row lies where its device was trained last, until it is read or saved here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,11 @@ from flstudy.execution.devices import to_device
 from flstudy.execution.row_files import RowFile, row_bytes
 from flstudy.execution.row_segments import AT_ONCE, RowJournal, Segment, read_segments
 from flstudy.execution.trees import leaves, refill
+from flstudy.run_settings import IN_MEMORY
 
-IN_MEMORY = 2**32  # bytes of rows
+Fetch = Callable[[Sequence[Any]], Sequence[Sequence[Tensor]]]
+"""The leaves of each of some rows that lie elsewhere."""
+
 GROWTH = 8  # a file grows by this part of it at least
 
 
@@ -35,86 +41,156 @@ class ClientBank:
         self.used, self.memory = 0, memory
         self._files: list[RowFile] = []  # one for each leaf, where memory does not suffice
         self._journal = RowJournal()
+        self._lying = dict[int, Any]()  # rows elsewhere, by slot
+        self._stale = set[int]()  # those of them that are others here
+        self._fetch: Fetch | None = None
 
-    def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
+    def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None) -> Any:
         """The rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are sent.
+        ``replicas`` are the numbers of the replicas; None stands for all.
 
         Returns a tree whose leaves are [S, J, ...] on x's device.
         """
         template = algorithm.client_init(x[0])
         if not leaves(template):
             return template
-        lines, where = places(clients)
+        slots = self._met(algorithm, clients, x, replicas)
+        self.bring_home(slots)
+        return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
+
+    def _met(self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None) -> Tensor:
+        """The slots [S, J] of devices; first visitors get rows."""
+        lines, where = places(clients, replicas)
         new = self.slot[lines, where] < 0
         if new.any():
             fresh = leaves(torch.vmap(algorithm.client_init)(x.detach().to("cpu")))
             self._grow(int(new.sum()), fresh)
             rows = torch.arange(self.used, self.used + int(new.sum()))
             self.slot[lines[new], where[new]] = rows
+            of = torch.arange(len(where))[:, None].expand_as(where)[new]
             for stored, leaf in zip(self.rows, fresh, strict=True):
-                stored[rows] = leaf[lines[new]]
+                stored[rows] = leaf[of]
             self.used += len(rows)
             self._touch(rows)
-        slots = self.slot[lines, where]
-        return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
+        return self.slot[lines, where]
+
+    def lent(
+        self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None
+    ) -> list[Any]:
+        """The rows of devices clients [S, J], one after another: the reference that `left` got, the leaves, or None for
+        a first visitor; an empty list where the method keeps no rows."""
+        if not leaves(algorithm.client_init(x[0])):
+            return []
+        slots = self.slot[places(clients, replicas)].flatten().tolist()
+        home = {
+            slot: tuple(stored[slot] for stored in self.rows) for slot in slots if slot >= 0 and slot not in self._lying
+        }
+        return [self._lying.get(slot, home.get(slot)) for slot in slots]  # a first visitor's place makes its row
+
+    def left(
+        self,
+        algorithm: Algorithm,
+        clients: Tensor,
+        x: Tensor,
+        lying: Sequence[Any],
+        fetch: Fetch,
+        replicas: Sequence[int] | None = None,
+    ) -> None:
+        """Leave the rows of devices clients [S, J], one after another, where they are; ``fetch`` brings them here."""
+        if not lying:
+            return
+        slots = self._met(algorithm, clients, x, replicas).flatten().tolist()
+        self._lying |= zip(slots, lying, strict=True)
+        self._stale |= set(slots)
+        self._fetch = fetch
+
+    def bring_home(self, slots: Tensor | None = None) -> None:
+        """Copy rows that lie elsewhere into this bank, all or those at some slots; they stay there as well.
+
+        Raises:
+            RuntimeError: where they are lost.
+        """
+        wanted = sorted(self._stale if slots is None else self._stale.intersection(slots.flatten().tolist()))
+        together = max(1, AT_ONCE // max(1, row_bytes(self.rows)))
+        for begin in range(0, len(wanted), together):
+            part = wanted[begin : begin + together]
+            assert self._fetch is not None
+            for slot, row in zip(part, self._fetch([self._lying[slot] for slot in part]), strict=True):
+                for stored, leaf in zip(self.rows, row, strict=True):
+                    stored[slot] = leaf
+            self._touch(torch.tensor(part))
+            self._stale.difference_update(part)
+
+    def _changed_here(self, slots: Tensor) -> None:
+        """Note that rows at some slots changed here, so that what lies elsewhere is out of date."""
+        if self._lying:
+            for slot in slots.flatten().tolist():
+                self._lying.pop(slot, None)
+                self._stale.discard(slot)
+        self._touch(slots)
 
     def read(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
-        """The same rows [R, J, ...], but nobody's is made: devices never there get what they would start with."""
+        """The rows [R, J, ...] of devices clients; none is made: first visitors get what they would start with."""
         template = algorithm.client_init(x[0])
         fresh = leaves(torch.vmap(algorithm.client_init)(x))
         slots = self.slot[places(clients)]
-        found = []
+        self.bring_home(slots)
+        states = []
         for number, leaf in enumerate(fresh):
-            known = (slots >= 0).view(*slots.shape, *[1] * (leaf.dim() - 1))
+            visited = (slots >= 0).view(*slots.shape, *[1] * (leaf.dim() - 1))
             start = leaf[:, None].expand(*slots.shape, *leaf.shape[1:])
             rows = to_device(self.rows[number][slots.clamp(min=0)], x.device) if self.used else start
-            found.append(torch.where(to_device(known, x.device), rows, start))
-        return refill(template, found)
+            states.append(torch.where(to_device(visited, x.device), rows, start))
+        return refill(template, states)
 
-    def scatter(self, clients: Tensor, states: Any) -> None:
-        """Write back the rows of devices clients [S, J]; no device may appear twice in one replica."""
+    def scatter(self, clients: Tensor, states: Any, replicas: Sequence[int] | None = None) -> None:
+        """Write back the rows of devices clients [S, J] of all replicas or of some; no device may appear twice in one
+        replica."""
         if not self.rows:
             return
-        slots = self.slot[places(clients)]
+        slots = self.slot[places(clients, replicas)]
         assert torch.unique(slots).numel() == slots.numel(), "a device twice in one round of a stateful algorithm"
         for stored, leaf in zip(self.rows, leaves(states), strict=True):
             stored[slots] = leaf.detach().to("cpu")
-        self._touch(slots)
+        self._changed_here(slots)
 
     def restart(self, algorithm: Algorithm, replica: int, x: Tensor) -> None:
-        """The rows of a replica's devices as they are when training goes on from a new initial model x [n]."""
+        """Restart the rows of a replica's devices, whose training goes on from a new initial model x [n]."""
         slots = self.slot[replica][self.slot[replica] >= 0]
         template = algorithm.client_init(x)
         if not leaves(template) or not len(slots):
             return
+        self.bring_home(slots)
         for part in torch.split(slots, self._together(len(slots))):
             rows = refill(template, [stored[part] for stored in self.rows])
             restarted = torch.vmap(algorithm.client_restarted, in_dims=(0, None))(rows, x.detach().to("cpu"))
             for stored, leaf in zip(self.rows, leaves(restarted), strict=True):
                 stored[part] = leaf
-        self._touch(slots)
+        self._changed_here(slots)
 
     def forget(self, replica: int) -> None:
-        """No row of a replica's devices: their next visits are first ones."""
+        """Drop the rows of a replica's devices: their next visits are first ones."""
+        self.bring_home()
+        self._lying = {}
         self.slot[replica] = -1
-        known = self.slot >= 0
-        kept, place = self.slot[known].sort()
+        in_use = self.slot >= 0
+        slots, place = self.slot[in_use].sort()
         for stored in self.rows:
             done = 0
-            for part in torch.split(kept, self._together(len(kept))):  # ascending: none is written to before it is read
+            for part in torch.split(slots, self._together(len(slots))):  # ascending: each is read before it is written
                 stored[done : done + len(part)] = stored[part]
                 done += len(part)
-        self.slot[known] = torch.empty_like(kept).index_copy(0, place, torch.arange(len(kept)))
-        self.used = len(kept)
+        self.slot[in_use] = torch.empty_like(slots).index_copy(0, place, torch.arange(len(slots)))
+        self.used = len(slots)
         self._touch(torch.arange(self.used))
 
     def _touch(self, slots: Tensor) -> None:
-        """Rows change, of which a checkpoint may hold what they were."""
+        """Note changed rows, of which a checkpoint may hold an earlier state."""
         if self._files:
             self._journal.touch(slots)
 
     def _together(self, rows: int) -> int:
-        """How many of so many rows are moved at once: all of those in memory."""
+        """The number of rows that are moved at once: all of them in memory."""
         return max(1, AT_ONCE // row_bytes(self.rows) if self._files else rows)
 
     def _grow(self, more: int, like: list[Tensor]) -> None:
@@ -125,7 +201,7 @@ class ClientBank:
             self._make_room(needed, max(needed, 2 * capacity))
 
     def _make_room(self, needed: int, wanted: int) -> None:
-        """Storage of so many rows at least, and if they stay in memory, of as many as are wanted."""
+        """Make storage for at least ``needed`` rows, and while they stay in memory, for as many as are ``wanted``."""
         most = self.memory // max(1, row_bytes(self.rows))
         if not self._files and needed <= most:
             extra = min(wanted, most) - len(self.rows[0])
@@ -140,32 +216,35 @@ class ClientBank:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors for a checkpoint. Those of files are the files' own, to be written before the next round."""
+        self.bring_home()
         if self._files:
             self.rows = [file.mapped(self.used) for file in self._files]  # torch saves all of what it sees a part of
             return {"slot": self.slot.clone(), "rows": list(self.rows)}
         return {"slot": self.slot.clone(), "rows": [stored[: self.used].clone() for stored in self.rows]}
 
     def saved_beside(self, folder: Path) -> dict[str, Any] | None:
-        """The same for a checkpoint in a folder, beside which lie the rows: those that changed since the last one there
-        are written now. None where they are in memory."""
+        """The state for a checkpoint in a folder, beside which the rows lie: those that changed since the last one
+        there are written now. None where rows are in memory."""
         if not self._files or not self.used:
             return None
+        self.bring_home()
         like = [torch.empty(0, *stored.shape[1:], dtype=stored.dtype) for stored in self.rows]
         segments = [list(segment) for segment in self._journal.write(folder, self.rows, self.used)]
         return {"slot": self.slot.clone(), "rows": like, "used": self.used, "segments": segments}
 
     def collect(self, folder: Path, named: Iterable[str]) -> None:
-        """Delete from a folder those of its segments that no checkpoint names any more."""
+        """Delete from a folder its segments that no checkpoint names any more."""
         self._journal.collect(folder, named)
 
     def load_state_dict(self, state: dict[str, Any], folder: Path | None = None) -> None:
         """The bank as it was saved in a folder.
 
         Raises:
-            ValueError: for rows beside a checkpoint that are damaged or not there.
+            UserError: for rows beside a checkpoint that are damaged or not there.
         """
         self.slot, self._files, rows = state["slot"].clone(), [], state["rows"]
-        self.rows, self.used, self._journal = [one.new_empty((0, *one.shape[1:])) for one in rows], 0, RowJournal()
+        self._lying, self._stale = {}, set()
+        self.rows, self.used, self._journal = [leaf.new_empty((0, *leaf.shape[1:])) for leaf in rows], 0, RowJournal()
         if "segments" in state:
             self._load_segments(state, folder or Path())
             return
@@ -188,7 +267,8 @@ class ClientBank:
         self._journal.taken_up(folder, segments, self.used)
 
 
-def places(clients: Tensor) -> tuple[Tensor, Tensor]:
-    """The replica and the number [S, J] of devices clients [S, J], on CPU."""
+def places(clients: Tensor, replicas: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    """The replica and the number [S, J] of devices clients [S, J] of all replicas or of some, on CPU."""
     where = clients.to("cpu")
-    return torch.arange(len(where))[:, None].expand_as(where), where
+    lines = torch.arange(len(where)) if replicas is None else torch.tensor(replicas)
+    return lines[:, None].expand_as(where), where

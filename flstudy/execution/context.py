@@ -1,4 +1,4 @@
-"""Task and examples on the device where a run works; of frozen layers what they say of each example, computed once."""
+"""Task and examples on the device where a run works; outputs of frozen layers are computed once for each example."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from flstudy.population import ExampleStore
 from flstudy.population.datasets.base import Dataset
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.findings import EXAMPLES
+from flstudy.user_error import UserError
 
 EMBEDDED = 64  # examples at once
 
@@ -24,7 +25,7 @@ def training_context(
     dtype: torch.dtype,
     dataset: Dataset | None = None,
 ) -> TrainingContext:
-    """Everything on one device, in one precision; the task has met its examples.
+    """Task and examples on one device, in one precision; the task has met its examples.
 
     Args:
         task_function: of the task; its frozen parts are moved.
@@ -35,12 +36,12 @@ def training_context(
         dataset: where the examples are from; None: of classes, in pairs.
 
     Raises:
-        ValueError: if inputs that a drift changes were to be embedded, or for a training_step that fails on examples.
+        UserError: if inputs that a drift changes were to be embedded, or for a training_step that fails on examples.
     """
     task_function.to(device, dtype)
     if getattr(task_function.module, "embeds", False):
         if store.order.numel() > 0 or store.shift.numel() > 0:
-            raise ValueError(
+            raise UserError(
                 f"task: {type(task_function.module).__name__} computes once what its frozen layers say of an example, "
                 f"but the population's drift changes inputs; use LabelSwap, or train: full"
             )

@@ -1,4 +1,4 @@
-"""What an accelerator asks of the code, whichever it is: no waiting for it, its own memory and random numbers."""
+"""Helpers for accelerators of any kind: transfers without waiting, memory, and random numbers of their own."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Integers of the host on a device, likewise."""
+    """Integers of the host on a device; the host does not wait, as in `to_device`."""
     return to_device(torch.tensor(values, dtype=torch.int64), device)
 
 
@@ -30,15 +30,14 @@ def synchronize(device: torch.device) -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what torch keeps of a device's memory for later."""
+    """Release the device memory that torch's allocator keeps for later."""
     if accelerated(device):
         torch.get_device_module(device).empty_cache()
 
 
 @contextmanager
 def forked_random(device: torch.device, seed: int | None = None) -> Iterator[None]:
-    """Random numbers that are drawn within leave no trace, neither on the host nor on a device; given a seed, they are
-    that seed's."""
+    """Fork the random generators of host and device: draws within leave no trace, and with a seed are that seed's."""
     devices = [device] if accelerated(device) else []
     with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
         # Not torch.manual_seed: it keeps the seed, with a stack trace, for every kind of device that may be used later.

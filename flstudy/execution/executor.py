@@ -1,4 +1,4 @@
-"""What every executor is given and returns."""
+"""Interface of executors: the context that each stands on, and the fits that it returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,18 +33,18 @@ class Fit(NamedTuple):
 
 
 class Executor(ABC):
-    """Trains the jobs of a round. Leaves of ``servers`` are [S, ...], of ``clients`` and ``jobs`` [S, J, ...]."""
+    """Executor of a round's jobs. Leaves of ``servers`` are [S, ...], of ``clients`` and ``jobs`` [S, J, ...]."""
 
     @abstractmethod
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         """All local fits of one round.
 
         Raises:
-            ValueError: the executor cannot train the task so; the message names one that can.
+            UserError: the executor cannot train the task so; the message names one that can.
         """
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Told what a round's fits took, choose how to go on; whether that is settled, and need not be asked again."""
+        """Choose how to go on by the seconds that a round's fits took; returns whether that is settled for good."""
         return True
 
     def loops(self) -> "Programs | None":
@@ -52,7 +52,7 @@ class Executor(ABC):
         return None
 
     def choices(self) -> dict[str, Any]:
-        """What was chosen while running; checkpointed, since another choice would round differently."""
+        """Choices made while running; checkpointed, since another choice would round differently."""
         return {}
 
     def choose(self, choices: dict[str, Any]) -> None:
@@ -61,14 +61,14 @@ class Executor(ABC):
 
 
 class TrainingContext(NamedTuple):
-    """What all executors stand on: the task and the examples, on one device."""
+    """Task and examples on one device, on which all executors stand."""
 
     task_function: TaskFunction
     store: ExampleStore
 
 
 def one_by_one(
-    one: Callable[..., tuple[Any, ...]],
+    fit_one: Callable[..., tuple[Any, ...]],
     algorithm: Algorithm,
     servers: Any,
     clients: Any,
@@ -76,34 +76,34 @@ def one_by_one(
     batches: Batches,
     mapped: Callable[..., Iterable[tuple[Any, ...]]] = map,
 ) -> Fit:
-    """All fits, each by itself. ``one(algorithm, server, client, job, batches)`` returns (message, upload, client,
+    """All fits, each by itself. ``fit_one(algorithm, server, client, job, batches)`` returns (message, upload, client,
     personal model, steps, loss, logged) of a single job; ``mapped`` is ``map`` or a pool's."""
     replicas, count = jobs.client.shape
 
     def fit(place: tuple[int, int]) -> tuple[Any, ...]:
         s, j = place
         try:
-            return one(algorithm, take(servers, s), take(clients, (s, j)), take(jobs, (s, j)), take(batches, (s, j)))
+            return fit_one(algorithm, take(servers, s), take(clients, place), take(jobs, place), take(batches, place))
         except Exception as error:
             error.add_note(f"in the local fit of device {int(jobs.client[s, j])}, replica {s}")
             raise
 
-    found = list(mapped(fit, [(s, j) for s in range(replicas) for j in range(count)]))
-    logs = all_logged([fit[-1] for fit in found])
-    fits = stack([(*fit[:-1], logged) for fit, logged in zip(found, logs, strict=True)])
+    results = list(mapped(fit, [(s, j) for s in range(replicas) for j in range(count)]))
+    logs = all_logged([fit[-1] for fit in results])
+    fits = stack([(*fit[:-1], logged) for fit, logged in zip(results, logs, strict=True)])
     msg, upload, client, personal, steps, loss, logged = grid(fits, replicas)
     down, up = nbytes(msg, replicas * count), nbytes(upload, replicas * count)
     return Fit(upload, client, personal, steps, loss, logged, down, up, int(steps.sum()))
 
 
 def all_logged(logs: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """What several fits logged, each under all names; 0 of 0 examples where it did not."""
-    like = {name: values for one in logs for name, values in one.items()}
-    return [{name: one.get(name, torch.zeros_like(values)) for name, values in like.items()} for one in logs]
+    """Logged sums of several fits, each under the names of all; 0 of 0 examples where a fit logged nothing."""
+    like = {name: values for logged in logs for name, values in logged.items()}
+    return [{name: logged.get(name, torch.zeros_like(values)) for name, values in like.items()} for logged in logs]
 
 
 def divided(sums: Tensor, names: Sequence[str] | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """Sums over steps of losses [...], or [..., 1 + 2 L] with what training_step logs under L names: apart."""
+    """Split sums over steps, losses [...] or [..., 1 + 2 L] with what training_step logs under L names, into both."""
     if not names:
         return sums, {}
     return sums[..., 0], dict(zip(names, sums[..., 1:].reshape(*sums.shape[:-1], -1, 2).unbind(-2), strict=True))
@@ -111,11 +111,11 @@ def divided(sums: Tensor, names: Sequence[str] | None) -> tuple[Tensor, dict[str
 
 def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
     """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
-    differentiating through slices of the flat vector would cost one full-size addition for each tensor. Behind the
-    gradient of a model with buffers stand the buffers after the pass."""
-    layout, buffers, names = task_function.layout, task_function.buffers, task_function.findings.told
+    differentiating through slices of the flat vector would cost one full-size addition for each tensor. The gradient of
+    a model with buffers is followed by the buffers after the pass."""
+    layout, buffers, names = task_function.layout, task_function.buffers, task_function.findings.training_logs
 
-    def told(loss: Tensor, listener: TaskFunction) -> Tensor:
+    def with_logs(loss: Tensor, listener: TaskFunction) -> Tensor:
         return torch.cat([loss.reshape(1), listener.heard_sums(loss)]) if names else loss
 
     def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,7 @@ def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client
 
         def objective(named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
             loss = algorithm.loss(listener, named, batch, msg, client)
-            return loss, told(loss.detach(), listener)
+            return loss, with_logs(loss.detach(), listener)
 
         tensors, (_, losses) = grad_and_value(objective, has_aux=True)(layout.split(y))
         return layout.flat(tensors), losses
@@ -146,7 +146,7 @@ def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client
         def objective(named: dict[str, Tensor]) -> tuple[Tensor, Any]:
             live = {name: part.clone() for name, part in buffers.split(b).items()}  # which the pass writes to
             loss = algorithm.loss(task, {**named, **live}, batch, msg, client)
-            return loss, (live, told(loss.detach(), task))
+            return loss, (live, with_logs(loss.detach(), task))
 
         tensors, (_, (live, losses)) = grad_and_value(objective, has_aux=True)(layout.split(x))
         return torch.cat([layout.flat(tensors), buffers.flat(live, b).detach()]), losses

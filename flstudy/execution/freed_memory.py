@@ -21,12 +21,12 @@ OWN: Final = (
     "MALLOC_TOP_PAD_",
     "GLIBC_TUNABLES",
 )
-"""What a user says of it in the environment, which then holds."""
+"""Environment variables by which a user sets up malloc; one of them set, it holds."""
 _kept = [False]  # by this process, whose allocator has one state for all
 
 
 def keep_freed_memory(model: int) -> bool:
-    """Whether freed memory stays with this process from now on: under glibc, if the environment has no word on it.
+    """Keep freed memory with this process, under glibc if the environment does not set it up; returns whether it stays.
 
     Args:
         model: bytes of one. Blocks of many large ones leave holes in which the next do not fit: with 12 million
@@ -41,7 +41,7 @@ def keep_freed_memory(model: int) -> bool:
 
 
 def return_freed_memory() -> bool:
-    """Whether what `keep_freed_memory` kept is handed back, as are blocks that are freed from now on."""
+    """Hand back what `keep_freed_memory` kept, and blocks that are freed from now on; returns whether it was done."""
     if not _kept[0] or not _set(USUAL):
         return False
     _kept[0] = False

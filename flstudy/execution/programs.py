@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, reduce
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.loops import LoopProgram, NotCompiled
 from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
-from flstudy.tasks import TaskFunction
+from flstudy.run_settings import Compile
+from flstudy.tasks import TaskFunction, compiler
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,6 @@ TOUCHED = 4  # times a model's size that a step of a lane reads and writes: its 
 CACHE = 2**20  # bytes of a core's own cache where the system does not say
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
 
-Compile = bool | Literal["auto"]
 Program = Callable[..., Any]
 _compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
 _compiling = Lock()  # one program at a time: two threads would compile the same one
@@ -55,24 +55,24 @@ _task_functions: dict[Any, TaskFunction] = {}  # by fingerprint: the one whose m
 
 
 def compilations() -> int:
-    """How many programs this process has compiled."""
+    """The number of programs that this process has compiled."""
     return len(_compiled)
 
 
 class Counts(NamedTuple):
-    """What was run."""
+    """Counters of executed programs and steps."""
 
     calls: int = 0  # of programs, or of the mapped steps that take their place
     sequential_steps: int = 0  # one after another, whatever their widths
     lane_steps: int = 0  # masked ones included
 
     def plus(self, other: "Counts") -> "Counts":
-        """Both."""
-        return Counts(*(one + more for one, more in zip(self, other, strict=True)))
+        """The sum of two counters."""
+        return Counts(*(count + more for count, more in zip(self, other, strict=True)))
 
 
 class Programs:
-    """Runs local steps of all lanes.
+    """Runner of the local steps of all lanes.
 
     Args:
         context: task and examples.
@@ -105,7 +105,7 @@ class Programs:
 
     @contextmanager
     def threads_for_parts(self) -> Iterator[None]:
-        """Torch's own threads stand aside while parts run on others: they wait for work by spinning, on the same
+        """Let torch's own threads stand aside while parts run on others: they wait for work by spinning, on the same
         cores."""
         if not (self.compiled and self.looped):
             yield
@@ -118,7 +118,7 @@ class Programs:
             torch.set_num_threads(self._threads)
 
     def fitting(self, carried: Any) -> int:
-        """How many lanes' states fit into a core's cache."""
+        """The number of lanes whose states fit into a core's cache."""
         return cache_bytes() // (TOUCHED * self.task_function.layout.n * leaves(carried)[0].element_size())
 
     def alone(self, carried: Any) -> bool:
@@ -147,7 +147,7 @@ class Programs:
         *,
         together: bool = False,
     ) -> tuple[Any, Tensor, int]:
-        """All steps of every lane, each its own number of them: fewer and fewer lanes run.
+        """Run all steps of every lane, each its own number of them: fewer and fewer lanes run.
 
         Args:
             algorithm: the method.
@@ -208,9 +208,9 @@ class Programs:
             rows = functional.pad(rows, (0, blocks * BLOCK - rows.shape[1]), value=-1)
             rows = rows.reshape(len(rows), blocks, BLOCK)
             todo = [-(-count // BLOCK) for count in counts]
-            found: tuple[Tensor, Counts] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
-            self.validations += found[1].calls
-            return found[0]
+            result: tuple[Tensor, Counts] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
+            self.validations += result[1].calls
+            return result[0]
         self.validations += 1
         with self.task_function.evaluating():
             widths, begin = halvings(len(models)), 0
@@ -224,7 +224,7 @@ class Programs:
     def measured(
         self, step: Any, start: Tensor, rows: Tensor, todo: Sequence[int], concept: Tensor, models: Tensor
     ) -> Tensor:
-        """What a step without a method makes of ``start`` [A, ...] over all blocks of examples, by a compiled loop.
+        """Result of a step without a method, from ``start`` [A, ...] over all blocks of examples, by a compiled loop.
 
         Args:
             step: called with the task, None, the store, and what follows, of one lane.
@@ -238,11 +238,11 @@ class Programs:
             NotCompiled: with the reason.
         """
         with self.threads_for_parts():
-            found: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models))
-        return found[0]
+            result: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models))
+        return result[0]
 
     def _count(self, executed: Counts) -> Counts:
-        """The same, remembered."""
+        """Add to the run's counters; returns what was added."""
         self.calls, self.sequential_steps = (
             self.calls + executed.calls,
             self.sequential_steps + executed.sequential_steps,
@@ -258,14 +258,14 @@ class Programs:
         parts = self._parts(carried, todo)
 
         def part(place: slice) -> tuple[Any, Counts]:
-            state, lines, kept = take((carried, rows, constants), place)
-            return all_steps(program, state, lines, todo[place], kept, shared, self.entry)
+            state, lines, part_constants = take((carried, rows, constants), place)
+            return all_steps(program, state, lines, todo[place], part_constants, shared, self.entry)
 
         if len(parts) == 1:
             return all_steps(program, carried, rows, todo, constants, shared, self.entry)
         mapped = threads(self._threads).map if program.side_by_side else map
         done = list(mapped(part, parts))
-        return join([found for found, _ in done]), reduce(Counts.plus, (run for _, run in done))
+        return join([result for result, _ in done]), reduce(Counts.plus, (run for _, run in done))
 
     def _parts(self, carried: Any, todo: Sequence[int]) -> list[slice]:
         """The lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few enough
@@ -309,35 +309,33 @@ class Programs:
 
                     start, owner = time.perf_counter(), "" if algorithm is None else f" of {type(algorithm).__name__}"
                     _compiled[key] = LoopProgram(one, carried, rows, constants, shared, alone=alone)
-                    told = step.__name__, owner, type(task_function.module).__name__, time.perf_counter() - start
-                    log.info("compiled %s%s for %s in %.1f s, or found it on disk", *told)
+                    timing = step.__name__, owner, type(task_function.module).__name__, time.perf_counter() - start
+                    log.info("compiled %s%s for %s in %.1f s, or found it on disk", *timing)
         return _compiled[key], shared
 
     def _unrolled(self, algorithm: Algorithm, local: Any, lines: Tensor, *arguments: Any) -> tuple[Any, Tensor]:
-        """Some steps as they are, or compiled for an accelerator."""
+        """Take some steps eagerly, or compiled for an accelerator."""
         if not self.compiled:
             return unrolled(self.task_function, algorithm, self.store, local, lines, *arguments)
         task_function = _task_functions.setdefault(self._task, self.task_function)
-        given = leaves((local, lines, arguments, self.store))
-        shapes = tuple((x.shape, x.dtype, x.device) for x in given)
+        inputs = leaves((local, lines, arguments, self.store))
+        shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
         key = (self._task, type(algorithm), structure(algorithm), shapes)
         if key not in _compiled:
             _compiled[key] = torch.compile(copy_function(unrolled), dynamic=False)
-        like = self._traced(algorithm, given[0])
+        like = self._traced(algorithm, inputs[0])
         try:
             result: tuple[Any, Tensor] = _compiled[key](task_function, like, self.store, local, lines, *arguments)
             return result
         except Exception as error:
-            from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
-
-            if not isinstance(error, TorchDynamoException):
+            if not compiler.gave_up(error):
                 raise
             raise NotCompiled(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
 
     def _of_one_size(
         self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
     ) -> tuple[Any, Tensor]:
-        """Some eager steps of batches without padding: those of lanes whose batches have the same size are mapped."""
+        """Take some eager steps on batches without padding: lanes whose batches have the same size are mapped."""
         sizes, losses = (lines >= 0).sum(2), self.task_function.no_losses(local.steps)
         first = 0
         while first < lines.shape[1]:
@@ -362,7 +360,7 @@ class Programs:
 
 @cache
 def threads(count: int) -> ThreadPoolExecutor:
-    """So many threads for parts of a round, each on one core, as long as the process lives."""
+    """Pool of ``count`` threads for parts of a round, each on one core, as long as the process lives."""
     # By its thread alone: torch gives each new one all cores, which would then wait for each other.
     return ThreadPoolExecutor(count, "lanes", lambda: torch.set_num_threads(1))
 
@@ -393,17 +391,17 @@ def all_steps(
 
 
 def cuts(todo: Sequence[int], entry: int = ENTRY) -> list[tuple[int, int]]:
-    """Where lanes of falling numbers of steps leave a loop: (lanes, last step) of each of its calls. A call ends where
-    the lanes that are done would waste more steps than another call costs, its ``entry``."""
-    found, width, waste = list[tuple[int, int]](), len(todo), 0
+    """Calls of a loop that lanes with falling numbers of steps leave: (lanes, last step) of each. A call ends where the
+    lanes that are done would waste more steps than another call costs, its ``entry``."""
+    calls, width, waste = list[tuple[int, int]](), len(todo), 0
     ends = sorted({steps for steps in todo if steps > 0})
     for end, following in zip(ends, [*ends[1:], None], strict=True):
         active = sum(steps > end for steps in todo)
         waste += (width - active) * ((following or end) - end)
         if following is None or waste > entry:
-            found.append((width, end))
+            calls.append((width, end))
             width, waste = active, 0
-    return found
+    return calls
 
 
 def halvings(lanes: int) -> tuple[int, ...]:
@@ -442,7 +440,7 @@ def unrolled(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """The program as K copies of a step: eagerly, and on GPUs, where a loop would ask the host after every step.
+    """K copies of a step as a program: eagerly, and on GPUs, where a loop would ask the host after every step.
     ``todo`` None: all are real."""
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
@@ -503,22 +501,22 @@ def validated(
 
 
 def copy_function(function: Any) -> Program:
-    """The same function with a code object of its own: torch keeps compiled variants, and gives up compiling after a
+    """A copy of a function with a code object of its own: torch keeps compiled variants, and gives up compiling after a
     few of them, by code object."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 def structure(algorithm: Algorithm) -> tuple[Any, ...]:
-    """What of a method's hyper-parameters shapes its program: which are switched off, and which are no numbers."""
+    """Hyper-parameters as they shape a method's program: which are switched off, and which are no numbers."""
     fields = vars(algorithm).items()
     return tuple((name, "number" if isinstance(value, float) and value != 0 else value) for name, value in fields)
 
 
 class Plain(pickle.Pickler):
-    """Pickles tensors by their values: torch's own pickles name the addresses of storages."""
+    """Pickler of tensors by their values: torch's own pickles name the addresses of storages."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Called for every object."""
+        """Reduce a tensor to its values; pickle calls this for every object."""
         if isinstance(value, Tensor):
             content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             return tuple, ((str(value.dtype), tuple(value.shape), str(value.device), value.requires_grad, content),)
@@ -526,7 +524,7 @@ class Plain(pickle.Pickler):
 
 
 def fingerprint(task_function: TaskFunction) -> bytes | None:
-    """Equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
+    """Hash, equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
     written = io.BytesIO(repr((task_function.per_example, task_function.form)).encode())
     written.seek(0, io.SEEK_END)
     try:
@@ -540,10 +538,10 @@ def coupled(task_function: TaskFunction) -> bool:
     """Whether a task's steps cannot be compiled, since padding would change them; warns if so."""
     if task_function.couples:
         name = type(task_function.module).__name__
-        told = f"{name} has BatchNorm, or buffers that training changes; use buffers: freeze or GroupNorm"
+        reason = f"{name} has BatchNorm, or buffers that training changes; use buffers: freeze or GroupNorm"
         if not task_function.per_example and task_function.findings.why:
-            told = f"of {name} {task_function.findings.why}; use example_losses(batch) -> [B]"
-        warnings.warn(f"local steps run eagerly: {told} for compiled ones", stacklevel=3)
+            reason = f"of {name} {task_function.findings.why}; use example_losses(batch) -> [B]"
+        warnings.warn(f"local steps run eagerly: {reason} for compiled ones", stacklevel=3)
     return task_function.couples
 
 

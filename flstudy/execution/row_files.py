@@ -1,4 +1,4 @@
-"""Rows of numbers that are too many for memory: in a file that nobody else sees and that is gone with the process."""
+"""File for rows of numbers too many for memory, which nobody else sees and which is gone with the process."""
 
 import math
 import os
@@ -25,7 +25,7 @@ class RowFile:
         self._file: IO[Any] = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
 
     def mapped(self, rows: int) -> Tensor:
-        """So many rows [rows, ...] of the file, which is made as long; new ones are zeros.
+        """The file as rows [rows, ...], of which it is made to hold as many; new ones are zeros.
 
         Raises:
             OSError: where the disk lacks the room; found here, since writing to a page without room ends a process.
@@ -40,8 +40,8 @@ class RowFile:
         except OSError as error:
             # Where a message looks for a file there is only its folder: the file has no name.
             raise OSError(error.errno, error.strerror, os.path.join(self._folder, "rows")) from error
-        found = np.memmap(self._file, dtype=np.uint8, mode="r+", shape=(length,))
-        return torch.from_numpy(found).view(self.dtype).view(rows, *self.shape)
+        content = np.memmap(self._file, dtype=np.uint8, mode="r+", shape=(length,))
+        return torch.from_numpy(content).view(self.dtype).view(rows, *self.shape)
 
 
 def row_bytes(leaves: Sequence[Tensor]) -> int:

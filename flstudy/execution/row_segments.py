@@ -1,4 +1,4 @@
-"""Rows that are too many to be written into every checkpoint: beside it lie segments, each of the rows that had changed
+"""Segments beside checkpoints, for rows too many to be written into each: a segment holds the rows that had changed
 since the one before.
 
     checkpoints/round-5.ckpt        names its segments, oldest first
@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flstudy.user_error import UserError
+
 FOLDER = "rows"
 AT_ONCE = 2**26  # bytes that are moved together
 
@@ -34,7 +36,7 @@ class Segment(NamedTuple):
 
 
 class RowJournal:
-    """Which of a bank's rows changed since they were last written to a folder."""
+    """Journal of a bank's rows that changed since they were last written to a folder."""
 
     def __init__(self) -> None:
         self.writer = uuid.uuid4().hex[:12]
@@ -66,23 +68,23 @@ class RowJournal:
         return segments
 
     def taken_up(self, folder: Path, segments: Sequence[Segment], used: int) -> None:
-        """So many rows are now those of a folder's segments."""
+        """Note that the first ``used`` rows are now those of a folder's segments."""
         self._changed = torch.zeros(used, dtype=torch.int64)
         self._folders = {folder: (0, list(segments))}
         self._saves, self._writers = 0, {self.writer, *(segment.name.split("-")[0] for segment in segments)}
 
     def collect(self, folder: Path, named: Iterable[str]) -> None:
-        """Delete what this bank, or the one that it goes on from, wrote to a folder and nobody names."""
-        kept = {*named, *(segment.name for segment in self._folders.get(folder, (0, []))[1])}
+        """Delete segments that this bank, or the one that it goes on from, wrote to a folder and nobody names."""
+        named_segments = {*named, *(segment.name for segment in self._folders.get(folder, (0, []))[1])}
         with contextlib.suppress(OSError):  # another process deletes, too
             for path in (folder / FOLDER).iterdir():
-                if path.name not in kept and path.name.lstrip(".").split("-")[0] in self._writers:
+                if path.name not in named_segments and path.name.lstrip(".").split("-")[0] in self._writers:
                     shutil.rmtree(path, ignore_errors=True)
             (folder / FOLDER).rmdir()  # where it is empty
 
 
 def write_segment(folder: Path, writer: str, slots: Tensor, rows: Sequence[Tensor]) -> Segment:
-    """A segment of the rows at some slots [R] of leaves [capacity, ...]."""
+    """Write a segment of the rows at some slots [R] of leaves [capacity, ...]."""
     name = f"{writer}-{uuid.uuid4().hex}"
     hidden = folder / f".{name}"
     hidden.mkdir(parents=True)
@@ -101,7 +103,7 @@ def write_segment(folder: Path, writer: str, slots: Tensor, rows: Sequence[Tenso
 
 
 def write_array(path: Path, parts: Iterable[Any], shape: tuple[int, ...], kind: Any) -> int:
-    """The checksum of an array's content that is written part by part."""
+    """Write an array's content part by part; returns its checksum."""
     checksum = 0
     with path.open("wb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
@@ -119,7 +121,7 @@ def read_segments(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[T
     """Slots [R], the number of a leaf, and its rows [R, bytes] at those slots, which are mapped; checked.
 
     Raises:
-        ValueError: for a segment that is damaged or not there.
+        UserError: for a segment that is damaged or not there.
     """
     for segment in segments:
         place = folder / FOLDER / segment.name
@@ -129,21 +131,21 @@ def read_segments(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[T
 
 
 def checked_array(path: Path, checksum: int) -> Any:
-    """A mapped array of a segment; ValueError where it is not what was written."""
+    """A mapped array of a segment; UserError where it is not what was written."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is missing or damaged: keep the folder {FOLDER} beside its checkpoints") from error
+        raise UserError(f"{path} is missing or damaged: keep the folder {FOLDER} beside its checkpoints") from error
     here = 0
-    for part in np.array_split(found, max(1, found.nbytes // AT_ONCE)) if found.size else ():
+    for part in np.array_split(array, max(1, array.nbytes // AT_ONCE)) if array.size else ():
         here = zlib.crc32(np.ascontiguousarray(part).data, here)
     if here != checksum:
-        raise ValueError(f"{path} is damaged: its checksum is another")
-    return found
+        raise UserError(f"{path} is damaged: its checksum is another")
+    return array
 
 
 def bytes_of(leaf: Tensor) -> int:
-    """Of one row of a leaf [rows, ...]."""
+    """Bytes of one row of a leaf [rows, ...]."""
     return leaf.shape[1:].numel() * leaf.element_size()
 
 

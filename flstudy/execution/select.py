@@ -1,25 +1,27 @@
-"""The executor of a given name, or the one that a short measurement chooses."""
+"""Selection of an executor, by name or by a short measurement."""
 
 import logging
 import math
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job
+from flstudy.execution.compile_policy import CompilePolicy
 from flstudy.execution.devices import accelerated, forked_random, synchronize
 from flstudy.execution.executor import Executor, Fit, TrainingContext
-from flstudy.execution.programs import Compile, Programs
+from flstudy.execution.programs import Programs
 from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.trees import take
 from flstudy.execution.vectorized import Vectorized, ragged
-from flstudy.execution.wager import Wager
 from flstudy.population import Batches
+from flstudy.run_settings import Compile, ExecutorName
+from flstudy.user_error import UserError
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +30,13 @@ MOST = 20.0  # compiling has never been seen to make steps this many times faste
 ALONE = 0.7  # share of an eager step's time that a compiled one takes of a model too large to be mapped, as CNNs are
 REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
-ExecutorName = Literal["vectorized", "threads", "sequential", "trainer", "auto"]
-
 
 def following(name: ExecutorName, algorithm: Algorithm) -> ExecutorName:
-    """The executor of that name, or another one, with a line that says why, for devices whose optimizer is torch's."""
+    """The executor's name, or another with a warning that says why, for devices whose optimizer is torch's."""
     if not algorithm.steps_by_torch or name in ("sequential", "trainer"):
         return name
-    told = "of modules' optimizers only SGD, Adam and AdamW without a schedule are mapped over devices"
-    warnings.warn(f"executor: sequential in place of {name}, since {told}", stacklevel=2)
+    reason = "of modules' optimizers only SGD, Adam and AdamW without a schedule are mapped over devices"
+    warnings.warn(f"executor: sequential in place of {name}, since {reason}", stacklevel=2)
     return "sequential"
 
 
@@ -44,11 +44,11 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
     """The executor of that name on this context.
 
     Raises:
-        ValueError: for an unknown name.
+        UserError: for an unknown name.
     """
     name = able(name, context)
     if name in ("vectorized", "auto") and not context.task_function.per_example:
-        return Unpadded(context, Vectorized(context, Programs(context, compile), max_lanes))
+        return VectorizedByBatchSize(context, Vectorized(context, Programs(context, compile), max_lanes))
     if name == "vectorized":
         return Vectorized(context, Programs(context, compile), max_lanes)
     if name == "auto":
@@ -56,26 +56,26 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
     others: dict[str, type[Threads | Sequential]]
     others = {"threads": Threads, "sequential": Sequential, "trainer": PerJobTrainer}
     if name not in others:
-        raise ValueError(f"executor must be one of vectorized, {', '.join(others)}, auto, got {name!r}")
+        raise UserError(f"executor must be one of vectorized, {', '.join(others)}, auto, got {name!r}")
     return others[name](context)
 
 
 def able(name: str, context: TrainingContext) -> str:
-    """The executor of that name, or the one that can train this task, with a line that says why."""
-    found = context.task_function.findings
-    if found.runs == "mapped" or name in ("trainer", *(["sequential"] if found.runs == "one by one" else [])):
+    """The executor's name, or that of one that can train this task, with a warning that says why."""
+    findings = context.task_function.findings
+    if findings.runs == "mapped" or name in ("trainer", *(["sequential"] if findings.runs == "one by one" else [])):
         return name
-    if found.runs == "one by one" and name == "threads":
+    if findings.runs == "one by one" and name == "threads":
         return name
-    other = "sequential" if found.runs == "one by one" else "trainer"
+    other = "sequential" if findings.runs == "one by one" else "trainer"
     task = type(context.task_function.module).__name__
-    warnings.warn(f"executor: {other} in place of {name}, since {task} cannot run there: {found.why}", stacklevel=2)
+    warnings.warn(f"executor: {other} in place of {name}, since {task} cannot run there: {findings.why}", stacklevel=2)
     return other
 
 
-class Unpadded(Executor):
-    """For a task whose losses of single examples are not known: what is mapped are lanes whose batches have the same
-    size. Where devices stop early by validation examples that are ragged, rounds run one job after another."""
+class VectorizedByBatchSize(Executor):
+    """Vectorized executor for a task without losses of single examples: lanes whose batches have the same size are
+    mapped. Where devices stop early by validation examples that are ragged, rounds run one job after another."""
 
     def __init__(self, context: TrainingContext, vectorized: Vectorized) -> None:
         self.task_function, self.vectorized, self.sequential = context.task_function, vectorized, Sequential(context)
@@ -104,9 +104,9 @@ class Unpadded(Executor):
 
 
 class Auto(Executor):
-    """Measures a few local steps in the first round and goes on with the executor that needs the least time for the
-    rounds ahead: vectorized, threads or sequential; then compiles, if it may, when the rounds ahead pay for that, and
-    goes back where compiled rounds turn out slower.
+    """Executor that measures a few local steps in the first round and goes on with the one that needs the least time
+    for the rounds ahead: vectorized, threads or sequential; then compiles, if it may, when the rounds ahead pay for
+    that, and goes back where compiled rounds turn out slower.
 
     A mapped step of A lanes takes o + A c: an overhead, which compiling removes, and arithmetic, which it does not.
     Both follow from steps of one lane and of all. Of a model that is compiled for one lane at a time the fastest of
@@ -133,7 +133,7 @@ class Auto(Executor):
         self.seconds: dict[str, float] = {}  # estimated, of a round, by executor; "compiled" is vectorized too
         self._first = "vectorized"
         self._eager = ""  # what was chosen before compiling
-        self._wager = Wager()
+        self._policy = CompilePolicy()
         self._planned = 0.0  # local steps of the round in which it was measured
         self._done: Tensor | None = None  # [S, J] of the last fit
 
@@ -158,40 +158,40 @@ class Auto(Executor):
             eager, compiled = self.seconds.get(self.chosen, 0.0), self.seconds.get("compiled", math.inf)
             if compiled >= eager:
                 programs.decide(False)
-            elif self._wager.pays(seconds, steps, rounds_left, 1 - compiled / eager, self.vectorized.cost_s()):
-                log.info("executor: auto compiles, after %.3g s of %s", self._wager.spent, self.chosen)
+            elif self._policy.pays(seconds, steps, rounds_left, 1 - compiled / eager, self.vectorized.cost_s()):
+                log.info("executor: auto compiles, after %.3g s of %s", self._policy.spent, self.chosen)
                 self._eager, self.chosen = self.chosen, "vectorized"
                 programs.decide(True)
-        elif programs.compiled and self._wager.lost(seconds, steps):
+        elif programs.compiled and self._policy.lost(seconds, steps):
             log.info("executor: auto goes back to %s, which is faster than what was compiled", self._eager)
             programs.decide(False)
         if self._eager and not programs.compiled:  # it may be that nothing can be
             self.chosen = self._eager
-        return not (programs.undecided or (programs.compiled and self._wager.open))
+        return not (programs.undecided or (programs.compiled and self._policy.open))
 
     def _best(self, rounds_left: float) -> str:
-        """The executor for the rounds ahead, by what was estimated. Where it is open whether to compile, the fastest of
-        eager ones; else the cost of compiling counts."""
+        """The executor for the rounds ahead, by the estimates. Where it is open whether to compile, the fastest eager
+        one; else the cost of compiling counts."""
         undecided, rounds = self.vectorized.programs.undecided, min(rounds_left, 1e6)  # without an end, the fastest
         ahead = {name: rounds * took for name, took in self.seconds.items() if name != "compiled" or not undecided}
         if "compiled" in ahead:
             ahead["compiled"] += self.vectorized.cost_s()
         best = min(ahead, key=ahead.__getitem__)
-        told = ", ".join(
-            f"{name} {1000 * took:.3g}" for name, took in sorted(self.seconds.items(), key=lambda one: one[1])
+        estimates = ", ".join(
+            f"{name} {1000 * took:.3g}" for name, took in sorted(self.seconds.items(), key=lambda estimate: estimate[1])
         )
-        log.info("executor: auto chose %s; estimated ms per round: %s", best, told)
+        log.info("executor: auto chose %s; estimated ms per round: %s", best, estimates)
         return "vectorized" if best == "compiled" else best
 
     def loops(self) -> Programs | None:
         return self.vectorized.loops() if self.chosen == "vectorized" else None
 
     def choices(self) -> dict[str, Any]:
-        """What was chosen, and the measurement behind it."""
+        """The choice, and the measurement behind it."""
         return {"executor": self.chosen, "seconds": dict(self.seconds), **self.vectorized.choices()}
 
     def choose(self, choices: dict[str, Any]) -> None:
-        """As the checkpoint's run did."""
+        """Choose as the checkpoint's run did."""
         self.chosen, self.seconds = choices["executor"], dict(choices["seconds"])
         self.vectorized.choose(choices)
 
@@ -203,7 +203,7 @@ class Auto(Executor):
         longest = math.ceil(int(batches.steps.max()) * replicas * count / width)  # of the longest job, over all chunks
 
         def step_s(executor: Executor, jobs_used: int) -> float:
-            """Seconds of one more step of so many jobs."""
+            """Seconds of one more step of ``jobs_used`` jobs."""
 
             def short(steps: int) -> Callable[[], Any]:
                 some = slice(0, 1), slice(0, jobs_used)
@@ -220,9 +220,9 @@ class Auto(Executor):
         eager = self.vectorized
         if not self.vectorized.programs.undecided and self.vectorized.programs.compiled:
             eager = Vectorized(TrainingContext(eager.task_function, eager.store))  # measure what compiling removes
-        one, all_ = step_s(eager, 1), step_s(eager, wide)
-        arithmetic = max(all_ - one, 0.0) / max(wide - 1, 1)
-        overhead = max(one - arithmetic, 0.0)
+        single, all_ = step_s(eager, 1), step_s(eager, wide)
+        arithmetic = max(all_ - single, 0.0) / max(wide - 1, 1)
+        overhead = max(single - arithmetic, 0.0)
         vectorized = overhead * longest + arithmetic * total
         if not self.vectorized.programs.compiled:
             self.seconds["vectorized"] = vectorized

@@ -1,4 +1,4 @@
-"""Each job by itself, step by step, the specification of a local fit: one after another, or a thread for each core."""
+"""Executors that specify a local fit: each job by itself, step by step, one after another or in a thread per core."""
 
 import copy
 import os
@@ -21,10 +21,11 @@ from flstudy.execution.executor import (
     validation_loss,
 )
 from flstudy.population import Batches
+from flstudy.user_error import UserError
 
 
 class Sequential(Executor):
-    """Trains without masks, lanes or compilation, on exactly the examples of each batch."""
+    """Executor without masks, lanes or compilation, on exactly the examples of each batch."""
 
     def __init__(self, context: TrainingContext) -> None:
         self.task_function, self.store = context
@@ -54,7 +55,7 @@ class Sequential(Executor):
                 previous = current
         upload, client = algorithm.local_end(local, msg, client)
         personal = algorithm.personal(local, client)
-        loss, logged = divided(torch.stack(losses), self.task_function.findings.told)
+        loss, logged = divided(torch.stack(losses), self.task_function.findings.training_logs)
         sums = {name: values.sum(0) for name, values in logged.items()}
         return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums
 
@@ -64,7 +65,7 @@ class Sequential(Executor):
 
 
 class Threads(Executor):
-    """Sequential fits in a pool of threads, each on one core and with a task of its own.
+    """Executor of sequential fits in a pool of threads, each on one core and with a task of its own.
 
     Mapping a convolution over devices makes a grouped one, which the CPU's libraries run no faster than one device
     after another; a step of such a model is long enough for Python to stand aside.
@@ -74,12 +75,12 @@ class Threads(Executor):
         workers: threads; null takes as many as torch may use.
 
     Raises:
-        ValueError: for a task with dropout, whose masks would be drawn in no fixed order.
+        UserError: for a task with dropout, whose masks would be drawn in no fixed order.
     """
 
     def __init__(self, context: TrainingContext, workers: int | None = None) -> None:
         if any(isinstance(module, _DropoutNd) for module in context.task_function.module.modules()):
-            raise ValueError("executor: threads draw dropout masks in no fixed order; use sequential or vectorized")
+            raise UserError("executor: threads draw dropout masks in no fixed order; use sequential or vectorized")
         self.context = context
         self.workers = workers or min(torch.get_num_threads(), os.cpu_count() or 1)
         self._own = threading.local()
@@ -95,5 +96,5 @@ class Threads(Executor):
         self._own.sequential = Sequential(TrainingContext(task_function, self.context.store))
 
     def _one(self, *arguments: Any) -> tuple[Any, ...]:
-        one: tuple[Any, ...] = self._own.sequential.one(*arguments)
-        return one
+        result: tuple[Any, ...] = self._own.sequential.one(*arguments)
+        return result

@@ -1,4 +1,4 @@
-"""A real ``lightning.Trainer.fit`` per job: the faithful executor, with the task's own hooks and training_step."""
+"""The faithful executor: a real ``lightning.Trainer.fit`` per job, with the task's own hooks and training_step."""
 
 import logging
 import warnings
@@ -22,10 +22,10 @@ from flstudy.tasks.task_function import mean_of
 
 
 class PerJobTrainer(Sequential):
-    """Each local fit is Lightning's: its loop, its automatic optimisation, the task's ``training_step`` (for a method
-    with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. A task that optimises
-    by itself does so with its own optimizers, made anew for each fit; its loss of a step is the sum of those that it
-    gives to ``manual_backward``. Costs tens of milliseconds per job."""
+    """Executor whose local fits are Lightning's: its loop, its automatic optimisation, the task's ``training_step``
+    (for a method with a ``loss`` of its own: that one); the algorithm's ``local_step`` is the optimizer's step. A task
+    that optimises by itself does so with its own optimizers, made anew for each fit; its loss of a step is the sum of
+    those that it gives to ``manual_backward``. Costs tens of milliseconds per job."""
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -70,7 +70,7 @@ class PerJobTrainer(Sequential):
     def by_itself(
         self, task: L.LightningModule, local: Any, batches: Batches, journal: "Journal"
     ) -> tuple[Any, Tensor]:
-        """A task in manual optimisation from the device's model: its state after that, and its losses [K]."""
+        """Train a task in manual optimisation from the device's model; returns its state after that and losses [K]."""
         layout, buffers = self.task_function.layout, self.task_function.buffers
         parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
         held = {name: task.get_buffer(name) for name in buffers.layout.names}
@@ -78,16 +78,16 @@ class PerJobTrainer(Sequential):
         backward, step = task.manual_backward, task.training_step
         number = -1
 
-        def numbered(*given: Any) -> Any:
+        def numbered(*arguments: Any) -> Any:
             nonlocal number
             number += 1
-            return step(*given)
+            return step(*arguments)
 
-        def kept(loss: Tensor, *more: Any, **options: Any) -> None:
+        def accumulated(loss: Tensor, *more: Any, **options: Any) -> None:
             losses[number] = losses[number] + loss.detach().to(local.y.dtype)
             backward(loss, *more, **options)
 
-        task.manual_backward, task.training_step = kept, numbered  # type: ignore
+        task.manual_backward, task.training_step = accumulated, numbered  # type: ignore
         with torch.no_grad():
             for name, value in self.task_function.tensors(local.y).items():
                 {**parameters, **held}[name].copy_(value)
@@ -97,7 +97,7 @@ class PerJobTrainer(Sequential):
         return local._replace(y=y.detach().clone(), steps=local.steps + len(losses)), torch.stack(losses)
 
     def train(self, task: L.LightningModule, like: Tensor, batches: Batches, callbacks: list[L.Callback]) -> None:
-        """A Trainer's fit on a device's batches, where the model ``like`` [P] is and in its precision."""
+        """Fit by a Trainer on a device's batches, where the model ``like`` [P] is and in its precision."""
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)
         if not ends or ends[-1] != total - 1:
@@ -174,7 +174,7 @@ class LocalSteps(torch.optim.Optimizer):
 
 
 class Follow(L.Callback):
-    """Tells the optimizer which batch the next step is of."""
+    """Callback that tells the optimizer the batch of its next step."""
 
     def __init__(self, optimizer: LocalSteps) -> None:
         self.optimizer = optimizer
@@ -182,12 +182,12 @@ class Follow(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Before training_step."""
+        """Set the optimizer's batch, before training_step."""
         self.optimizer.batch = Batch(*batch)
 
 
 class Journal(L.Callback):
-    """Sums what ``training_step`` logs, each step by its examples; Lightning hears it, too.
+    """Callback that sums what ``training_step`` logs, each step by its examples; Lightning hears it, too.
 
     Args:
         task: whose log calls are heard.
@@ -195,7 +195,7 @@ class Journal(L.Callback):
     """
 
     def __init__(self, task: L.LightningModule, task_function: TaskFunction) -> None:
-        self.heard, self.names = Log(), task_function.findings.told
+        self.heard, self.names = Log(), task_function.findings.training_logs
         self.sums = dict[str, Tensor]()
         self.like = next(p for p in task.parameters() if p.requires_grad).detach().new_zeros(())
         if self.names == ():
@@ -211,18 +211,18 @@ class Journal(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Before training_step."""
+        """Forget the last step's log, before training_step."""
         self.heard.entries.clear()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After the step."""
+        """Add what the step logged."""
         examples = len(batch[1])
         for name, values in training_logs(self.heard).items():
             if self.names is None or name in self.names:
-                one = mean_of(values, self.like)
-                heard = torch.stack([one * examples, one.new_full((), examples)])
+                mean = mean_of(values, self.like)
+                heard = torch.stack([mean * examples, mean.new_full((), examples)])
                 self.sums[name] = self.sums[name] + heard if name in self.sums else heard
 
 
@@ -251,13 +251,13 @@ class EarlyStop(L.Callback):
 
 
 class EpochSteps(Sampler[int]):
-    """Numbers of the steps of each local epoch; ``ends`` holds each epoch's last step."""
+    """Sampler of the step numbers of each local epoch; ``ends`` holds each epoch's last step."""
 
     def __init__(self, ends: list[int]) -> None:
         self.ends, self.epoch = ends, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning's loop before each epoch."""
+        """Take the steps of an epoch; Lightning's loop calls this before each."""
         self.epoch = epoch
 
     def _range(self) -> range:

@@ -12,16 +12,16 @@ from torch import Tensor
 from flstudy.execution.devices import numbers
 
 
-def collect(tree: Any, found: list[Any]) -> None:
-    """The leaves of tuples, lists and dicts, in order."""
+def collect(tree: Any, collected: list[Any]) -> None:
+    """Append the leaves of tuples, lists and dicts, in order."""
     if isinstance(tree, tuple | list):
         for part in tree:
-            collect(part, found)
+            collect(part, collected)
     elif type(tree) is dict:
         for part in tree.values():
-            collect(part, found)
+            collect(part, collected)
     else:
-        found.append(tree)
+        collected.append(tree)
 
 
 def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -36,9 +36,9 @@ def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def leaves(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in a fixed order."""
-    found = list[Tensor]()
-    collect(tree, found)
-    return found
+    collected = list[Tensor]()
+    collect(tree, collected)
+    return collected
 
 
 def take(tree: Any, index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Replicas × jobs as lanes of one mapped program: the default executor."""
+"""The default executor: replicas × jobs as lanes of one mapped program."""
 
 import logging
 import warnings
@@ -11,21 +11,22 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Job, Layout
+from flstudy.execution.compile_policy import CompilePolicy
 from flstudy.execution.devices import numbers, release_memory
 from flstudy.execution.executor import Executor, Fit, TrainingContext, divided
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
-from flstudy.execution.tape import Tape
+from flstudy.execution.trace_cache import TraceCache
 from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
-from flstudy.execution.wager import Wager
 from flstudy.population import Batches
+from flstudy.user_error import UserError
 
 log = logging.getLogger(__name__)
 
 
 class Vectorized(Executor):
-    """Maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave the program
-    when their steps are done or early stopping ends them, so that nobody waits for the longest job.
+    """Executor that maps one local step over all lanes. Ragged devices are masked; lanes are sorted by length and leave
+    the program when their steps are done or early stopping ends them, so that nobody waits for the longest job.
 
     When lanes leave is known to the host beforehand, but for early stopping, which asks once per epoch: otherwise a
     round waits for the device nowhere.
@@ -42,19 +43,19 @@ class Vectorized(Executor):
         self.task_function, self.store = context
         self.programs = programs or Programs(context)
         self.max_lanes = max_lanes
-        self._tape = Tape()
+        self._traces = TraceCache()
         self._widths = 1  # programs that a round needs
-        self._wager = Wager()
+        self._policy = CompilePolicy()
         self._done: Tensor | None = None  # [S, J] of the last fit
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         if not self.task_function.per_example and ragged(algorithm, batches):
-            raise ValueError(
+            raise UserError(
                 "executor: losses of the task's single examples are not known, so ragged validation examples cannot "
                 "be masked when vectorised; add example_losses(batch) -> [B] to it, or set executor: sequential"
             )
         replicas, count = jobs.client.shape
-        sent = self._tape("broadcast", algorithm, partial(sent_to_all, algorithm), servers, jobs)
+        sent = self._traces("broadcast", algorithm, partial(sent_to_all, algorithm), servers, jobs)
         msg, client, work = lanes(sent), lanes(clients), lanes(batches)
         lengths = work.steps.tolist()
         order = sorted(range(len(lengths)), key=lambda lane: -lengths[lane])
@@ -88,19 +89,19 @@ class Vectorized(Executor):
         uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         self._done = steps
-        sums, logged = divided(losses, self.task_function.findings.told)
+        sums, logged = divided(losses, self.task_function.findings.training_logs)
         return Fit(uploads, clients, personal, steps, sums / steps, logged, down, up, executed)
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
         """Compile when that saves more than it costs, where it was left open, and go back if it turns out slower."""
         steps = 0.0 if self._done is None else float(self._done.sum())
         if self.programs.undecided:
-            if self._wager.pays(seconds, steps, rounds_left, SAVED, self.cost_s()):
+            if self._policy.pays(seconds, steps, rounds_left, SAVED, self.cost_s()):
                 self.programs.decide(True)
-        elif self.programs.compiled and self._wager.lost(seconds, steps):
+        elif self.programs.compiled and self._policy.lost(seconds, steps):
             self.programs.decide(False)
             log.info("local steps run eagerly again, which turned out to be faster than compiled ones")
-        return not (self.programs.undecided or (self.programs.compiled and self._wager.open))
+        return not (self.programs.undecided or (self.programs.compiled and self._policy.open))
 
     def cost_s(self) -> float:
         """Seconds that compiling would take; known after the first fit."""
@@ -127,18 +128,18 @@ class Vectorized(Executor):
         return -(-count // -(-count // most))
 
     def _train(self, algorithm: Algorithm, msg: Any, client: Any, work: Batches) -> tuple[Any, ...]:
-        """All fits of a chunk: its uploads, clients, personal models, steps done [L], sums of losses [L], and the lane
-        steps executed."""
-        start = self._tape("start", algorithm, partial(started, algorithm, self.task_function.layout), msg, client)
+        """Train a chunk; returns its uploads, clients, personal models, steps done [L], sums of losses [L], and the
+        lane steps executed."""
+        start = self._traces("start", algorithm, partial(started, algorithm, self.task_function.layout), msg, client)
         local = over_leaves(torch.clone, start)  # its y is the message's x itself, which must not be written to
         local, losses, lengths, executed = self._steps(algorithm, local, msg, client, work)
-        ended = self._tape("end", algorithm, partial(ended_fits, algorithm), local, msg, client)
+        ended = self._traces("end", algorithm, partial(ended_fits, algorithm), local, msg, client)
         return *ended, numbers(lengths, losses.device), losses, executed
 
     def _steps(
         self, algorithm: Algorithm, local: Any, msg: Any, client: Any, work: Batches
     ) -> tuple[Any, Tensor, list[int], int]:
-        """All local steps of some lanes: their states, sums of losses, steps done, and the lane steps executed.
+        """Take all local steps of some lanes; returns states, sums of losses, steps done, and lane steps executed.
 
         Nothing ties lanes together before the aggregation: with early stopping each goes from one end of an epoch to
         the next, whenever that is, and otherwise to its end.
@@ -171,9 +172,9 @@ class Vectorized(Executor):
             if len(lanes) == count and lanes == sorted(lanes):
                 local, losses = state[0], losses + state[1]
             else:
-                here, found = numbers(lanes, device), take(state[:2], slice(0, len(lanes)))
-                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, found[0])
-                losses = losses.index_add(0, here, found[1])
+                here, stepped = numbers(lanes, device), take(state[:2], slice(0, len(lanes)))
+                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, stepped[0])
+                losses = losses.index_add(0, here, stepped[1])
             for lane in lanes:
                 done[lane] += todo[lane]
             lanes = sorted(lane for lane in lanes if done[lane] < lengths[lane])
@@ -239,7 +240,7 @@ def epoch_ends(work: Batches) -> list[list[int]]:
 
 
 def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int) -> Tensor:
-    """[A, steps, B]: the rows [L, T, B] of the next steps of some lanes, so many of which each has done; lanes with
+    """[A, steps, B]: the rows [L, T, B] of the next steps of some lanes, after the ``done`` ones of each; lanes with
     fewer steps left repeat their last one."""
     if not any(done):
         first: Tensor = take(rows[:, :steps], shorten(lanes))
@@ -260,10 +261,10 @@ def filled(whole: Any, part: Any, places: Sequence[int], count: int) -> Any:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether a device's, or the host's, memory ran out."""
-    told = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in told or "not enough memory" in told
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
 
 
 def shorten(places: Sequence[int]) -> Any:
-    """The same places as a slice if they are the first ones, which then copies nothing."""
+    """Places as a slice if they are the first ones, which then copies nothing."""
     return slice(0, len(places)) if list(places) == list(range(len(places))) else list(places)

@@ -6,29 +6,19 @@ is used; where it is not, sums are those of the whole cohort but for their round
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Inbox, Job, Layout
-from flstudy.algorithms.parts.signatures import Totals, trained_by
-from flstudy.execution import ClientBank, Fit, Scores
-from flstudy.execution.sharded import Share
-from flstudy.execution.trees import nbytes, over_leaves, take
-from flstudy.population import Cohort, Population
-
-COHORT_MEMORY = 2**32  # bytes of a block
-
-
-class Rows(Protocol):
-    """The devices' rows of a round's jobs."""
-
-    def some(self, part: Share | None) -> Any:
-        """Leaves [S, P, ...] of some of the jobs; None: of all."""
-
-    def put(self, part: Share | None, states: Any) -> None:
-        """Keep them as they are now."""
+from flstudy.algorithms.parts.signatures import Totals
+from flstudy.execution import ClientBank
+from flstudy.execution.bank import Fetch
+from flstudy.execution.parts import Share, UploadSums, merged
+from flstudy.execution.places import Rows
+from flstudy.execution.trees import leaves, nbytes, over_leaves, take
+from flstudy.population import Population
 
 
 class BankRows(NamedTuple):
@@ -40,89 +30,123 @@ class BankRows(NamedTuple):
     x: Tensor  # [S, n] the model that first visitors are sent
 
     def some(self, part: Share | None) -> Any:
-        """Of some jobs; rows of first visitors are made."""
-        return self.bank.gather(self.algorithm, self._of(part), self.x)
+        """Gather the rows of some jobs; rows of first visitors are made."""
+        clients, replicas, x = self._of(part)
+        return self.bank.gather(self.algorithm, clients, x, replicas)
 
     def put(self, part: Share | None, states: Any) -> None:
-        """Write them back."""
-        self.bank.scatter(self._of(part), states)
+        """Write the rows of some jobs back."""
+        clients, replicas, _ = self._of(part)
+        self.bank.scatter(clients, states, replicas)
 
-    def _of(self, part: Share | None) -> Tensor:
-        return self.clients if part is None else part.of(self.clients)
+    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
+        """The rows as they lie, as `ClientBank.lent` returns them."""
+        clients, replicas, x = self._of(part)
+        return x, self.bank.lent(self.algorithm, clients, x, replicas)
+
+    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
+        """Leave the rows where they are, as `ClientBank.left` does."""
+        clients, replicas, x = self._of(part)
+        self.bank.left(self.algorithm, clients, x, lying, fetch, replicas)
+
+    def _of(self, part: Share | None) -> tuple[Tensor, list[int] | None, Tensor]:
+        if part is None:
+            return self.clients, None, self.x
+        return part.of(self.clients), None if part.axis else part.rows, part.of_servers(self.x)
 
 
 class FirstRows(NamedTuple):
-    """Rows of devices that nobody will meet again: those of a first visit."""
+    """Rows of devices that nobody will meet again: rows of a first visit."""
 
     algorithm: Algorithm
     x: Tensor  # [S, n]
     jobs: int  # J
 
     def some(self, part: Share | None) -> Any:
-        """Of some jobs, all the same."""
-        return first_rows(self.algorithm, self.x, self.jobs if part is None else len(part.rows))
+        """The rows of some jobs, all of them equal."""
+        if part is None or part.axis == 0:
+            return first_rows(self.algorithm, self.x if part is None else part.of_servers(self.x), self.jobs)
+        return first_rows(self.algorithm, self.x, len(part.rows))
 
     def put(self, part: Share | None, states: Any) -> None:
-        """Nothing of them stays."""
+        """Discard the rows."""
+
+    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
+        """The models [S, n], and no rows: all are made where they train."""
+        x, jobs = part.of_servers(self.x), len(part.rows) if part.axis else self.jobs
+        return x, [None] * (len(x) * jobs if leaves(self.algorithm.client_init(x[0])) else 0)
+
+    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
+        """Discard the rows."""
+
+
+class PreparedRows(NamedTuple):
+    """Rows that a server's ``prepare`` read or changed, which are here.
+
+    Args:
+        rows: where they are kept.
+        states: leaves [S, J, ...].
+    """
+
+    rows: Rows
+    states: Any
+
+    def some(self, part: Share | None) -> Any:
+        """The rows of some jobs."""
+        return self.states if part is None else part.of(self.states)
+
+    def put(self, part: Share | None, states: Any) -> None:
+        """Write the rows of some jobs back."""
+        self.rows.put(part, states)
+
+    def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
+        """The leaves of each row."""
+        flat = [leaf.flatten(0, 1) for leaf in leaves(part.of(self.states))]
+        return None, [tuple(leaf[row] for leaf in flat) for row in range(len(flat[0]) if flat else 0)]
+
+    def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
+        """Leave the rows where they are."""
+        self.rows.left(part, lying, fetch)
 
 
 def first_rows(algorithm: Algorithm, x: Tensor, jobs: int) -> Any:
-    """The rows [S, J, ...] of so many first visitors, given the models x [S, n]; they take the memory of one."""
+    """The rows [S, J, ...] of ``jobs`` first visitors with models x [S, n]; they take the memory of one."""
     rows = torch.vmap(algorithm.client_init)(x)
     return over_leaves(lambda leaf: leaf[:, None].expand(-1, jobs, *leaf.shape[1:]), rows)
 
 
 class JobBytes(NamedTuple):
-    """Bytes of one replica's job: of models and states, not of what a network's layers say of an example."""
+    """Bytes of one replica's job: of models and states, not of a network's activations."""
 
     training: int  # while it trains
-    kept: int  # of what of it is kept until the end of the round
+    until_end: int  # of its part that stays until the end of the round
 
 
 def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
-    """Of every job of a method, whose server is given, leaves [S, ...]."""
+    """The bytes of a method's job, whose server has leaves [S, ...]."""
     server, nothing = take(server, 0), torch.zeros((), dtype=torch.int64, device=server.x.device)
     x, job = server.x.view(-1, server.x.shape[-1])[0], Job(nothing, nothing, nothing + 1)
     with torch.no_grad():
         row, msg = algorithm.client_init(x), algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, row, layout)
         upload, _ = algorithm.local_end(local, msg, row)
-    moved = nbytes(msg, 1) + 2 * sum(nbytes(each, 1) for each in (row, local, upload))
-    kept = nbytes(upload, 1) * algorithm.reads_each + nbytes(row, 1) * algorithm.prepares_rows
-    return JobBytes(moved + 3 * local.y.numel() * local.y.element_size(), kept)  # gradient, step, local model
+    moved = nbytes(msg, 1) + 2 * sum(nbytes(tree, 1) for tree in (row, local, upload))
+    until_end = nbytes(upload, 1) * algorithm.reads_each + nbytes(row, 1) * algorithm.prepares_rows
+    return JobBytes(moved + 3 * local.y.numel() * local.y.element_size(), until_end)  # gradient, step, local model
 
 
 def jobs_at_once(algorithm: Algorithm, server: Any, layout: Layout, population: Population, memory: int) -> int:
-    """How many jobs of a replica train at once within so many bytes; those of one device always do."""
-    replicas, each = len(server.x), algorithm.jobs_per_device
+    """The number of jobs of a replica that train at once within ``memory`` bytes; those of one device always do."""
+    replicas, per_device = len(server.x), algorithm.jobs_per_device
     size = job_bytes(algorithm, server, layout)
-    jobs = min(population.participants, population.clients) * each
-    if (whole := replicas * jobs * size.kept) > memory:
+    jobs = min(population.participants, population.clients) * per_device
+    if (whole := replicas * jobs * size.until_end) > memory:
         warnings.warn(
-            f"{type(algorithm).__name__} looks at single devices: {replicas * jobs} jobs of {size.kept / 1e6:.3g} MB "
-            f"keep {whole / 1e9:.3g} GB in memory; take fewer participants, or a method that needs only sums",
+            f"{type(algorithm).__name__} looks at single devices: {replicas * jobs} jobs of {size.until_end / 1e6:.3g} "
+            f"MB keep {whole / 1e9:.3g} GB in memory; take fewer participants, or a method that needs only sums",
             stacklevel=2,
         )
-    return max(1, memory // max(1, replicas * each * size.training)) * each
-
-
-def cohort_parts(cohort: Cohort, size: int, together: int) -> list[Share]:
-    """The jobs of a cohort in parts of at most ``size``, or of one device's jobs, ``together`` of which are neighbours:
-    those that train for as long in one part."""
-    steps = cohort.batches.steps.sum(0).unflatten(0, (-1, together)).sum(1)
-    devices = torch.sort(steps, descending=True, stable=True).indices
-    count = -(-len(devices) // (size // together))
-    parts = [sorted(part.tolist()) for part in torch.tensor_split(devices, count)]
-    return [Share(1, [device * together + job for device in part for job in range(together)]) for part in parts]
-
-
-def of_part(cohort: Cohort, part: Share) -> Cohort:
-    """Some jobs of a cohort."""
-    given = (cohort.jobs, cohort.sizes, cohort.batches, cohort.devices)
-    jobs, sizes, batches, devices = over_leaves(lambda leaf: leaf[:, part.rows], given)
-    concepts = cohort.round.concepts
-    world = cohort.round if concepts is None else cohort.round._replace(concepts=concepts[:, part.rows])
-    return Cohort(jobs, sizes, batches, world, devices)
+    return max(1, memory // max(1, replicas * per_device * size.training)) * per_device
 
 
 class Collected:
@@ -131,43 +155,25 @@ class Collected:
     Args:
         weights: p [S, J].
         model: [S, J] that each job trains.
-        models: M.
-        each: whether to keep single uploads.
     """
 
-    def __init__(self, weights: Tensor, model: Tensor, models: int, each: bool) -> None:
-        self.weights, self.model, self.models, self.each = weights, model, models, each
-        self.order: list[int] = []
-        self.kept: list[Any] = []
-        self.sums: Any = None  # weighted, total
+    def __init__(self, weights: Tensor, model: Tensor) -> None:
+        self.weights, self.model = weights, model
+        self.parts: list[Share] = []
+        self.kept: list[Any] = []  # uploads, or the sums of each part of the replicas
+        self.sums: UploadSums | None = None
 
     def add(self, part: Share, uploads: Any) -> None:
-        """Uploads of some jobs, leaves [S, P, ...]."""
-        self.order += part.rows
-        if self.each:
-            self.kept.append(uploads)
+        """Add the uploads of some jobs, leaves [S, P, ...], or their sums."""
+        if part.axis == 1 and isinstance(uploads, UploadSums):
+            self.sums = uploads if self.sums is None else over_leaves(torch.Tensor.add_, self.sums, uploads)
             return
-        p = torch.vmap(trained_by, in_dims=(0, None))(part.of(self.model), self.models) * part.of(self.weights)[:, None]
-        weighted = over_leaves(lambda u: torch.einsum("smj,sj...->sm...", p.to(u.dtype), u), uploads)
-        sums = weighted, over_leaves(lambda u: u.sum(1), uploads)
-        self.sums = sums if self.sums is None else over_leaves(torch.Tensor.add_, self.sums, sums)
+        self.parts.append(part)
+        self.kept.append(uploads)
 
     def inbox(self) -> Inbox | Totals:
-        """What the server is given, leaves [S, ...]."""
-        if not self.each:
-            weighted, total = self.sums
-            return Totals(weighted, total, self.weights, self.model)
-        back = torch.tensor(self.order).argsort().to(self.weights.device)
-        whole = over_leaves(lambda *parts: torch.cat(parts, 1).index_select(1, back), *self.kept)
+        """The server's inbox, or sums in its place, leaves [S, ...]."""
+        whole = merged(self.parts, self.kept) if self.sums is None else self.sums
+        if isinstance(whole, UploadSums):
+            return Totals(*whole, self.weights, self.model)
         return Inbox(whole, self.weights, self.model)
-
-
-def without_models(fit: Fit) -> Fit:
-    """What of a part's fits stays until the end of the round: numbers, but no model."""
-    return fit._replace(uploads=(), clients=(), personal=fit.personal[..., :0].clone())
-
-
-def joined_scores(parts: Sequence[Scores]) -> Scores:
-    """Scores [S, D] of the devices of several parts."""
-    columns = zip(*parts, strict=True)
-    return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore

@@ -1,5 +1,5 @@
-"""What a checkpoint tells of a run beside its state, so that the trained model is had back without the script: the
-task's own ``state_dict`` and hyper-parameters where Lightning looks for them, and how the other parts were made.
+"""Entries of a checkpoint beside a run's state, by which the trained model is loaded without the script: the task's own
+``state_dict`` and hyper-parameters where Lightning looks for them, and how the other parts were made.
 
 A checkpoint is data: classes are looked up among those that are imported already (flstudy's own are imported), as
 Lightning does, and nothing but numbers and plain containers is read from it.
@@ -12,7 +12,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
@@ -20,16 +20,21 @@ from torch import Tensor
 
 from flstudy.execution.row_segments import Segment, read_segments
 from flstudy.hyper import Configurable
+from flstudy.run_settings import RunSettings
+from flstudy.user_error import UserError
+
+if TYPE_CHECKING:
+    from flstudy.federation.federated_run import FederatedRun
 
 PLAIN = (bool, int, float, str, type(None), Tensor)
 OWN = tuple(f"flstudy.{room}." for room in ("algorithms", "controllers", "metrics", "privacy", "tasks"))
 
 
 def recipe(part: Any) -> Any:
-    """A plain value of a part of a run: what a config can name as its class path and fields, containers alike.
+    """The plain value of a part of a run: a configurable object as its class path and fields, containers alike.
 
     Raises:
-        TypeError: for what is neither.
+        TypeError: for a value that is neither.
     """
     if isinstance(part, PLAIN):
         return part
@@ -44,7 +49,7 @@ def recipe(part: Any) -> Any:
 
 
 def recipe_or_none(part: Any) -> Any:
-    """The same; None for what cannot be told."""
+    """The `recipe` of a part; None where it has none."""
     try:
         return recipe(part)
     except TypeError:
@@ -52,13 +57,13 @@ def recipe_or_none(part: Any) -> Any:
 
 
 def rebuilt(plain: Any) -> Any:
-    """The part of which `recipe` made a plain value; ValueError where its class is not there."""
+    """The part that `recipe` made a plain value of; UserError where its class is not there."""
     if isinstance(plain, Mapping):
         if set(plain) == {"class_path", "init_args"}:
-            found = known_class(plain["class_path"])
-            if not is_setting(found):  # a checkpoint calls nothing else
-                raise ValueError(f"{plain['class_path']} is nothing that a config can name")
-            return found(**rebuilt(plain["init_args"]))
+            resolved_class = known_class(plain["class_path"])
+            if not is_setting(resolved_class):  # a checkpoint calls nothing else
+                raise UserError(f"{plain['class_path']} is nothing that a config can name")
+            return resolved_class(**rebuilt(plain["init_args"]))
         return {name: rebuilt(value) for name, value in plain.items()}
     return type(plain)(map(rebuilt, plain)) if isinstance(plain, list | tuple) else plain
 
@@ -69,7 +74,7 @@ def is_setting(cls: type[Any]) -> bool:
 
 
 def class_path(part: Any) -> str:
-    """Where a part's class is found."""
+    """The import path of a part's class."""
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
@@ -77,23 +82,23 @@ def known_class(path: str, base: type[Any] = object) -> type[Any]:
     """The imported class of that path below a base class; of flstudy's also one that is not imported.
 
     Raises:
-        ValueError: where there is none.
+        UserError: where there is none.
     """
     module, _, name = path.rpartition(".")
     if f"{module}.".startswith(OWN):
         importlib.import_module(module)
-    found = getattr(sys.modules.get(module), name, None)
-    if not isinstance(found, type) or not issubclass(found, base):
-        raise ValueError(f"{path} is no class that is imported here: import it first")
-    return found
+    resolved_class = getattr(sys.modules.get(module), name, None)
+    if not isinstance(resolved_class, type) or not issubclass(resolved_class, base):
+        raise UserError(f"{path} is no class that is imported here: import it first")
+    return resolved_class
 
 
 def hyper_parameters(task: L.LightningModule) -> dict[str, Any]:
-    """What ``save_hyperparameters`` saved of a task, or the arguments that one of flstudy's was made with, as far as
+    """Hyper-parameters that ``save_hyperparameters`` saved of a task, or the arguments of one of flstudy's, as far as
     they are plain values."""
-    given = dict(task.hparams) or vars(task).get("init_args", {})
-    plain = {name: recipe_or_none(value) for name, value in given.items()}
-    return {name: value for name, value in plain.items() if value is not None or given[name] is None}
+    arguments = dict(task.hparams) or vars(task).get("init_args", {})
+    plain = {name: recipe_or_none(value) for name, value in arguments.items()}
+    return {name: value for name, value in plain.items() if value is not None or arguments[name] is None}
 
 
 def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -110,15 +115,33 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
         if names[id(part)] in tensors and name in state:
             state[name] = tensors[names[id(part)]].detach().to("cpu", part.dtype, copy=True)
     entries: dict[str, Any] = {"state_dict": state}
-    if given := hyper_parameters(task):
-        entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = given
+    if arguments := hyper_parameters(task):
+        entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = arguments
         if dict(task.hparams) and hasattr(task, "_hparams_name"):
             entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME] = task._hparams_name
     return entries
 
 
+def save_model(run: "FederatedRun", path: Path) -> None:
+    """Write the first seed's global model of a run that was started. ``Coordinator.load_from_checkpoint``,
+    ``flstudy.load_task`` and the task's own class read it, too."""
+    inputs, _ = run.population.store.read(slice(1))  # as a batch is given them
+    whole = run.checkpoint()
+    content = {
+        **whole,
+        "flstudy": of_first_replica(whole["flstudy"]),
+        "pytorch-lightning_version": L.__version__,
+        "version": 1,
+        "seed": run.seeds[0],
+        "shape": list(inputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "state": whole["state_dict"],
+    }
+    torch.save(content, path)
+
+
 def of_first_replica(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a coordinator wrote, cut down to the models of its first replica: nothing goes on from it."""
+    """A coordinator's state, cut down to the models of its first replica: no run goes on from it."""
     number, metrics, events = saved["record"]
     return {
         **saved,
@@ -135,7 +158,7 @@ def read_file(path: str | Path, map_location: Any = "cpu", *, mapped: bool = Fal
     """The content of a file that ``torch.save`` wrote, numbers and plain containers only.
 
     Raises:
-        ValueError: one that names the file, where it is damaged or missing.
+        UserError: one that names the file, where it is damaged or missing.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -146,17 +169,17 @@ def read_file(path: str | Path, map_location: Any = "cpu", *, mapped: bool = Fal
             return content
         reason = f"checksum of {bad}"
     except FileNotFoundError as error:
-        raise ValueError(f"there is no checkpoint {str(path)!r}: give the path of a file that exists") from error
+        raise UserError(f"there is no checkpoint {str(path)!r}: give the path of a file that exists") from error
     except pickle.UnpicklingError:
         reason = "it holds other things than numbers, which are not loaded"
     except Exception as error:  # a damaged pickle can raise anything
         words = " ".join(str(error).split()) or type(error).__name__
         reason = words if len(words) <= 80 else f"{words[:77]}..."
-    raise ValueError(f"{path} is damaged ({reason})")
+    raise UserError(f"{path} is damaged ({reason})")
 
 
 def check_rows_beside(content: Any, folder: Path) -> None:
-    """Raise ValueError where rows that lie beside a checkpoint are damaged or not there."""
+    """Raise UserError where rows that lie beside a checkpoint are damaged or not there."""
     saved = content.get("flstudy") if isinstance(content, Mapping) else None
     segments = saved["bank"].get("segments", ()) if isinstance(saved, Mapping) else ()
     for _ in read_segments(folder, [Segment(name, rows, tuple(checksums)) for name, rows, checksums in segments]):
@@ -164,14 +187,14 @@ def check_rows_beside(content: Any, folder: Path) -> None:
 
 
 def state_of_run(content: Any, path: Any = "this checkpoint") -> dict[str, Any]:
-    """What a coordinator wrote into a checkpoint.
+    """The state that a coordinator wrote into a checkpoint.
 
     Raises:
-        ValueError: for a file that no coordinator wrote.
+        UserError: for a file that no coordinator wrote.
     """
     saved = content.get("flstudy") if isinstance(content, Mapping) else None
     if saved is None:
-        raise ValueError(f"{path} was not written by a flstudy Coordinator")
+        raise UserError(f"{path} was not written by a flstudy Coordinator")
     return dict(saved)
 
 
@@ -179,30 +202,83 @@ def task_from(path: Any, content: Mapping[str, Any], **how: Any) -> L.LightningM
     """The task of a checkpoint, made by its class's own ``load_from_checkpoint``.
 
     Raises:
-        ValueError: where it cannot be made, asking for ``task=``.
+        UserError: where it cannot be made, asking for ``task=``.
     """
-    made = content["flstudy"].get("made") or {}
-    named = made.get("task")
+    named = (content["flstudy"].get("made") or {}).get("task")
     if named is None:
-        raise ValueError(f"{path} was written by an earlier flstudy, which kept no task: give task=")
+        raise UserError(f"{path} was written by an earlier flstudy, which kept no task: give task=")
     try:
-        found = known_class(named, L.LightningModule)
+        task_class = known_class(named, L.LightningModule)
     except (ValueError, ImportError) as error:
-        raise ValueError(f"task: {error}, or give task=, to load {path}") from error
+        raise UserError(f"task: {error}, or give task=, to load {path}") from error
     try:
-        task: L.LightningModule = found.load_from_checkpoint(path, map_location="cpu", weights_only=True, **how)
+        task: L.LightningModule = task_class.load_from_checkpoint(path, map_location="cpu", weights_only=True, **how)
     except Exception as error:  # a constructor raises what it likes
-        raise ValueError(
+        raise UserError(
             f"{named} cannot be made from {path} ({' '.join(str(error).split())[:80]}): give task=, or let its "
             "__init__ call self.save_hyperparameters()"
         ) from error
     return task
 
 
+def begin_with(task: L.LightningModule, buffers: Mapping[str, Tensor]) -> None:
+    """Give a task the buffers with which its run began, where it has them: a restart needs those and not the trained
+    ones."""
+    present = dict(task.named_buffers())
+    for name, first in buffers.items():
+        if name in present and present[name].shape == first.shape:
+            present[name].copy_(first)
+
+
+def identity(run: "FederatedRun") -> dict[str, Any]:
+    """The values that a checkpoint's run must have in common with one that takes it up."""
+    shared = ("executor", "local_optimizer", "buffers")
+    how = {name: getattr(run.settings, name) for name in shared}
+    return {"algorithm": type(run.algorithm).__name__, "seeds": list(run.seeds), **how}
+
+
+def run_recipe(run: "FederatedRun") -> dict[str, Any]:
+    """The class paths and arguments by which a run is made again; None for a part that is no plain value."""
+    parts: dict[str, Any] = {
+        "algorithm": run.algorithm,
+        **{field.name: getattr(run.settings, field.name) for field in dataclasses.fields(RunSettings)},
+        "controllers": list(run.controllers),
+        "schedule": run.schedule,
+        "wireless": run.round_metrics.wireless,
+        "regret": run.round_metrics.regret,
+        "privacy": run.aggregator.privacy,
+        "measure": run.measure,
+        "panel": run.panel,
+    }
+    del parts["seeds"]  # which stand in the identity
+    plain = {name: recipe_or_none(part) for name, part in parts.items()}
+    unknown = [name for name, part in parts.items() if part is not None and plain[name] is None]
+    return {"task": class_path(run.task), "parts": plain, "unknown": unknown}
+
+
+def refuse_other_run(
+    run: "FederatedRun", saved: Mapping[str, Any], state: Mapping[str, Any], *, goes_on: bool = True
+) -> None:
+    """Raise UserError for a checkpoint that another algorithm, task or the like wrote.
+
+    Args:
+        run: as it is here.
+        saved: the checkpoint's state of a run.
+        state: the checkpoint's ``state_dict`` of a task.
+        goes_on: whether rounds follow; models alone are the same under any executor and optimizer.
+    """
+    for name, here in identity(run).items():
+        there = saved.get(name, here)  # an earlier flstudy's checkpoint has not all of them
+        if there != here and (goes_on or name not in ("executor", "local_optimizer")):
+            raise UserError(f"the checkpoint was written with {name} {there!r}, but this run has {here!r}")
+    layout = run.task_function.layout
+    refuse_other_task(run.task, dict(zip(layout.names, map(tuple, layout.shapes), strict=True)), state)
+
+
 def refuse_other_task(
     task: L.LightningModule, trained: Mapping[str, tuple[int, ...]], state: Mapping[str, Any]
 ) -> None:
-    """Raise ValueError where a checkpoint's ``state_dict`` does not hold the tensors that a task trains.
+    """Raise UserError where a checkpoint's ``state_dict`` does not hold the tensors that a task trains.
 
     Args:
         task: as it is here.
@@ -213,28 +289,30 @@ def refuse_other_task(
         return  # an earlier flstudy's, which holds no names
     for name, shape in trained.items():
         if name not in state:
-            told = f"holds no {name}"
+            why = f"holds no {name}"
         elif tuple(state[name].shape) != shape:
-            told = f"holds {name} as {list(state[name].shape)} instead of {list(shape)}"
+            why = f"holds {name} as {list(state[name].shape)} instead of {list(shape)}"
         else:
             continue
-        raise ValueError(
-            f"the checkpoint is of another task than this {type(task).__name__}: it {told}; give that task"
-        )
+        raise UserError(f"the checkpoint is of another task than this {type(task).__name__}: it {why}; give that task")
 
 
-def told_arguments(path: Any, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A coordinator's arguments, as a checkpoint tells them but for those that are given.
+def run_arguments(path: Any, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's arguments from a checkpoint, but for those that are given; fields of the settings may be given by their
+    names.
 
     Raises:
-        ValueError: for a part that has to be given.
+        UserError: for a part that has to be given.
     """
-    made = saved.get("made") or {"parts": {}, "unknown": ["algorithm"]}
-    for name in made["unknown"]:
+    recipes = saved.get("made") or {"parts": {}, "unknown": ["algorithm"]}
+    for name in recipes["unknown"]:
         if name not in given:
-            raise ValueError(f"{path} does not tell how its {name} was made: give {name}=")
-    told = {name: part for name, part in made["parts"].items() if name not in given and part is not None}
+            raise UserError(f"{path} does not tell how its {name} was made: give {name}=")
+    parts = {name: part for name, part in recipes["parts"].items() if name not in given and part is not None}
     try:
-        return {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in told.items()}, **given}
+        arguments = {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in parts.items()}, **given}
     except (ValueError, ImportError, TypeError) as error:
-        raise ValueError(f"{path}: {error}, or give that part as an argument") from error
+        raise UserError(f"{path}: {error}, or give that part as an argument") from error
+    names = [field.name for field in dataclasses.fields(RunSettings) if field.name in arguments]
+    settings = RunSettings(**{name: arguments.pop(name) for name in names})
+    return {"settings": settings, **arguments}

@@ -1,5 +1,4 @@
-"""Checkpoints of a run whose devices' rows do not fit into memory: the rows lie beside them, each written when it has
-changed."""
+"""Checkpoints of a run whose devices' rows do not fit into memory: the rows lie beside them, written as they change."""
 
 import shutil
 import zipfile
@@ -15,7 +14,7 @@ from flstudy.execution.row_segments import FOLDER
 
 
 class RowsBeside(CheckpointIO):
-    """Writes and deletes checkpoints as another one does, and their rows beside them.
+    """Checkpoint plugin that writes and deletes as an inner one does, and the rows beside the checkpoints.
 
     Args:
         inner: the Trainer's own.
@@ -26,7 +25,7 @@ class RowsBeside(CheckpointIO):
         self.inner, self.bank = inner, bank
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """The rows first: a checkpoint names none that is not there."""
+        """Write the rows, then the checkpoint, which so names none that is not there."""
         saved, bank, here = checkpoint.get("flstudy"), self.bank(), local_folder(path)
         beside = None if saved is None or bank is None or here is None else bank.saved_beside(here)
         if beside is not None:
@@ -36,16 +35,16 @@ class RowsBeside(CheckpointIO):
             self._collect(path)
 
     def load_checkpoint(self, path: Any, *given: Any, **how: Any) -> Any:
-        """As it lies there."""
+        """Load a checkpoint as the inner plugin does."""
         return self.inner.load_checkpoint(path, *given, **how)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """And the rows that it alone named."""
+        """Delete a checkpoint and the rows that it alone named."""
         self.inner.remove_checkpoint(path)
         self._collect(path)
 
     def teardown(self) -> None:
-        """Of the inner one."""
+        """Tear the inner plugin down."""
         self.inner.teardown()
 
     def _collect(self, path: Any) -> None:
@@ -57,7 +56,7 @@ class RowsBeside(CheckpointIO):
 
 
 def local_folder(path: Any) -> Path | None:
-    """The folder of a checkpoint; None where it is on no disk of this machine."""
+    """The folder of a checkpoint; None where it is not on a disk of this machine."""
     return None if "://" in str(path) else Path(path).absolute().parent
 
 
@@ -86,6 +85,6 @@ def remove_with_rows(path: Path) -> None:
     except Exception:  # damaged or not there
         writers = set()
     path.unlink(missing_ok=True)
-    for one in (path.parent / FOLDER).iterdir():
-        if one.name.lstrip(".").split("-")[0] in writers:
-            shutil.rmtree(one, ignore_errors=True)
+    for segment in (path.parent / FOLDER).iterdir():
+        if segment.name.lstrip(".").split("-")[0] in writers:
+            shutil.rmtree(segment, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Controllers at work: each sees one replica at a time; and the algorithm as a schedule has it."""
+"""Runner of controllers, each of which sees one replica at a time; and the algorithm as a schedule has it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,15 +8,17 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Layout
 from flstudy.controllers import Controller, Moment, ProbeRounds, Schedule
-from flstudy.execution.bank import ClientBank
 from flstudy.execution.trees import leaves, stack, take
+from flstudy.federation.run_state import RunState
 from flstudy.population import Event, Population
+from flstudy.user_error import UserError
 
 
 class ControllerRunner:
-    """The controllers of a run and their states, leaves [S, ...].
+    """The controllers of a run.
 
-    ``draw`` gives a model of a seed and a name, like the server's x; ``bank`` has the rows that an event may change.
+    ``state`` is the run's, with the controllers' states and the rows that an event may change; ``draw`` gives a model
+    of a seed and a name, like the server's x.
     """
 
     def __init__(
@@ -25,27 +27,28 @@ class ControllerRunner:
         algorithm: Algorithm,
         layout: Layout,
         population: Population,
-        bank: ClientBank,
+        state: RunState,
         schedule: Schedule | None = None,
         *,
         draw: Callable[[int, str], Tensor],
     ) -> None:
         self.controllers, self.algorithm, self.layout, self.population = controllers, algorithm, layout, population
-        self.bank, self.schedule, self.draw = bank, schedule, draw
-        self.states: list[Any] = []
+        self.state, self.schedule, self.draw = state, schedule, draw
 
-    def start(self, server: Any, rounds: int | None) -> None:
-        """Every controller's first state, in a run of so many rounds; None: nobody knows how many.
+    def start(self, rounds: int | None) -> None:
+        """Make every controller's first state, in a run of ``rounds`` rounds; None where nobody knows how many.
 
         Raises:
-            ValueError: from a controller that makes no sense in this world, or a schedule without an end.
+            UserError: from a controller that makes no sense in this world, or a schedule without an end.
         """
-        given, self.rounds = self.controllers, rounds
-        self.controllers = check_horizons(given, self.schedule, self.population, rounds)
-        own = all(one is other for one, other in zip(given, self.controllers, strict=True))
-        self.takes_horizon = not own or (self.schedule is not None and self.schedule.rounds is None)
+        configured, self.rounds = self.controllers, rounds
+        self.controllers = check_horizons(configured, self.schedule, self.population, rounds)
+        unchanged = all(controller is other for controller, other in zip(configured, self.controllers, strict=True))
+        self.takes_horizon = not unchanged or (self.schedule is not None and self.schedule.rounds is None)
+        server = self.state.server
         self.replicas = len(leaves(server)[0])
-        self.states = [stack([c.init(take(server, s)) for s in range(self.replicas)]) for c in self.controllers]
+        first = [[c.init(take(server, s)) for s in range(self.replicas)] for c in self.controllers]
+        self.state.controllers = [stack(states) for states in first]
 
     def scheduled(self, round: int) -> Algorithm:
         """The algorithm as it is in a round."""
@@ -58,11 +61,11 @@ class ControllerRunner:
         """The server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S, ...],
         and returns the model that they come to."""
         probed: list[Tensor | None] = []
-        for controller, state in zip(self.controllers, self.states, strict=True):
+        for controller, state in zip(self.controllers, self.state.controllers, strict=True):
             moment = self._moment(round, 0)
-            each = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
-            wanted = [one for one in each if one is not None]
-            probed.append(play(wanted[0]._replace(x=stack([one.x for one in wanted]))) if wanted else None)
+            requests = [controller.probe_rounds(take(state, s), take(server, s), moment) for s in range(self.replicas)]
+            wanted = [request for request in requests if request is not None]
+            probed.append(play(wanted[0]._replace(x=stack([request.x for request in wanted]))) if wanted else None)
         return self._hook("before_round", server, round, probed, None)
 
     def after(self, server: Any, losses: Tensor, weights: Tensor, round: int) -> tuple[Any, list[Event]]:
@@ -70,10 +73,10 @@ class ControllerRunner:
         return self._hook("after_round", server, round, [None] * len(self.controllers), (losses, weights))
 
     def metrics(self) -> dict[str, list[float]]:
-        """What the controllers measured of the round, a value per replica."""
-        states = zip(self.controllers, self.states, strict=True)
+        """Metrics of the round by the controllers, a value per replica."""
+        states = zip(self.controllers, self.state.controllers, strict=True)
         lines = [[controller.metrics(take(state, s)) for s in range(self.replicas)] for controller, state in states]
-        return {name: [float(one[name]) for one in line] for line in lines for name in line[0]}
+        return {name: [float(values[name]) for values in line] for line in lines for name in line[0]}
 
     def _hook(
         self, hook: str, server: Any, round: int, probed: Sequence[Tensor | None], jobs: tuple[Tensor, ...] | None
@@ -87,22 +90,22 @@ class ControllerRunner:
                 if jobs is not None:
                     moment, seen = moment._replace(weights=jobs[1][s]), (jobs[0][s],)
                 state, after, event = getattr(controller, hook)(
-                    take(self.states[place], s), take(server, s), *seen, moment
+                    take(self.state.controllers[place], s), take(server, s), *seen, moment
                 )
                 states.append(state)
                 servers.append(after)
                 if event is not None:
                     events.append(event)
                     self._heed(event, s, after.x)
-            self.states[place], server = stack(states), stack(servers)
+            self.state.controllers[place], server = stack(states), stack(servers)
         return server, events
 
     def _heed(self, event: Event, replica: int, x: Tensor) -> None:
-        """What an event says of the devices' rows; x is the server's after it."""
+        """Restart or forget the devices' rows as an event says; x is the server's after it."""
         if event.rows == "restart":
-            self.bank.restart(self.algorithm, replica, x.view(-1, x.shape[-1])[0])
+            self.state.bank.restart(self.algorithm, replica, x.view(-1, x.shape[-1])[0])
         elif event.rows == "forget":
-            self.bank.forget(replica)
+            self.state.bank.forget(replica)
 
     def _moment(self, round: int, replica: int) -> Moment:
         session, seed = self.population.session(round), self.population.seeds[replica]
@@ -121,13 +124,13 @@ class ControllerRunner:
 def check_horizons(
     controllers: Sequence[Controller], schedule: Schedule | None, population: Population, rounds: int | None
 ) -> list[Controller]:
-    """The controllers as a run of so many rounds (None: nobody knows how many) has them.
+    """The controllers as planned for a run of ``rounds`` rounds (None: nobody knows how many), checked.
 
     Raises:
-        ValueError: from a controller that makes no sense in this world, or a schedule without an end.
+        UserError: from a controller that makes no sense in this world, or a schedule without an end.
     """
     if schedule is not None and schedule.rounds is None and rounds is None:
-        raise ValueError(f"{type(schedule).__name__}: rounds must be given, since the run has no end: set max_epochs")
+        raise UserError(f"{type(schedule).__name__}: rounds must be given, since the run has no end: set max_epochs")
     planned = [controller.planned(rounds) for controller in controllers]
     if rounds is not None:
         for controller in planned:

@@ -1,5 +1,5 @@
-"""How good the models are that devices use: the global ones on everybody or a panel, participants' local ones on
-themselves."""
+"""Evaluation of the models that devices use: global ones on all devices or a panel, participants' local ones on their
+own examples."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -10,43 +10,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job, Round
-from flstudy.execution import ClientBank, Fit, Scores, Survey
+from flstudy.execution import ClientBank, Fit, ModelEvaluator, Scores
 from flstudy.execution.devices import numbers, to_device
-from flstudy.execution.survey import Sheets
-from flstudy.execution.tape import Tape
+from flstudy.execution.model_evaluator import Sheets
+from flstudy.execution.parts import TestRows
+from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.module_metrics import module_metrics
 from flstudy.metrics.measure import Measure, values_of
 from flstudy.metrics.panel import Panel
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
+from flstudy.user_error import UserError
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
 MOST = 2**26  # numbers in the devices' own models that are measured at once
 
 
 class Evaluation:
-    """Measures the models that devices use.
+    """Evaluation of the models that devices use.
 
     Args:
         algorithm: the method.
-        survey: measures models.
+        evaluator: measures models.
         population: the world.
         device: where the models are.
-        measure: tells more of the devices; None: nothing.
-        panel: whom it asks; None: everybody.
+        measure: of the devices, beside means and deviations; None: there is none.
+        panel: the devices that are asked; None: all.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        survey: Survey,
+        evaluator: ModelEvaluator,
         population: Population,
         device: torch.device,
         measure: Measure | None = None,
         panel: Panel | None = None,
     ) -> None:
         self.measure, self.panel = measure, panel
-        self.algorithm, self.survey, self.population, self.device = algorithm, survey, population, device
-        self.tape = survey.tape
+        self.algorithm, self.evaluator, self.population, self.device = algorithm, evaluator, population, device
+        self.trace_cache = evaluator.trace_cache
         self.examples: dict[Split, EvaluationIndex] = {}  # of those asked, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
         self._sheets: dict[Split, Sheets] = {}
@@ -55,14 +57,14 @@ class Evaluation:
         self._last: Tensor | None = None  # [S, P] who was asked last; None: everybody
 
     def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
-        """The survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in
-        use; and those [S, M]. Of gradients [S, J, 1, n]: at the one model, on all training examples."""
+        """The survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in use, and
+        which are in use [S, M]. Of gradients it is [S, J, 1, n]: at the one model, on all training examples."""
         if self.algorithm.asks == "gradient":
             rows = self.population.device_data.examples_of("train", devices, round).to(self.device)
             models = self.algorithm.global_models(server)
-            return self.survey.gradients(models, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
+            return self.evaluator.gradients(models, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
         examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
-        return self._ask(server, self.survey.sheets(self.algorithm.global_models(server), examples, concept))
+        return self._ask(server, self.evaluator.sheets(self.algorithm.global_models(server), examples, concept))
 
     def __call__(
         self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, looked: Scores | None = None
@@ -80,18 +82,18 @@ class Evaluation:
         columns = self._columns(server, bank, cohort.round, round, MEASURED)
         personal = self.personal(cohort, fit.personal, round) if looked is None else looked
         columns.append(Column("test/personal_accuracy", personal.accuracy))
-        own = module_metrics(self, server, bank, cohort.round, round, MEASURED)
-        return self._told(columns) | own
+        logged = module_metrics(self, server, bank, cohort.round, round, MEASURED)
+        return self._told(columns) | logged
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
-        """Metrics of the models that devices use, over those that are there in a round, whose ``world`` is given."""
-        own = module_metrics(self, server, bank, world, round, splits)
-        return self._told(self._columns(server, bank, world, round, splits)) | own
+        """Metrics of the models that devices use, over the devices available in a round, whose ``world`` is given."""
+        logged = module_metrics(self, server, bank, world, round, splits)
+        return self._told(self._columns(server, bank, world, round, splits)) | logged
 
     def _told(self, columns: "Sequence[Column]") -> dict[str, list[float]]:
-        means = over_devices(columns, self.tape)
+        means = over_devices(columns, self.trace_cache)
         return means if self.measure is None else means | values_of(self.measure, columns)
 
     def _columns(
@@ -105,7 +107,7 @@ class Evaluation:
         return columns
 
     def asked(self, round: int) -> "Asked":
-        """Who is asked in a round (from 1): the panel, or everybody."""
+        """The devices that are asked in a round (from 1): the panel, or all."""
         everybody = self._everybody(round)  # of whom those count who are there: the available devices of eq. (1)
         if self.panel is None:
             return self._going_to(everybody)
@@ -124,17 +126,17 @@ class Evaluation:
         return Asked(None, self._lived(round), self.population.available(round), None)
 
     def _going_to(self, asked: "Asked") -> "Asked":
-        """Those asked next, without what was laid out of others."""
+        """Note who is asked next, and drop the sheets of others."""
         if asked.clients is not self._last:
             self._last, self._moments, self._sheets = asked.clients, {}, {}
         return asked
 
     def _panel(self, panel: Panel, there: NDArray[np.bool_]) -> Tensor:
-        """[S, P]: the panel of those who are there [S, N]; the same tensor as long as they are the same."""
+        """[S, P]: the panel of the available devices [S, N]; the same tensor as long as these are the same."""
         if self._drawn is None or not np.array_equal(self._drawn[0], there):
             population, count = self.population, min(panel.clients, int(there.sum(1).min()))
             pairs = zip(population.seeds, population.members, there, strict=True)
-            lines = [panel.draw(seed, own.shared.sum(1), line, count) for seed, own, line in pairs]
+            lines = [panel.draw(seed, membership.shared.sum(1), line, count) for seed, membership, line in pairs]
             self._drawn = there, torch.from_numpy(np.stack(lines))
         return self._drawn[1]
 
@@ -147,44 +149,44 @@ class Evaluation:
         return self._there
 
     def _examples(self, split: Split, asked: "Asked", round: int) -> EvaluationIndex:
-        """Of those asked; collected only where it has changed since the last time."""
+        """The examples of the devices asked; collected only where they have changed since the last time."""
         moment = self.population.device_data.moment(split, round)
         if self._moments.get(split) != moment:
             most = None if split == "train" else self.most(round)
-            given = () if asked.clients is None else (asked.clients, most)
-            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round, *given))
+            selection = () if asked.clients is None else (asked.clients, most)
+            self.examples[split] = self._moved(self.population.device_data.evaluation_index(split, round, *selection))
             self._moments[split] = moment
             self._sheets.pop(split, None)
         return self.examples[split]
 
     def most(self, round: int) -> int | None:
-        """Examples of a split that a device is asked about in a round; None: all. What it chooses a model by are
-        always all."""
+        """Number of examples of a split that a device is asked about in a round; None: all. Devices always choose a
+        model by all."""
         return None if self.panel is None or self.panel.asks_everybody(round) else self.panel.examples
 
     def _laid_out(self, models: Tensor, split: Split, asked: "Asked", round: int) -> Sheets:
-        """The examples of those asked as they are now."""
+        """The current examples of the devices asked, laid out."""
         examples = self._examples(split, asked, round)
         if split not in self._sheets:
-            self._sheets[split] = self.survey.sheets(models, examples, asked.concepts)
+            self._sheets[split] = self.evaluator.sheets(models, examples, asked.concepts)
         return self._sheets[split]
 
     def _devices(
         self, server: Any, bank: ClientBank, world: Round, asked: "Asked", round: int, splits: Sequence[Split]
     ) -> dict[str, Scores]:
-        """Of the models that the devices asked use [S, P], by split."""
+        """Scores [S, P] of the models that the devices asked use, by split."""
         if self.algorithm.personalized:
             return {split: self._own(server, bank, split, asked, round) for split in splits}
         models = self.models(server)
         sheets = {split: self._laid_out(models, split, asked, round) for split in splits}
         if models.shape[1] == 1:
-            return {split: self.survey.on(models[:, 0], sheets[split]) for split in splits}
+            return {split: self.evaluator.on(models[:, 0], sheets[split]) for split in splits}
         chosen = self.choice(server, world, round, asked)
         used = torch.zeros(models.shape[:2], dtype=torch.bool, device=self.device).scatter_(1, chosen, True)
         return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
 
     def choice(self, server: Any, world: Round, round: int, asked: "Asked") -> Tensor:
-        """[S, P]: which of a method's several models each device asked uses in a round, whose ``world`` is given."""
+        """[S, P]: the number of the model that each device asked uses in a round, whose ``world`` is given."""
         asks, concepts = self.algorithm.asks is not None, asked.concepts
         survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None
         devices = asked.devices.to(self.device)
@@ -194,9 +196,9 @@ class Evaluation:
         return chosen
 
     def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
-        """Of models [S, M, n] on the devices that chose them [S, N]."""
+        """Scores of models [S, M, n] on the devices that chose them [S, N]."""
         those = used.any(0).nonzero().squeeze(1).tolist()
-        scores = [self.survey.on(models[:, m], sheets) for m in those]
+        scores = [self.evaluator.on(models[:, m], sheets) for m in those]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
         place[those] = torch.arange(len(those), device=self.device)
 
@@ -206,7 +208,7 @@ class Evaluation:
         return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
 
     def _own(self, server: Any, bank: ClientBank, split: Split, asked: "Asked", round: int) -> Scores:
-        """Of the devices' own models, some devices at a time."""
+        """Scores of the devices' own models, some devices at a time."""
         size = max(1, MOST // server.x.numel())
         deployed = torch.vmap(torch.vmap(self.algorithm.deployed, in_dims=(None, 0)))
         most = self.most(round)
@@ -214,32 +216,34 @@ class Evaluation:
         for clients, concepts in zip(asked.devices.split(size, 1), asked.concepts.split(size, 1), strict=True):
             models = deployed(server, bank.read(self.algorithm, clients, stacked(server.x)[:, 0]))
             rows = self.population.device_data.examples_of(split, clients, round, most=most).to(self.device)
-            parts.append(self.survey.devices(models, rows, concepts))
+            parts.append(self.evaluator.devices(models, rows, concepts))
         columns = zip(*parts, strict=True)
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
     def personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
-        """Of the participants' local models [S, J, n] on their own test examples; where a device trained several, of
-        the one that it trained on what it lives under."""
-        each = self.algorithm.jobs_per_device
-        devices, lives = cohort.jobs.client, cohort.batches.concept
-        present = lives == self._lived(round).gather(1, devices)
-        first = present.unflatten(1, (-1, each)).to(torch.int64).argmax(-1)
-        job = first + torch.arange(first.shape[1], device=first.device) * each
-        clients = cohort.devices[:, ::each]
+        """Scores of the participants' local models [S, J, n] on their own test examples."""
+        return self.tests(cohort, round).scores(self.evaluator, models)
+
+    def tests(self, cohort: Cohort, round: int) -> TestRows:
+        """The participants' own test examples; where a device trained several models, for the one that it trained under
+        its present concept."""
+        per_device = self.algorithm.jobs_per_device
+        lives = cohort.batches.concept
+        present = lives == self._lived(round).gather(1, cohort.jobs.client)
+        job = present.unflatten(1, (-1, per_device)).to(torch.int64).argmax(-1)
+        clients = cohort.devices[:, ::per_device]
         rows = self.population.device_data.examples_of("test", clients, round, most=self.most(round))
-        rows = rows.to(self.device)
-        models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
-        return self.survey.devices(models, rows, lives.gather(1, job))
+        first = torch.arange(job.shape[1], device=job.device) * per_device
+        return TestRows(job, rows.to(self.device), lives.gather(1, job + first), per_device)
 
     def _ask(self, server: Any, sheets: Sheets) -> tuple[Tensor, Tensor]:
         models, in_use = self.models(server), torch.vmap(self.algorithm.in_use)(server)
         measured = models.new_full((*sheets.concepts.shape, models.shape[1]), torch.inf)
         for m in in_use.any(0).nonzero().squeeze(1).tolist():
-            scores = self.survey.on(models[:, m], sheets)
+            scores = self.evaluator.on(models[:, m], sheets)
             value = scores.loss if self.algorithm.asks == "loss" else scores.accuracy
             if value is None:
-                raise ValueError(
+                raise UserError(
                     f"algorithm: {type(self.algorithm).__name__} needs the {self.algorithm.asks} of single examples, "
                     f"which the task does not tell; add example_losses(batch) -> [B] and a forward to it"
                 )
@@ -266,7 +270,7 @@ def axes(round: Round) -> Round:
 
 
 class Asked(NamedTuple):
-    """Whom an evaluation asks."""
+    """Devices that an evaluation asks."""
 
     clients: Tensor | None  # [S, P] the panel, on the CPU; None: everybody
     concepts: Tensor  # [S, P] under which they live
@@ -282,7 +286,7 @@ class Asked(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One metric of single devices."""
+    """Column of one metric of single devices."""
 
     name: str  # its standard deviation over devices is called ``name_spread``
     values: Tensor | None  # [S, N]; None: it is not measured
@@ -291,18 +295,18 @@ class Column(NamedTuple):
     error: list[float] | None = None  # [S] the mean's standard error in deviations, ``name_se``; None: it is not wanted
 
 
-def over_devices(columns: Sequence[Column], tape: Tape | None = None) -> dict[str, list[float]]:
+def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = None) -> dict[str, list[float]]:
     """Mean over devices for every replica, and the standard deviation over devices; all metrics leave the device at
     once.
 
     FLASH (Panchal et al. 2023), eq. (1) and (2): every device counts the same, however many examples it has;
     eq. (3): the deviation divides by the number of devices.
     """
-    tape, names, lines = tape or Tape(), list[str](), list[Tensor]()
+    trace_cache, names, lines = trace_cache or TraceCache(), list[str](), list[Tensor]()
     for name, values, there, with_spread, error in columns:
         if values is None:
             continue
-        means, deviations = tape("over devices", None, over_lines, counted(values, there))
+        means, deviations = trace_cache("over devices", None, over_lines, counted(values, there))
         names += [name, f"{name}_spread"][: 1 + with_spread]
         lines += [means, deviations][: 1 + with_spread]
         if error is not None:
@@ -316,10 +320,10 @@ def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
     doubles = values.double().contiguous()
     if there is None or there.all():
         return [doubles]
-    each = [numbers(np.flatnonzero(line).tolist(), values.device) for line in there]
+    places = [numbers(np.flatnonzero(line).tolist(), values.device) for line in there]
     if (there == there[0]).all():
-        return [doubles[:, each[0]]]
-    return [line[here][None] for line, here in zip(doubles, each, strict=True)]
+        return [doubles[:, places[0]]]
+    return [line[here][None] for line, here in zip(doubles, places, strict=True)]
 
 
 def over_lines(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The models that a run starts from."""
+"""Initial models of a run."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,19 @@ from torch import Tensor
 from flstudy.algorithms import Layout
 from flstudy.population.streams import torch_seed
 from flstudy.tasks import initial_parameters
+from flstudy.user_error import UserError
 
 
 def drawn_model(task: L.LightningModule, layout: Layout, like: Tensor, starts: int, seed: int, name: str) -> Tensor:
-    """A model of a seed and a name as the modules' ``reset_parameters`` draw it, [n], or [starts, n] for a method with
+    """Draw a model of a seed and a name by the modules' ``reset_parameters``, [n], or [starts, n] for a method with
     several, of the kind of ``like``."""
     names = [name, *(f"{name} {m}" for m in range(1, starts))]
-    models = torch.stack([initial_parameters(task, layout, torch_seed(seed, each)) for each in names]).to(like)
+    models = torch.stack([initial_parameters(task, layout, torch_seed(seed, stream)) for stream in names]).to(like)
     return models[0] if starts == 1 else models
 
 
 def initial_models(task: L.LightningModule, layout: Layout, seeds: Sequence[int], initial: str, starts: int) -> Tensor:
-    """x [S, n]; [S, starts, n] for a method that starts from several models, each drawn by itself.
+    """Initial models x [S, n]; [S, starts, n] for a method that starts from several, each drawn by itself.
 
     Args:
         task: whose parameters, or whose modules' ``reset_parameters``, say how to start.
@@ -30,15 +31,15 @@ def initial_models(task: L.LightningModule, layout: Layout, seeds: Sequence[int]
         starts: models of each replica.
 
     Raises:
-        ValueError: where drawn models are equal, so that a method could not tell them apart.
+        UserError: where drawn models are equal, so that a method could not tell them apart.
     """
     names = [None if initial == "given" else "init", *(f"init {m}" for m in range(1, starts))]
     draws = [[None if name is None else torch_seed(seed, name) for name in names] for seed in seeds]
-    models = torch.stack([torch.stack([initial_parameters(task, layout, each) for each in line]) for line in draws])
+    models = torch.stack([torch.stack([initial_parameters(task, layout, draw) for draw in line]) for line in draws])
     if starts == 1:
         return models[:, 0]
     if (models[:, 1:] == models[:, :1]).all(-1).any():
-        raise ValueError(
+        raise UserError(
             f"task: the method starts from {starts} different models, but those drawn for {type(task).__name__} are "
             f"equal; give its modules a reset_parameters() that draws"
         )

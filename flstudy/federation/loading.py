@@ -1,4 +1,4 @@
-"""The trained task of a checkpoint, for whoever needs nothing else of a run."""
+"""Loading of a checkpoint's trained task."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 
 from flstudy.federation.coordinator import Coordinator
+from flstudy.user_error import UserError
 
 
 def load_task(path: str | Path, task: L.LightningModule | None = None, *, replica: int = 0) -> L.LightningModule:
@@ -17,10 +18,10 @@ def load_task(path: str | Path, task: L.LightningModule | None = None, *, replic
         replica: which of the run's seeds, by position.
 
     Raises:
-        ValueError: for a damaged file, one of another task, or a task that has to be given.
+        UserError: for a damaged file, one of another task, or a task that has to be given.
     """
-    given: dict[str, Any] = {} if task is None else {"task": task}
-    coordinator = Coordinator.load_from_checkpoint(path, **given)
+    parts: dict[str, Any] = {} if task is None else {"task": task}
+    coordinator = Coordinator.load_from_checkpoint(path, **parts)
     if not 0 <= replica < len(coordinator.seeds):
-        raise ValueError(f"replica must lie from 0 to {len(coordinator.seeds) - 1}, got {replica}")
+        raise UserError(f"replica must lie from 0 to {len(coordinator.seeds) - 1}, got {replica}")
     return coordinator.load_into(coordinator.task, replica).eval()

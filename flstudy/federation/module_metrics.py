@@ -1,4 +1,4 @@
-"""What a LightningModule's own ``validation_step`` and ``test_step`` log, as metrics of a federation.
+"""Metrics of a federation that a LightningModule's own ``validation_step`` and ``test_step`` log.
 
 A step is called on every available device's own data, with the model that the device uses; the hooks around epochs and
 batches are called, too, and torchmetrics begin anew on each device. A metric keeps the name under which it was logged,
@@ -6,9 +6,9 @@ unless both steps log it: then it is ``valid/NAME`` and ``test/NAME``. Its value
 their examples of the split; ``NAME_spread`` is the standard deviation over devices. A step that takes a
 ``dataloader_idx`` is given 0, which is the device's own data: there are no other loaders.
 
-What ``training_step`` logs is a metric of each round: the mean over the examples of all steps of all participants. It
-is ``train/NAME`` where a step for evaluation logs the same name; a name of flstudy's own metrics stays that. What a
-torchmetric says in ``training_step`` is left out, since it cannot be mapped over devices.
+A value that ``training_step`` logs is a metric of each round: the mean over the examples of all steps of all
+participants. It is ``train/NAME`` where a step for evaluation logs the same name; a name of flstudy's own metrics stays
+that. A torchmetric in ``training_step`` is left out, since it cannot be mapped over devices.
 """
 
 import math
@@ -33,7 +33,7 @@ MADE_UP = 6  # examples, where a data set is not loaded
 
 
 class Logged(NamedTuple):
-    """One number that one device told."""
+    """Logged number of one device."""
 
     name: str
     replica: int
@@ -44,15 +44,15 @@ class Logged(NamedTuple):
 def module_metrics(
     evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[str]
 ) -> dict[str, list[float]]:
-    """A value per replica of what a task's own steps log of some splits; and ``valid/loss`` and ``test/loss`` of a task
-    whose losses of single examples are not known, where devices count alike, as everywhere."""
-    task_function = evaluation.survey.task_function
+    """Metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and ``test/loss`` of
+    a task without losses of single examples, where devices count alike, as everywhere."""
+    task_function = evaluation.evaluator.task_function
     steps = task_function.steps
-    own = [split for split in splits if steps is not None and steps.has(split)]
+    logging = [split for split in splits if steps is not None and steps.has(split)]
     whole = not task_function.per_example and task_function.has_loss
-    if not own and not whole:
+    if not logging and not whole:
         return {}
-    told, losses = list[Logged](), list[Logged]()
+    logged, losses = list[Logged](), list[Logged]()
     with torch.no_grad(), task_function.evaluating():
         for replica, device, model, concept in devices(evaluation, server, bank, world, round):
             for split in splits:
@@ -60,14 +60,14 @@ def module_metrics(
                 if whole:
                     loss = task_function.fit(model, Batch(x, y))
                     losses.append(Logged(f"{split}/loss", replica, loss.double(), 1))
-                if split in own:
-                    found = task_function.logged(model, split, x, y)
-                    told += [Logged(f"{split}:{name}", replica, value, len(y)) for name, value in found.items()]
+                if split in logging:
+                    numbers = task_function.logged(model, split, x, y)
+                    logged += [Logged(f"{split}:{name}", replica, value, len(y)) for name, value in numbers.items()]
     replicas = len(server.x)
-    found_of = {split: [one.name for one in told if one.name.startswith(f"{split}:")] for split in own}
-    names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in found_of.items()})
+    keys = {split: [entry.name for entry in logged if entry.name.startswith(f"{split}:")] for split in logging}
+    names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in keys.items()})
     metrics = {name: values[0] for name, values in over_told(losses, replicas).items()}
-    for key, (means, spreads) in over_told(told, replicas).items():
+    for key, (means, spreads) in over_told(logged, replicas).items():
         split, _, name = key.partition(":")
         shown = names[split, name]
         metrics |= {shown: means, f"{shown}_spread": spreads}
@@ -104,21 +104,21 @@ def devices(
 def examples(
     evaluation: "Evaluation", replica: int, device: int, split: Any, round: int, concept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A device's data of a split in a round, as far as it is asked about them."""
+    """The data of a device's split in a round, as far as it is asked about them."""
     held, devices = evaluation.population.device_data, np.array([device])
     rows = torch.from_numpy(held.flat(replica, devices, split, round, evaluation.most(round))[0])
-    return evaluation.survey.store.gather(rows.to(evaluation.device), concept)
+    return evaluation.evaluator.store.gather(rows.to(evaluation.device), concept)
 
 
 def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
-    """The metric of each split's names: the name itself, or split/name where several splits have it."""
+    """Metric names of what each split logs: the name itself, or split/name where several splits have it."""
     every = [(split, name) for split, names in logs.items() for name in dict.fromkeys(names)]
     several = {name for split, name in every if any(name in names for other, names in logs.items() if other != split)}
     return {(split, name): f"{split}/{name}" if name in several else name for split, name in every}
 
 
 def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """A value per replica of what ``training_step`` logged in a round, of sums and numbers of examples [S, J, 2]."""
+    """Metrics that ``training_step`` logged in a round, a value per replica, of sums and example counts [S, J, 2]."""
     if not logged:
         return {}
     sums = torch.stack([values.double().sum(1) for values in logged.values()])
@@ -130,21 +130,21 @@ def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) 
     }
 
 
-def shown_told(task_function: TaskFunction, told: Sequence[str]) -> dict[str, str]:
-    """The metric of each name that ``training_step`` logs, but for those of flstudy's own."""
+def shown_told(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, str]:
+    """Metric names of what ``training_step`` logs, but for names of flstudy's own metrics."""
     others = {name for names in (task_function.findings.logs or {}).values() for name in names}
-    shown = {name: f"train/{name}" if name in others else name for name in told}
+    shown = {name: f"train/{name}" if name in others else name for name in logged}
     return {name: metric for name, metric in shown.items() if metric not in METRICS}
 
 
-def over_told(told: Sequence[Logged], replicas: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Of each name the mean over devices by their weights and the standard deviation, a value per replica; NaN where
-    none told it. All numbers leave the device at once."""
-    numbers = torch.stack([one.value.double() for one in told]).tolist() if told else []
+def over_told(logged: Sequence[Logged], replicas: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Mean over devices by their weights and standard deviation of each logged name, a value per replica; NaN where no
+    device logged it. All numbers leave the device at once."""
+    numbers = torch.stack([entry.value.double() for entry in logged]).tolist() if logged else []
     by_name: dict[str, list[list[tuple[float, int]]]] = {}
-    for one, number in zip(told, numbers, strict=True):
-        lines = by_name.setdefault(one.name, [[] for _ in range(replicas)])
-        lines[one.replica].append((number, one.examples))
+    for entry, number in zip(logged, numbers, strict=True):
+        lines = by_name.setdefault(entry.name, [[] for _ in range(replicas)])
+        lines[entry.replica].append((number, entry.examples))
     return {
         name: ([weighted_mean(line) for line in lines], [plain_deviation(line) for line in lines])
         for name, lines in by_name.items()
@@ -152,13 +152,13 @@ def over_told(told: Sequence[Logged], replicas: int) -> dict[str, tuple[list[flo
 
 
 def weighted_mean(line: Sequence[tuple[float, int]]) -> float:
-    """Of values with weights."""
+    """Mean of values with weights."""
     total = sum(weight for _, weight in line)
     return sum(value * weight for value, weight in line) / total if total else math.nan
 
 
 def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
-    """Of values, whatever their weights: FLASH (Panchal et al. 2023), eq. (3)."""
+    """Standard deviation of values, whatever their weights: FLASH (Panchal et al. 2023), eq. (3)."""
     if not line:
         return math.nan
     mean = sum(value for value, _ in line) / len(line)
@@ -169,25 +169,25 @@ def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
 
 
 def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
-    """Let a task meet examples of a data set before it is loaded: its own where they are in memory, or else numbers of
-    the same kind, whose refusal says nothing.
+    """Let a task meet examples of a data set before it is loaded: its own where they are in memory, or else made-up
+    ones of the same kind, whose refusal says nothing.
 
     Raises:
-        ValueError: for a training_step that returns no loss, or fails on the data set's own examples.
+        UserError: for a training_step that returns no loss, or fails on the data set's own examples.
     """
     dtype = next(task_function.model.parameters()).dtype
-    own = dataset.examples if isinstance(dataset, InMemory) else None
-    x, y = own[:2] if own is not None else made_up(dataset)
+    in_memory = dataset.examples if isinstance(dataset, InMemory) else None
+    x, y = in_memory[:2] if in_memory is not None else made_up(dataset)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in (x, y))
     try:
         task_function.meet(x, y, dataset.classes, dataset.form)
     except ValueError as error:
-        if own is not None or "must return the loss" in str(error):
+        if in_memory is not None or "must return the loss" in str(error):
             raise
 
 
 def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Inputs and labels of the kind that a data set has."""
+    """Made-up inputs and labels of the kind that a data set has."""
     shape, generator = (MADE_UP, *dataset.shape), torch.Generator().manual_seed(0)
     if dataset.tokens:
         x = torch.randint(1, max(2, dataset.tokens), shape, generator=generator)
@@ -201,11 +201,11 @@ def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
 def promised(task_function: TaskFunction) -> list[str]:
     """Names of the metrics that a task's own steps are known to log, in training too."""
     shown = shown_names(task_function.findings.logs or {}).values()
-    of_training = shown_told(task_function, task_function.findings.told or ())
+    of_training = shown_told(task_function, task_function.findings.training_logs or ())
     return [*of_training.values(), *(metric for name in shown for metric in (name, f"{name}_spread"))]
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:
     """Whether only a run tells if a task's own steps log a metric."""
     unknown = task_function.steps is not None and task_function.findings.logs is None
-    return metric not in METRICS and (unknown or task_function.findings.told is None)
+    return metric not in METRICS and (unknown or task_function.findings.training_logs is None)

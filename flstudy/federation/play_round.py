@@ -1,6 +1,6 @@
-"""One round of a federation: pure, for all replicas at once, the same for real and for probe rounds."""
+"""One round of a federation as a pure function of all replicas at once, the same for real and for probe rounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,25 +9,29 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Inbox, Job, Round
 from flstudy.controllers import ProbeRounds
-from flstudy.execution import Fit, Scores
-from flstudy.execution.sharded import Share, merged_fits
-from flstudy.federation.blocks import (
-    Collected,
-    FirstRows,
-    Rows,
+from flstudy.execution import Fit, ModelEvaluator, Scores
+from flstudy.execution.parts import (
+    PartDone,
+    PartWork,
+    Share,
+    TestRows,
     cohort_parts,
-    first_rows,
-    joined_scores,
-    of_part,
-    without_models,
+    merged_devices,
+    merged_fits,
+    train_part,
 )
+from flstudy.execution.places import Rows
+from flstudy.federation.blocks import Collected, FirstRows, PreparedRows, first_rows
 from flstudy.federation.evaluation import Evaluation, axes, stacked
 from flstudy.federation.private_aggregator import PrivateRound
 from flstudy.population import Batches, Cohort, Population
 
+Divide = Callable[[Tensor, int | None, int], Sequence[Share]]
+"""Divides jobs by their steps [S, J], at most so many of a replica at once, so many neighbours together, into parts."""
+
 
 class RoundResult(NamedTuple):
-    """What happened in a round."""
+    """Result of a round."""
 
     cohort: Cohort  # as it was trained: jobs with their models, batches as many as the method asked for
     fit: Fit  # without models where it was played in blocks
@@ -44,12 +48,13 @@ def play_round(
     cohort: Cohort,
     algorithm: Algorithm,
     evaluation: Evaluation,
-    fit: Callable[..., Fit],
+    fit: Callable[..., Any],
     aggregate: PrivateRound | None = None,
     block: int | None = None,
-    look: Callable[[Cohort, Tensor], Scores] | None = None,
+    tests: Callable[[Cohort], TestRows] | None = None,
+    places: Divide | None = None,
 ) -> tuple[Any, RoundResult]:
-    """A round: the server asks and prepares, devices train, the server steps.
+    """Play a round: the server asks and prepares, devices train, the server steps.
 
     Args:
         server: before the round, leaves [S, ...].
@@ -57,28 +62,33 @@ def play_round(
         cohort: the work, a line for each job.
         algorithm: as it is in this round.
         evaluation: answers the server's survey.
-        fit: an executor's.
-        aggregate: makes of the uploads what the server may see; None: it sees them.
+        fit: an executor's; of one that trains in several places its ``train``.
+        aggregate: turns the uploads into what the server may see; None: it sees them.
         block: most jobs of a replica at once; None: all.
-        look: what to make of the local models [S, J, n] of a larger cohort's jobs, which do not stay.
+        tests: examples by which to measure the local models of the cohort's jobs, where these do not stay.
+        places: how an executor divides the jobs among several places; None: it trains in one.
 
     Returns:
         The server after it, and what happened.
     """
-    if block is not None and cohort.jobs.client.shape[1] > block:
-        parts = cohort_parts(cohort, block, algorithm.jobs_per_device)
-        return play_parts(server, rows, cohort, algorithm, evaluation, fit, aggregate, parts, look)
+    steps, together = cohort.batches.steps, algorithm.jobs_per_device
+    if places is not None:
+        parts = places(steps, block, together)
+        return play_parts(server, rows, cohort, algorithm, evaluation, fit, aggregate, parts, tests)
+    if block is not None and steps.shape[1] > block:
+        parts, train = cohort_parts(steps, block, together), partial(train_here, fit, evaluation.evaluator)
+        return play_parts(server, rows, cohort, algorithm, evaluation, train, aggregate, parts, tests)
     clients = rows.some(None)
     server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation)
     done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
     rows.put(None, done.clients)
     down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
     if aggregate is None:
-        given = server, cohort.sizes, done.loss.new_empty(0), done.uploads, cohort.jobs.model, cohort.round
-        inbox, after, diagnostics = evaluation.tape("close", algorithm, partial(closed, algorithm), *given)
+        arguments = server, cohort.sizes, done.loss.new_empty(0), done.uploads, cohort.jobs.model, cohort.round
+        inbox, after, diagnostics = evaluation.trace_cache("close", algorithm, partial(closed, algorithm), *arguments)
     else:
         inbox, step = aggregate(uploaded(algorithm, cohort, done)), partial(stepped_and_explained, algorithm)
-        after, diagnostics = evaluation.tape("step", algorithm, step, server, inbox, cohort.round)
+        after, diagnostics = evaluation.trace_cache("step", algorithm, step, server, inbox, cohort.round)
     return after, RoundResult(cohort, done, inbox, diagnostics, down, up)
 
 
@@ -88,44 +98,60 @@ def play_parts(
     cohort: Cohort,
     algorithm: Algorithm,
     evaluation: Evaluation,
-    fit: Callable[..., Fit],
+    train: Callable[[Callable[[Share], PartWork], Sequence[Share], Rows], Iterable[PartDone]],
     aggregate: PrivateRound | None,
     parts: Sequence[Share],
-    look: Callable[[Cohort, Tensor], Scores] | None,
+    tests: Callable[[Cohort], TestRows] | None,
 ) -> tuple[Any, RoundResult]:
-    """The same, the jobs in parts one after another, of which sums stay; likewise otherwise."""
-    jobs = cohort.jobs.client.shape[1]
-    clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, stacked(server.x)[:, 0], jobs)
+    """Play a round as `play_round` does, with the jobs in ``parts`` whose sums stay. ``train`` gets a function from a
+    part to its work, and returns the result of each."""
+    jobs, x = cohort.jobs.client.shape[1], stacked(server.x)[:, 0]
+    clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, x, jobs)
     server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation, parts)
-    models = stacked(server.x).shape[1]
-    fits, scores, within = list[Fit](), list[Scores](), list[Tensor]()
-    collected: Collected | None = None
-    for part in parts:
-        some = of_part(cohort, part)
-        own = part.of(clients) if algorithm.prepares_rows else rows.some(part)
-        done = fit(algorithm, server, own, some.jobs, some.batches)
-        rows.put(part, done.clients)
-        if look is not None:
-            scores.append(look(some, done.personal))
-        uploads = done.uploads
-        if aggregate is not None:
-            uploads, short = aggregate.shortened(uploads)
-            within.append(short)
-        if collected is None:
-            weights = torch.vmap(algorithm.weights)(cohort.sizes.to(done.loss.dtype))
-            collected = Collected(weights, cohort.jobs.model, models, algorithm.reads_each)
-        collected.add(part, uploads)
-        fits.append(without_models(done))
-        del some, own, done, uploads
-    assert collected is not None
-    whole = merged_fits(fits, parts, cohort.jobs.client.shape)
+    weights = torch.vmap(algorithm.weights)(cohort.sizes.to(x.dtype))
+    collected = Collected(weights, cohort.jobs.model)
+    models, test_rows = stacked(server.x).shape[1], None if tests is None else tests(cohort)
+
+    def work(part: Share) -> PartWork:
+        jobs, batches, p = part.of((cohort.jobs, cohort.batches, weights))
+        clip = None if aggregate is None else aggregate.clip(part)
+        looked = None if test_rows is None else test_rows.of(part)
+        return PartWork(algorithm, part.of_servers(server), jobs, batches, p, models, clip, looked)
+
+    dones = list[PartDone]()
+    for part, done in zip(
+        parts, train(work, parts, PreparedRows(rows, clients) if algorithm.prepares_rows else rows), strict=True
+    ):
+        collected.add(part, done.uploads)
+        dones.append(done._replace(uploads=(), rows=()))
+        del done
+    whole = merged_fits([done.fit for done in dones], parts, cohort.jobs.client.shape)
     inbox: Any = collected.inbox()
     if aggregate is not None:
-        inbox = aggregate.shown(inbox, torch.cat(within, 1))
+        within = merged_devices(parts, [done.within for done in dones])
+        assert within is not None
+        inbox = aggregate.shown(inbox, within)
     after, diagnostics = stepped_and_explained(algorithm, server, inbox, cohort.round)
     down, up = asked_down[:, None] + whole.down, asked_up[:, None] + whole.up
-    looked = joined_scores(scores) if scores else None
+    looked = None
+    if test_rows is not None:
+        columns = zip(*(done.scores for done in dones), strict=True)  # type: ignore[misc]
+        looked = Scores(*(merged_devices(parts, column) for column in columns))
     return after, RoundResult(cohort, whole, inbox, diagnostics, down, up, looked)
+
+
+def train_here(
+    fit: Callable[..., Fit],
+    evaluator: ModelEvaluator,
+    work: Callable[[Share], PartWork],
+    parts: Sequence[Share],
+    rows: Rows,
+) -> Iterator[PartDone]:
+    """Train parts one after another, by an executor's fit."""
+    for part in parts:
+        done = train_part(fit, evaluator, work(part), rows.some(part))
+        rows.put(part, done.rows)
+        yield done
 
 
 def prepared(
@@ -145,7 +171,7 @@ def prepared(
     survey = asked = None
     if algorithm.asks is not None:
         survey, asked = answers(server, cohort, algorithm, evaluation, parts)
-    ready = evaluation.tape(
+    ready = evaluation.trace_cache(
         "plan",
         algorithm,
         partial(planned, algorithm),
@@ -166,15 +192,15 @@ def prepared(
 def answers(
     server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[Share]
 ) -> tuple[Tensor, Tensor]:
-    """The survey of a round's devices, and the models [S, M] that it is of. Gradients in parts: their mean in the place
-    of each, for that is what a server makes of them."""
+    """The survey of a round's devices, and the models [S, M] that it is about. In parts, each gradient is replaced by
+    their mean, for that is what a server makes of them."""
     number, lives = int(cohort.round.number[0]), cohort.batches.concept
-    if not parts or algorithm.asks != "gradient":
+    if algorithm.asks != "gradient" or not parts or parts[0].axis == 0:
         return evaluation.ask(server, cohort.devices, lives, number)
     total: Any = 0
     for part in parts:
-        found, asked = evaluation.ask(server, part.of(cohort.devices), part.of(lives), number)
-        total = total + found.sum(1, keepdim=True)
+        answer, asked = evaluation.ask(server, part.of(cohort.devices), part.of(lives), number)
+        total = total + answer.sum(1, keepdim=True)
     mean = total / lives.shape[1]
     return mean.expand(-1, lives.shape[1], *mean.shape[2:]), asked
 
@@ -192,7 +218,7 @@ def planned(
 
 
 def shortened(batches: Batches, steps: Tensor) -> Batches:
-    """The plan cut down to so many steps [S, J]."""
+    """The plan cut down to ``steps`` [S, J]."""
     if torch.equal(steps, batches.steps):
         return batches
     real = torch.arange(batches.epoch.shape[-1], device=steps.device) < steps[..., None]
@@ -215,7 +241,7 @@ def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
 
 
 def weighed(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
-    """The uploads of jobs whose devices hold so many examples [S, J], with their weights."""
+    """The uploads of jobs whose devices hold ``sizes`` [S, J] examples, with their weights."""
     return Inbox(uploads, torch.vmap(algorithm.weights)(sizes), model)
 
 
@@ -247,21 +273,22 @@ def play_probe_rounds(
     population: Population,
     algorithm: Algorithm,
     evaluation: Evaluation,
-    fit: Callable[..., Fit],
+    fit: Callable[..., Any],
     block: int | None = None,
+    places: Divide | None = None,
 ) -> tuple[Tensor, list[RoundResult]]:
-    """Rounds from a model x [S, ...] with devices of a round, the algorithm in its first state, nothing of which stays.
+    """Play probe rounds from a model x [S, ...] with devices of a round and the algorithm in its first state.
 
     Returns:
-        The model that they come to, and what happened in each of them.
+        The model that they come to, and the result of each; nothing else of them stays.
     """
-    layout = evaluation.survey.task_function.layout
+    layout = evaluation.evaluator.task_function.layout
     server = torch.vmap(lambda x: algorithm.server_init(x, layout))(wanted.x)
     results = []
     for number in range(1, wanted.rounds + 1):
         cohort = population.cohort(round, number, wanted.devices).to(evaluation.device)
         cohort = cohort.repeated(algorithm.jobs_per_device)
         rows = FirstRows(algorithm, stacked(server.x)[:, 0], cohort.jobs.client.shape[1])
-        server, result = play_round(server, rows, cohort, algorithm, evaluation, fit, block=block)
+        server, result = play_round(server, rows, cohort, algorithm, evaluation, fit, block=block, places=places)
         results.append(result)
     return server.x, results

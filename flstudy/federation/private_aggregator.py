@@ -1,4 +1,4 @@
-"""What stands between the devices and the server where a run is private: clipping, noise and the account of them."""
+"""Private aggregation between the devices and the server: clipping, noise and their privacy accounting."""
 
 import math
 import warnings
@@ -13,15 +13,17 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms import Algorithm, Inbox
 from flstudy.algorithms.parts.signatures import Totals
 from flstudy.controllers import Controller
+from flstudy.execution.parts import ClipBound, Share
 from flstudy.population import Population
 from flstudy.population.streams import torch_seed
-from flstudy.privacy import Accountant, Clipped, Privacy, Sample, clipped, draws, moved, noisy_mean, split
+from flstudy.privacy import Accountant, Privacy, Sample, clipped, draws, moved, noisy_mean, split
+from flstudy.user_error import UserError
 
 
 class PrivateAggregator:
-    """Turns the devices' uploads into what the server may see of them.
+    """Aggregator that turns the devices' uploads into what the server may see of them.
 
-    Where there is noise every upload becomes the noisy mean of all, so that whatever the server does with them is
+    Where there is noise, every upload becomes the noisy mean of all, so that whatever the server does with them is
     private; a mean of them is that mean, and a sum that of |S| devices (under Poisson sampling of q N, for how many
     there are is private too). The noise of a round is a pure function of (seed, round).
 
@@ -32,7 +34,7 @@ class PrivateAggregator:
         seeds: of the replicas.
 
     Raises:
-        ValueError: for a method or a controller to which devices tell more than their uploads.
+        UserError: for a method or a controller to which devices tell more than their uploads.
     """
 
     def __init__(
@@ -49,35 +51,35 @@ class PrivateAggregator:
         self.privacy.admits(algorithm)
         for controller in controllers:
             if controller.watches:
-                raise ValueError(
+                raise UserError(
                     f"privacy: {type(controller).__name__} decides by the devices' losses, which no noise covers; use "
                     "another controller, or privacy without noise"
                 )
             if type(controller).probe_rounds is not Controller.probe_rounds:
-                raise ValueError(
+                raise UserError(
                     f"privacy: {type(controller).__name__} plays probe rounds, whose uploads no noise covers; use "
                     "another controller, or privacy without noise"
                 )
 
     def meets(self, population: Population) -> None:
-        """Raise ValueError if the population draws its devices in another way than is accounted for, or lets them train
+        """Raise UserError if the population draws its devices in another way than is accounted for, or lets them train
         on each other's examples."""
         if self.private and population.data_stream is not None and population.data_stream.pooled:
-            raise ValueError(
+            raise UserError(
                 "privacy: it promises to hide a device's examples, but population.data_stream draws from everybody's, "
                 "so that others upload what they learn of them: set population.data_stream.source to device"
             )
         if self.private and self.privacy is not None and self.privacy.sampling != population.sampling:
-            raise ValueError(
+            raise UserError(
                 f"privacy: sampling must be the population's, {population.sampling}, got {self.privacy.sampling}: set "
                 "privacy.sampling or population.sampling"
             )
 
     def foresee(self, population: Population, rounds: int) -> None:
-        """What `start` would warn of and refuse in a new run, told before any example is read.
+        """Warn and refuse as `start` would in a new run, before any example is read.
 
         Raises:
-            ValueError: if no run of these rounds keeps to the target, or the clipping bound's noise has no share left.
+            UserError: if no run of these rounds keeps to the target, or the clipping bound's noise has no share left.
         """
         self.meets(population)
         if not self.private or self.privacy is None:
@@ -95,7 +97,7 @@ class PrivateAggregator:
             split(self.noise, self._count_noise)
 
     def start(self, population: Population, rounds: int | None, saved: dict[str, Any] | None) -> None:
-        """Before the first round, or the first after a checkpoint.
+        """Start before the first round, or before the first after a checkpoint.
 
         Args:
             population: the world.
@@ -103,16 +105,14 @@ class PrivateAggregator:
             saved: the checkpoint.
 
         Raises:
-            ValueError: if the target is out of reach, or the checkpoint's rounds had other noise.
+            UserError: if the target is out of reach, or the checkpoint's rounds had other noise.
         """
         self._population, self._samples, self._known = population, list[Sample](), dict[int, float]()
         self.meets(population)
         was = None if saved is None else saved.get("privacy") or {"noise": 0.0}
         if self.privacy is None:
             if was is not None and was["noise"] > 0:
-                raise ValueError(
-                    f"privacy: the checkpoint's rounds had noise = {was['noise']:g}, but this run has none"
-                )
+                raise UserError(f"privacy: the checkpoint's rounds had noise = {was['noise']:g}, but this run has none")
             return
         assert self.privacy.clip is not None
         self.clip = torch.full((len(self.seeds),), self.privacy.clip, dtype=torch.float64)
@@ -121,7 +121,7 @@ class PrivateAggregator:
         self.account = Accountant(self.privacy) if self.private else None
         if was is not None:
             if was["noise"] != self.privacy.noise and not (self.privacy.solve and was["noise"] > 0):
-                raise ValueError(
+                raise UserError(
                     f"privacy: the checkpoint's rounds had noise = {was['noise']:g}, which this run must keep, got "
                     f"{self.privacy.noise:g}"
                 )
@@ -129,7 +129,7 @@ class PrivateAggregator:
             assert saved is not None
             done, target = saved["record"][0], self.privacy.target_epsilon
             if not self.allows(done) and (rounds is None or not 0 <= rounds <= done):
-                raise ValueError(
+                raise UserError(
                     f"privacy: round {done + 1} would spend {self.epsilon(done + 1):.4g}, more than target_epsilon = "
                     f"{target:g}: the checkpoint's run is at its end; raise the target, or start anew with more noise"
                 )
@@ -138,19 +138,19 @@ class PrivateAggregator:
         self._multiplier = split(self.noise, self._count_noise)
 
     def _plan(self, account: Accountant, privacy: Privacy, rounds: int | None) -> None:
-        """Choose σ if that is asked for, and refuse what cannot be."""
+        """Choose σ if that is asked for, and refuse a target out of reach."""
         self._warn(privacy)
         target = privacy.target_epsilon
         if target is None:
             return
         if privacy.solve:
             if rounds is None or rounds < 1:
-                raise ValueError("privacy: solve needs to know the rounds, got none planned: set max_epochs")
+                raise UserError("privacy: solve needs to know the rounds, got none planned: set max_epochs")
             self.noise = account.solve(target, self._drawn(rounds))
         self._reach(target)
 
     def _warn(self, privacy: Privacy) -> None:
-        """Of a δ that promises nothing."""
+        """Warn of a δ that promises nothing."""
         if privacy.delta >= 1 / self._population.clients:
             warnings.warn(
                 f"privacy.delta = {privacy.delta:g} is not below 1 / N = {1 / self._population.clients:g}: such a "
@@ -159,9 +159,9 @@ class PrivateAggregator:
             )
 
     def _reach(self, target: float) -> None:
-        """Raise ValueError if the first round exceeds the target."""
+        """Raise UserError if the first round exceeds the target."""
         if self.epsilon(1) > target:
-            raise ValueError(
+            raise UserError(
                 f"privacy: target_epsilon = {target:g} is out of reach: one round with noise = {self.noise:g} spends "
                 f"{self.epsilon(1):.4g}; raise noise or target_epsilon"
             )
@@ -169,11 +169,11 @@ class PrivateAggregator:
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
     def of(self, round: int) -> "PrivateRound | None":
-        """What stands between in a round; None: nothing does."""
+        """The private aggregation of a round; None without privacy."""
         return None if self.privacy is None else PrivateRound(self, round)
 
     def __call__(self, inbox: Inbox, round: int) -> Inbox:
-        """What the server sees in a round, leaves [S, J, ...]."""
+        """The uploads as the server sees them in a round, leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
         uploads, within = clipped(inbox.uploads, self.clip, self.each)
@@ -181,7 +181,7 @@ class PrivateAggregator:
         return shown
 
     def shown(self, inbox: Any, within: Tensor, round: int) -> Any:
-        """Of clipped uploads, which are an `Inbox` or `Totals`, and whether each device's [S, D] was short enough."""
+        """Clipped uploads, an `Inbox` or `Totals`, as the server sees them; ``within`` [S, D]: those short enough."""
         assert self.privacy is not None
         bound, within = self.clip, within.cpu()
         extra, count = torch.zeros_like(bound), float(within.shape[1])
@@ -205,7 +205,7 @@ class PrivateAggregator:
 
     @staticmethod
     def _told(inbox: Any, mean: Any, rows: int) -> Any:
-        """An inbox, or totals, of so many uploads, each of which is the mean."""
+        """An inbox, or totals, of ``rows`` uploads, each of which is the mean."""
         replicas = len(inbox.weights)
         weights = inbox.weights.new_full((replicas, rows), 1 / rows)
         model = inbox.model.new_zeros(replicas, rows)
@@ -223,7 +223,7 @@ class PrivateAggregator:
 
     @property
     def _count_noise(self) -> float:
-        """σ_b."""
+        """Noise σ_b on the count of unclipped uploads."""
         assert self.privacy is not None
         settings = self.privacy.adaptive_clip
         if settings is None or not self.private:
@@ -231,50 +231,50 @@ class PrivateAggregator:
         return self._population.participants / 20 if settings.count_noise is None else settings.count_noise
 
     def _sample(self, round: int) -> Sample:
-        """How a round draws its devices."""
+        """The sampling of a round's devices."""
         population = self._population
         if population.sampling == "poisson":
             return Sample(population.clients, population.participants)
         return Sample(population.fewest(round), population.drawn(round))
 
     def _drawn(self, rounds: int) -> Counter[Sample]:
-        """How often the first rounds draw in which way."""
+        """Counts of the ways in which the first rounds draw their devices."""
         self._samples += [self._sample(round) for round in range(len(self._samples) + 1, rounds + 1)]
         return Counter(self._samples[:rounds])
 
     def epsilon(self, rounds: int) -> float:
-        """ε after so many rounds: a pure function of their number."""
+        """ε after ``rounds`` rounds: a pure function of their number."""
         assert self.account is not None
         if rounds not in self._known:
             self._known[rounds] = self.account.epsilon(self.noise, self._drawn(rounds))
         return self._known[rounds]
 
     def allows(self, rounds: int) -> bool:
-        """Whether another round after so many keeps to the target."""
+        """Whether another round after ``rounds`` keeps to the target."""
         target = None if self.privacy is None else self.privacy.target_epsilon
         return target is None or self.epsilon(rounds + 1) <= target
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What a resume needs."""
+        """The noise and clipping bounds that a resume needs."""
         return None if self.privacy is None else {"noise": self.noise, "clip": self.clip.tolist()}
 
 
 class PrivateRound(NamedTuple):
-    """What stands between the devices and the server in one round."""
+    """Private aggregation in one round."""
 
     aggregator: PrivateAggregator
     round: int
 
     def __call__(self, inbox: Inbox) -> Inbox:
-        """What the server sees of all uploads."""
+        """All uploads as the server sees them."""
         return self.aggregator(inbox, self.round)
 
-    def shortened(self, uploads: Any) -> Clipped:
-        """Those of some of the devices, leaves [S, P, ...], clipped."""
-        return clipped(uploads, self.aggregator.clip, self.aggregator.each)
+    def clip(self, part: Share) -> ClipBound:
+        """The bound by which a part's uploads are clipped where it is trained."""
+        return ClipBound(part.of_servers(self.aggregator.clip), self.aggregator.each)
 
     def shown(self, inbox: Any, within: Tensor) -> Any:
-        """What the server sees of clipped uploads."""
+        """Clipped uploads as the server sees them."""
         return self.aggregator.shown(inbox, within, self.round)
 
 

@@ -1,4 +1,4 @@
-"""What a round measured: its fits, its traffic, the radio cell's costs and the regret of its model."""
+"""Metrics of a round: its fits, its traffic, the radio cell's costs and the regret of its model."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flstudy.execution.devices import to_device
-from flstudy.execution.tape import Tape
+from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.play_round import RoundResult
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.wireless import Wireless
@@ -16,7 +16,7 @@ from flstudy.population import Event, Population
 
 
 class Record(NamedTuple):
-    """What one round measured."""
+    """Record of one round's measurements."""
 
     round: int  # rounds done, from 1
     metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class RoundMetrics:
-    """Metrics of rounds.
+    """Measurement of rounds.
 
     Args:
         wireless: the radio cell, or None.
@@ -34,13 +34,13 @@ class RoundMetrics:
     def __init__(self, wireless: Wireless | None, regret: Regret | None) -> None:
         self.wireless, self.regret = wireless, regret
         self._dynamic_regret: DynamicRegret | None = None
-        self._tape = Tape()
+        self._trace_cache = TraceCache()
 
     def start(self, population: Population, task: L.LightningModule) -> None:
-        """In a settled world.
+        """Start in a settled world.
 
         Raises:
-            ValueError: where regret cannot be measured for this task.
+            UserError: where regret cannot be measured for this task.
         """
         self.population = population
         self._dynamic_regret = None if self.regret is None else DynamicRegret(self.regret, population, task)
@@ -62,10 +62,10 @@ class RoundMetrics:
             probes: of the probe rounds before it, which are paid for too.
             before: the last round's metrics.
         """
-        metrics = fit_metrics(result, self.population.plan.batch_size, self._tape)
+        metrics = fit_metrics(result, self.population.plan.batch_size, self._trace_cache)
         for way in ("down", "up"):
-            each = [(getattr(one, way) * one.fit.steps.shape[1]).squeeze(1) for one in (result, *probes)]
-            metrics[f"traffic/{way}_bytes"] = torch.stack(each).sum(0).tolist()
+            bytes_of = [(getattr(played, way) * played.fit.steps.shape[1]).squeeze(1) for played in (result, *probes)]
+            metrics[f"traffic/{way}_bytes"] = torch.stack(bytes_of).sum(0).tolist()
         if self._dynamic_regret is not None:
             metrics |= self._dynamic_regret.metrics(round, x, before)
         if self.wireless is not None:
@@ -75,7 +75,7 @@ class RoundMetrics:
     def _in_the_cell(
         self, wireless: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
     ) -> dict[str, list[float]]:
-        """Of the radio cell: the first result is the round's own."""
+        """Metrics of the radio cell; the first result is the round's own."""
         costs = [
             wireless.costs(
                 self.population.seeds,
@@ -93,10 +93,10 @@ class RoundMetrics:
         return wireless.metrics(costs[0], costs[1:])
 
 
-def fit_metrics(result: RoundResult, batch_size: int, tape: Tape) -> dict[str, list[float]]:
-    """Of the local fits and of the server's step, all of which leave the device at once; B = ``batch_size`` is what
-    epochs are counted by."""
-    fit, sizes, told = result.fit, result.cohort.sizes, result.diagnostics
+def fit_metrics(result: RoundResult, batch_size: int, trace_cache: TraceCache) -> dict[str, list[float]]:
+    """Metrics of the local fits and of the server's step, all of which leave the device at once; epochs are counted by
+    B = ``batch_size``."""
+    fit, sizes, shown = result.fit, result.cohort.sizes, result.diagnostics
 
     def lines(losses: Tensor, steps: Tensor, sizes: Tensor, *diagnostics: Tensor) -> Tensor:
         epochs = steps / torch.div(sizes + batch_size - 1, batch_size, rounding_mode="floor")
@@ -104,8 +104,8 @@ def fit_metrics(result: RoundResult, batch_size: int, tape: Tape) -> dict[str, l
         return torch.stack([part.to(losses.device).double() for part in (*parts, *diagnostics)])
 
     steps = to_device(fit.steps, sizes.device)
-    values = tape(f"metrics {batch_size}", None, lines, fit.loss, steps, sizes, *told.values()).tolist()
+    values = trace_cache(f"metrics {batch_size}", None, lines, fit.loss, steps, sizes, *shown.values()).tolist()
     names = ["train/loss", "fit/steps", "fit/epochs", "fit/total_epochs", "fit/lane_utilization"]
-    metrics = dict(zip([*names, *(f"server/{name}" for name in told)], values, strict=True))
+    metrics = dict(zip([*names, *(f"server/{name}" for name in shown)], values, strict=True))
     metrics["fit/lane_utilization"] = [done / max(fit.lane_steps, 1) for done in metrics["fit/lane_utilization"]]
     return metrics

@@ -1,5 +1,5 @@
-"""What a Lightning Trainer may be told where one round is one epoch of one batch: flags that would be dropped without a
-word are refused, with what to say instead; all others work as they always do."""
+"""Flags of a Lightning Trainer where one round is one epoch of one batch: flags that would be dropped without a word
+are refused, with what to say instead; all others work as they always do."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,6 +8,8 @@ import lightning as L
 import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+
+from flstudy.user_error import UserError
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 STRANGE = (  # they act on the weights or steps of the module that the Trainer fits, which here only counts rounds
@@ -22,38 +24,39 @@ STRANGE = (  # they act on the weights or steps of the module that the Trainer f
 
 
 class Refusal(NamedTuple):
-    """A flag's values that a federation cannot follow."""
+    """Refusal of a flag's values that a federation cannot follow."""
 
     flag: str
     when: str
     """Which values, for the docs."""
     reason: str
     """Why, and what to say instead; ``{value}`` is the value."""
-    found: Callable[[L.Trainer], Any]
-    """The value of a Trainer that is one of them, as it is shown; None: it has another."""
+    refused_value: Callable[[L.Trainer], Any]
+    """Returns a Trainer's value where it is one of them, as it is shown; None where it is another."""
 
 
 def refuse_flags(trainer: L.Trainer) -> None:
-    """Raise ValueError for the first flag of a Trainer that a federation cannot follow."""
+    """Raise UserError for the first flag of a Trainer that a federation cannot follow."""
     for refusal in REFUSALS:
-        if (value := refusal.found(trainer)) is not None:
-            raise ValueError(f"Trainer({refusal.flag}={value!r}): {refusal.reason.format(value=value)}")
+        if (value := refusal.refused_value(trainer)) is not None:
+            raise UserError(f"Trainer({refusal.flag}={value!r}): {refusal.reason.format(value=value)}")
 
 
 class LanesStrategy(SingleDeviceStrategy):
-    """``L.Trainer(devices=N, strategy="lanes")``: one process drives, and the lanes of every round are divided over N
-    devices of the machine, which on a CPU are processes on one core each."""
+    """``L.Trainer(devices=N, num_nodes=M, strategy="lanes")``: one process drives, and the lanes of every round are
+    divided over N devices of each of M machines; on a CPU, and on other machines, a device is a Ray actor."""
 
     strategy_name = "lanes"
 
     def __init__(self) -> None:
         super().__init__()
+        self.num_nodes = 1  # which the Trainer sets
         self._parallel_devices: Sequence[torch.device] | None = None
         self._ends: list[Callable[[], None]] = []
 
     @property
     def parallel_devices(self) -> Sequence[torch.device] | None:
-        """All devices; the models and what is measured are on the first."""
+        """All devices; the models and measurements are on the first."""
         return self._parallel_devices
 
     @parallel_devices.setter
@@ -63,11 +66,11 @@ class LanesStrategy(SingleDeviceStrategy):
             self._root_device = devices[0]
 
     def at_end(self, end: Callable[[], None]) -> None:
-        """Have something ended with the Trainer's run, however that ends."""
+        """Register a function to be called at the end of the Trainer's run, however that ends."""
         self._ends.append(end)
 
     def teardown(self) -> None:
-        """End it."""
+        """Call the registered functions."""
         ends, self._ends = self._ends, []
         for end in ends:
             end()
@@ -84,13 +87,18 @@ def lanes_devices(trainer: L.Trainer) -> Sequence[torch.device]:
     return devices or [strategy.root_device]
 
 
+def is_lanes(trainer: L.Trainer) -> bool:
+    """Whether a round's lanes are divided over devices."""
+    return isinstance(trainer.strategy, LanesStrategy)
+
+
 def whole(limit: float) -> bool:
     """Whether a limit leaves the one batch that there is."""
     return limit == 1.0 if isinstance(limit, float) else limit >= 1
 
 
 def _part_of_a_round(flag: str) -> Callable[[L.Trainer], Any]:
-    """A limit that does not leave the one batch that there is, by its flag; of evaluations none may be left, too."""
+    """A test for a flag's limit that does not leave the one batch that there is; evaluations may be left none, too."""
 
     def found(trainer: L.Trainer) -> Any:
         limit = getattr(trainer, flag)
@@ -110,21 +118,22 @@ def _check_interval(kind: type[int] | type[float]) -> Callable[[L.Trainer], Any]
 
 
 def _strange_callback(trainer: L.Trainer) -> str | None:
-    given: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return next((type(one).__name__ for one in given if isinstance(one, STRANGE)), None)
+    attached: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return next((type(callback).__name__ for callback in attached if isinstance(callback, STRANGE)), None)
 
 
 def _clip_algorithm(trainer: L.Trainer) -> str | None:
-    given = trainer.gradient_clip_algorithm
-    return None if given is None else str(given.value)
+    clipping = trainer.gradient_clip_algorithm
+    return None if clipping is None else str(clipping.value)
 
 
 _EVALUATION = "an evaluation is one batch of everybody; use population.{split} or check_val_every_n_epoch"
 
 REFUSALS = (
     Refusal(
-        *("num_nodes", "more than 1", "a run stays on one machine; spread trials with flstudy tune"),
-        lambda trainer: trainer.num_nodes if trainer.num_nodes > 1 else None,
+        *("num_nodes", 'more than 1 without `strategy="lanes"`'),
+        "every machine would train the same thing; add strategy='lanes', or spread trials with flstudy tune",
+        lambda trainer: trainer.num_nodes if trainer.num_nodes > 1 and not is_lanes(trainer) else None,
     ),
     Refusal(
         *("devices", 'more than 1 without `strategy="lanes"`'),
@@ -182,19 +191,19 @@ REFUSALS = (
         lambda trainer: None if trainer._accelerator_connector._layer_sync is None else True,
     ),
     Refusal(
-        *("callbacks", ", ".join(f"`{one.__name__}`" for one in STRANGE)),
+        *("callbacks", ", ".join(f"`{callback.__name__}`" for callback in STRANGE)),
         "it acts on weights that devices train by themselves; leave it out",
         _strange_callback,
     ),
 )
-"""What is refused, in the order in which it is looked for."""
+"""Refusals, in the order in which they are looked for."""
 
 ALWAYS = "as always"
 MEANINGS = {
     "accelerator": ALWAYS,
     "strategy": "`lanes` divides the lanes of every round over `devices`; `auto` takes one",
-    "devices": 'with `strategy="lanes"`: how many share a round, on a CPU as processes; in a config `devices: N`',
-    "num_nodes": "1",
+    "devices": 'with `strategy="lanes"`: how many share a round, on a CPU as Ray actors; in a config `devices: N`',
+    "num_nodes": 'with `strategy="lanes"`: machines of a Ray cluster, with `devices` each; in a config `num_nodes: M`',
     "precision": ", ".join(PRECISIONS),
     "logger": "one row a round, its evaluation included",
     "callbacks": "see a round as an epoch of one batch; `LearningRateMonitor` shows the devices' rate",
@@ -233,7 +242,7 @@ MEANINGS = {
     "enable_autolog_hparams": ALWAYS,
     "model_registry": ALWAYS,
 }
-"""What each flag that is followed does here."""
+"""Meaning here of each flag that is followed."""
 
 
 def flags_page() -> str:
@@ -248,9 +257,9 @@ def flags_page() -> str:
         "|---|---|---|---|",
     ]
     for flag, meaning in MEANINGS.items():
-        own = [refusal for refusal in REFUSALS if refusal.flag == flag]
-        reasons = dict.fromkeys(refusal.reason.replace("{value}", "N") for refusal in own)
-        whens = " or ".join(refusal.when for refusal in own)
+        refusals = [refusal for refusal in REFUSALS if refusal.flag == flag]
+        reasons = dict.fromkeys(refusal.reason.replace("{value}", "N") for refusal in refusals)
+        whens = " or ".join(refusal.when for refusal in refusals)
         lines.append(
             f"| `{flag}` | {meaning} | {whens} | {'; or: '.join(reasons)} |".replace("|  |", "| |").replace(
                 "|  |", "| |"
@@ -268,13 +277,13 @@ def last_round(trainer: L.Trainer) -> int | None:
 
 def seconds_left(trainer: L.Trainer) -> float | None:
     """Seconds until ``max_time``; None without one."""
-    timers = [one for one in trainer.callbacks if isinstance(one, callbacks.Timer)]  # type: ignore[attr-defined]
+    timers = [part for part in trainer.callbacks if isinstance(part, callbacks.Timer)]  # type: ignore[attr-defined]
     left = [seconds for timer in timers if (seconds := timer.time_remaining()) is not None]
     return min(left) if left else None
 
 
 class TaskSummary(L.Callback):
-    """A model summary that sums up the task instead of the coordinator, which has no layers.
+    """Model summary of the task instead of the coordinator, which has no layers.
 
     Args:
         summary: as the Trainer was given it.
@@ -284,12 +293,12 @@ class TaskSummary(L.Callback):
         self.summary = summary
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Show it."""
+        """Show the task's summary."""
         task = getattr(pl_module, "task", pl_module)
         self.summary.on_fit_start(trainer, task if isinstance(task, L.LightningModule) else pl_module)
 
 
 def follow_task(trainer: L.Trainer) -> None:
     """Let the Trainer's model summaries look at the task."""
-    given: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    given[:] = [TaskSummary(one) if isinstance(one, callbacks.ModelSummary) else one for one in given]
+    attached: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    attached[:] = [TaskSummary(part) if isinstance(part, callbacks.ModelSummary) else part for part in attached]

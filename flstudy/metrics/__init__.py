@@ -1,1 +1,1 @@
-"""What runs are judged by: accuracy over devices, and what a drift does to it."""
+"""Metrics by which runs are judged: accuracy over devices, and what a drift does to it."""

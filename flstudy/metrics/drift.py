@@ -1,4 +1,4 @@
-"""What a concept drift does to accuracy: the level before it, the dip, the rounds to recovery.
+"""Effect of a concept drift on accuracy: the level before it, the dip, the rounds to recovery.
 
 Reference: Panchal et al., FLASH, ICML 2023, eq. (4) and Tables 2 and 7. The paper defines the dip; its "rounds till
 recovery" ("reach a steady state after a concept drift") has no formula, so `recovery_rounds` states one.
@@ -15,23 +15,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flstudy.user_error import UserError
+
 Floats = NDArray[np.float64]
 _SLACK = 1e-6  # accuracies averaged in float32 may exceed 1 by a rounding error
 
 
 def _positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+        raise UserError(f"{name} must be an integer >= 1, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """When accuracy has recovered from a drift (`recovery_rounds`); windows count evaluations, not rounds."""
+    """Rule of when accuracy has recovered from a drift (`recovery_rounds`); windows count evaluations, not rounds."""
 
     window: int = 3
     """Evaluations over which accuracy is smoothed, for the recovery and for the dip over a window."""
     tolerance: float = 0.02
-    """How near to the steady state smoothed accuracy must stay, a fraction of accuracy."""
+    """Largest distance to the steady state at which smoothed accuracy must stay, a fraction of accuracy."""
     steady: int = 5
     """Evaluations at the end of a concept whose mean is its steady state."""
 
@@ -39,7 +41,7 @@ class Recovery:
         _positive("recovery.window", self.window)
         _positive("recovery.steady", self.steady)
         if not 0 < self.tolerance < 1:
-            raise ValueError(
+            raise UserError(
                 f"recovery.tolerance must be in (0, 1), a fraction of accuracy, got {self.tolerance}: 0.02 is usual"
             )
 
@@ -58,7 +60,7 @@ def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
     """
     starts = sorted({int(event) for event in events if event <= last_round})
     if starts and starts[0] < 1:
-        raise ValueError(f"events must be rounds >= 1, got {starts[0]}")
+        raise UserError(f"events must be rounds >= 1, got {starts[0]}")
     ends = [start - 1 for start in starts[1:]] + [last_round]
     return list(zip(starts, ends, strict=True)) if starts else []
 
@@ -142,18 +144,18 @@ def _stretch(rounds: ArrayLike, accuracy: ArrayLike, first: int, last: int | Non
     """The checked curve between two rounds, both included."""
     r, a = np.asarray(rounds), np.asarray(accuracy, dtype=float)
     if r.ndim != 1 or not r.size or not np.issubdtype(r.dtype, np.integer):
-        raise ValueError(f"rounds must be a non-empty vector of integers, got shape {r.shape} of {r.dtype}")
+        raise UserError(f"rounds must be a non-empty vector of integers, got shape {r.shape} of {r.dtype}")
     if r[0] < 1 or (np.diff(r) <= 0).any():
-        raise ValueError(f"rounds must be >= 1 and strictly increasing, got {r.tolist()[:10]}")
+        raise UserError(f"rounds must be >= 1 and strictly increasing, got {r.tolist()[:10]}")
     if a.shape[-1:] != r.shape:
-        raise ValueError(f"accuracy must have one value per round, shape [..., {r.size}], got shape {a.shape}")
+        raise UserError(f"accuracy must have one value per round, shape [..., {r.size}], got shape {a.shape}")
     outside = (a < 0) | (a > 1 + _SLACK)
     if outside.any():
-        raise ValueError(f"accuracy must be a fraction in [0, 1] (or NaN), got {a[outside][0]}")
+        raise UserError(f"accuracy must be a fraction in [0, 1] (or NaN), got {a[outside][0]}")
     last = int(r[-1]) if last is None else last
     inside = (r >= first) & (r <= last)
     if not inside.any():
-        raise ValueError(
+        raise UserError(
             f"rounds must have an evaluation in [{first}, {last}], got {r[0]} to {r[-1]} ({r.size} of them)"
         )
     return r[inside].astype(np.int64), a[..., inside]

@@ -1,4 +1,4 @@
-"""What a run logs of its dynamic regret, round by round (Ganguly & Aggarwal 2024, eq. 7 and Definition 1)."""
+"""Dynamic regret of a run, logged round by round (Ganguly & Aggarwal 2024, eq. 7 and Definition 1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from torch import Tensor
 from flstudy.hyper import Configurable, hyper
 from flstudy.metrics.optimum import RoundLoss
 from flstudy.population import Population
+from flstudy.user_error import UserError
 
 SO_FAR = "regret/dynamic"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regret(Configurable):
-    """Every round is told how far its model is from the best one for that round, whose loss is solved for.
+    """Dynamic regret (Ganguly & Aggarwal 2024): each round's loss above that of its best model, which is solved for.
 
     It is meant for convex tasks whose rounds ask for the same again and again: everybody takes part, the examples stay.
     Where every round has a world of its own, every round is solved, which takes longer than its training. A task
@@ -35,17 +36,17 @@ class Regret(Configurable):
 
 
 class DynamicRegret:
-    """The regret of one run; what it has added up so far is in the last round's metrics, so that it resumes exactly.
+    """Dynamic regret of one run; its sum so far is in the last round's metrics, so that it resumes exactly.
 
     Raises:
-        ValueError: for a task without losses of single examples.
+        UserError: for a task without losses of single examples.
     """
 
     def __init__(self, settings: Regret, population: Population, task: L.LightningModule) -> None:
         self.settings, self.round_loss = settings, RoundLoss(population, task)
 
     def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        """Of a round, a value per replica.
+        """The metrics of a round, a value per replica.
 
         Args:
             round: its number.
@@ -57,13 +58,13 @@ class DynamicRegret:
             a lower bound of Δ_t: the largest |F_t - F_(t-1)| at x_t and at the optima of both rounds, 0 in round 1.
 
         Raises:
-            ValueError: for several models, or where the tolerance is not reached.
+            UserError: for several models, or where the tolerance is not reached.
         """
         x = x.detach().to("cpu", torch.float64)
         if x.dim() == 3 and x.shape[1] == 1:
             x = x.squeeze(1)
         if x.dim() != 2:
-            raise ValueError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
+            raise UserError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
         best = self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
         moved = [0.0] * len(x)
         world = self.round_loss.world

@@ -1,4 +1,4 @@
-"""What an evaluation tells of the devices beside means and deviations."""
+"""Measures of an evaluation's devices beside means and deviations."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from flstudy.hyper import Configurable, hyper
+from flstudy.user_error import UserError
 
 
 class Measure(Configurable, ABC):
     """Metrics of the devices that an evaluation meets, for each split by itself."""
 
     measures: ClassVar[tuple[str, ...]] = ()
-    """Names of what it tells: ``worst_accuracy`` is logged as ``valid/worst_accuracy`` and ``test/worst_accuracy``."""
+    """Names of its metrics: ``worst_accuracy`` is logged as ``valid/worst_accuracy`` and ``test/worst_accuracy``."""
 
     @abstractmethod
     def __call__(self, devices: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -29,13 +30,13 @@ class Measure(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class WorstDevices(Measure):
-    """Accuracy of those whom the model serves worst, by which fair methods are judged (Li et al. 2020, q-FFL)."""
+    """Accuracy of the devices that the model serves worst, a measure of fairness (q-FFL, Li et al. 2020)."""
 
     citations: ClassVar[tuple[str, ...]] = ("li2020fair",)
     measures: ClassVar[tuple[str, ...]] = ("worst_accuracy",)
 
     share: float = hyper(0.1, "(0, 1]")
-    """Of the devices, one at least."""
+    """Share of the devices, one at least."""
 
     def __call__(self, devices: Mapping[str, Tensor]) -> dict[str, Tensor]:
         accuracy = devices["accuracy"].sort().values
@@ -56,7 +57,7 @@ def values_of(measure: Measure, columns: Sequence[Any]) -> dict[str, list[float]
             ``there`` are not everybody's, and left out.
 
     Raises:
-        ValueError: where the measure asks for what the task does not tell, or tells what it does not name.
+        UserError: where the measure asks for a metric that the task lacks, or returns one that it does not name.
     """
     kind = type(measure).__name__
     splits: dict[str, dict[str, tuple[Tensor, Any]]] = {}
@@ -64,23 +65,23 @@ def values_of(measure: Measure, columns: Sequence[Any]) -> dict[str, list[float]
         split, _, short = name.partition("/")
         if values is not None and there is not None:
             splits.setdefault(split, {})[short] = (values.detach().cpu().double(), torch.as_tensor(there))
-    found: dict[str, list[float]] = {}
+    metrics: dict[str, list[float]] = {}
     for split, tables in splits.items():
         replicas = len(next(iter(tables.values()))[0])
         for s in range(replicas):
             devices = {short: values[s][there[s]] for short, (values, there) in tables.items()}
             try:
-                told = measure(devices)
+                measured = measure(devices)
             except KeyError as error:
-                raise ValueError(
+                raise UserError(
                     f"measure: {kind} asks for the devices' {error}, but this task tells {', '.join(devices)}: "
                     "take another measure, or let the task tell it"
                 ) from error
-            if set(told) != set(measure.measures):
-                wrong = ", ".join(map(str, told))
-                raise ValueError(
+            if set(measured) != set(measure.measures):
+                wrong = ", ".join(map(str, measured))
+                raise UserError(
                     f"measure: {kind} names {', '.join(measure.measures)} as its measures, but tells {wrong}"
                 )
-            for name, value in told.items():
-                found.setdefault(f"{split}/{name}", []).append(float(value))
-    return found
+            for name, value in measured.items():
+                metrics.setdefault(f"{split}/{name}", []).append(float(value))
+    return metrics

@@ -1,4 +1,4 @@
-"""The loss that a round asks for, of any model, and the least that any model could have: what regret is measured by.
+"""The loss that a round asks for, of any model, and the least that any model could have, by which regret is measured.
 
 With F_n,t the mean loss over a device's training examples as they are labelled in round t, and p_n proportional to
 their number (Ganguly & Aggarwal 2024, eq. 2 and 6), over the devices that take part:
@@ -17,6 +17,7 @@ from torch import Tensor
 from flstudy.algorithms import Batch
 from flstudy.population import Cohort, Population
 from flstudy.tasks import Penalty, TaskFunction
+from flstudy.user_error import UserError
 
 
 class Optimum(NamedTuple):
@@ -37,18 +38,18 @@ class RoundLoss:
             separable data have an infimum of 0 at infinity.
 
     Raises:
-        ValueError: for a population that is not settled, a negative λ, or a task without losses of single examples.
+        UserError: for a population that is not settled, a negative λ, or a task without losses of single examples.
     """
 
     def __init__(self, population: Population, task: L.LightningModule, l2: float | None = None) -> None:
         if not population.seeds:
-            raise ValueError("population: settle it first, population.settle(seeds)")
+            raise UserError("population: settle it first, population.settle(seeds)")
         if l2 is not None and not l2 >= 0:
-            raise ValueError(f"l2 must be ≥ 0, got {l2}")
+            raise UserError(f"l2 must be ≥ 0, got {l2}")
         self.population = population
         self.task_function = TaskFunction(task).to(torch.device("cpu"), torch.float64)
         if not self.task_function.per_example:
-            raise ValueError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
+            raise UserError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
         self.penalty = self.task_function.regulariser if l2 is None else Penalty(l2=l2)
         # Not the task's parameters, which are another process's own: a resumed run finds the same.
         self.start = torch.zeros(self.task_function.layout.n, dtype=torch.float64)
@@ -57,7 +58,7 @@ class RoundLoss:
         self._asked: tuple[int, Cohort] | None = None
 
     def batch(self, round: int, replica: int) -> Batch:
-        """The examples of a round; of the last one asked for they are kept."""
+        """The examples of a round; the last one's are kept."""
         key = self.world(round, replica)
         if replica not in self._batches or self._batches[replica][0] != key:
             store, devices = self.population.store, self._devices(round, replica)
@@ -69,7 +70,7 @@ class RoundLoss:
         return self._batches[replica][1]
 
     def world(self, round: int, replica: int) -> Hashable:
-        """Equal for rounds that ask for the same."""
+        """Key of a round's loss, equal for rounds that ask for the same."""
         client, concept = self._devices(round, replica)
         moment = self.population.device_data.moment("train", round)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
@@ -77,12 +78,12 @@ class RoundLoss:
     def loss(self, round: int, x: Tensor) -> Tensor:
         """F_t [S, ...] of models x [S, ..., n] in a round."""
         with torch.no_grad(), self.task_function.evaluating():
-            found = []
+            losses = []
             for replica, models in enumerate(x.to("cpu", torch.float64)):
                 batch = self.batch(round, replica)
                 flat = [self._value(model, batch) for model in models.reshape(-1, models.shape[-1])]
-                found.append(torch.stack(flat).view(models.shape[:-1]))
-            return torch.stack(found)
+                losses.append(torch.stack(flat).view(models.shape[:-1]))
+            return torch.stack(losses)
 
     def optimum(self, round: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
         """A minimum in a round of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
@@ -95,10 +96,10 @@ class RoundLoss:
             steps: most L-BFGS iterations.
 
         Raises:
-            ValueError: where the tolerance is not reached.
+            UserError: where the tolerance is not reached.
         """
         if not tolerance > 0:
-            raise ValueError(f"tolerance must be > 0, got {tolerance}")
+            raise UserError(f"tolerance must be > 0, got {tolerance}")
         solved = []
         for replica in range(len(self.population.seeds)):
             key = self.world(round, replica)
@@ -124,7 +125,7 @@ class RoundLoss:
             solve = self._with_corners if self.penalty.l1 > 0 else self._smooth
             x, loss, slope = solve(batch, tolerance, steps)
         if not slope <= tolerance:
-            raise ValueError(
+            raise UserError(
                 f"optimum: ‖∇F‖ is {float(slope):.2g} after {steps} steps, above the tolerance {tolerance:g}: raise "
                 "tolerance, steps or l2"
             )
@@ -154,7 +155,7 @@ class RoundLoss:
         return x.detach(), loss, x.grad.norm()
 
     def _with_corners(self, batch: Batch, tolerance: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x = u - v with u, v ≥ 0, whose ‖x‖₁ is the sum of both: smooth, with bounds."""
+        """Solve for x = u - v with u, v ≥ 0, whose ‖x‖₁ is the sum of both: smooth, with bounds."""
         from scipy.optimize import minimize  # a study dependency; the engine runs without it
 
         l1, n = self.penalty.l1, self.start.numel()
@@ -175,8 +176,8 @@ class RoundLoss:
         start = torch.cat([self.start.clamp(min=0), (-self.start).clamp(min=0)])
         options = {"maxiter": steps, "maxfun": 4 * steps, "maxcor": 20, "ftol": 0.0, "gtol": tolerance / (2 * n**0.5)}
         bounds = [(0.0, None)] * (2 * n)
-        found = minimize(split, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        u, v = torch.from_numpy(found.x).view(2, n)
+        solution = minimize(split, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        u, v = torch.from_numpy(solution.x).view(2, n)
         x = u - v
         x = torch.where(x.abs() < options["gtol"], 0.0, x)  # what the solver takes for a bound that is reached
         loss, gradient = slopes(x)
@@ -186,8 +187,8 @@ class RoundLoss:
 
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:
-    """For each replica, the rounds t ≤ ``rounds`` (from 2) in which some device's concept is another than in t - 1;
-    where everybody takes part these are the L rounds of Definition 2."""
+    """Rounds t ≤ ``rounds`` (from 2) of each replica in which some device's concept is another than in t - 1; where
+    everybody takes part these are the L rounds of Definition 2."""
     concepts = torch.stack([population.concepts(round) for round in range(1, rounds + 1)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]

@@ -1,4 +1,4 @@
-"""Whom evaluations ask where asking everybody takes too long: the same devices in every round."""
+"""Panel of devices that evaluations ask where asking all takes too long: the same ones in every round."""
 
 import itertools
 import math
@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from flstudy.hyper import Configurable, hyper
 from flstudy.population.streams import random_bits
+from flstudy.user_error import UserError
 
 STRATA = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel(Configurable):
-    """Some devices that stand for all. They are drawn once per seed and stay, so that curves are comparable: those that
-    are there are sorted by their numbers of examples and divided into ten strata, in each of which equal shares are
-    drawn at random. Only where devices come and go others take the places of those that are away.
+    """Panel of devices that stand for all. They are drawn once per seed and stay, so that curves are comparable: the
+    available ones are sorted by their numbers of examples and divided into ten strata, in each of which equal shares
+    are drawn at random. Only where devices come and go others take the places of those that are away.
 
     A metric's mean over the panel estimates that over all devices; ``NAME_se`` is its standard error, by the formula
     for devices that are drawn without strata, which is rather too large than too small.
@@ -34,19 +35,19 @@ class Panel(Configurable):
     """Rounds after which everybody is asked about everything, a multiple of evaluate_every; null: never."""
 
     def check(self, devices: int, every: int = 1) -> None:
-        """Raise ValueError for what does not suit so many devices, evaluated after every so many rounds."""
+        """Raise UserError for settings that do not suit ``devices`` devices, evaluated after every ``every`` rounds."""
         if self.clients > devices:
-            raise ValueError(
+            raise UserError(
                 f"evaluation.clients must be ≤ population.clients ({devices}), got {self.clients}: lower it, or leave "
                 "evaluation out, which asks everybody"
             )
         if self.full_every is not None and self.full_every % every:
-            raise ValueError(
+            raise UserError(
                 f"evaluation.full_every must be a multiple of evaluate_every ({every}), got {self.full_every}"
             )
 
     def asks_everybody(self, round: int) -> bool:
-        """Whether it does in a round (from 1)."""
+        """Whether all devices are asked in a round (from 1)."""
         return self.full_every is not None and round % self.full_every == 0
 
     def draw(self, seed: int, sizes: NDArray[np.int64], there: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
@@ -68,6 +69,6 @@ class Panel(Configurable):
         return np.sort(np.concatenate(drawn))
 
     def error(self, asked: int, devices: int) -> float:
-        """Standard error of a mean over the asked ones of so many devices, in standard deviations over those."""
+        """Standard error of a mean over ``asked`` of ``devices`` devices, in standard deviations over those."""
         share = 0.0 if self.examples is not None else asked / devices
         return math.sqrt((1 - share) / max(1, asked - 1))

@@ -1,7 +1,7 @@
-"""Every metric that a run can log: its unit, which way is better, what it says, when and under which condition it is
-measured. Imports neither torch nor numpy, so that a config's first look and a report need neither.
+"""Registry of every metric that a run can log: its unit, which way is better, what it says, when and under which
+condition it is measured. Imports neither torch nor numpy, so that a config's first look and a report need neither.
 
-A class of a user's own names what it logs beside these in its ``measures`` and may describe it with `register`.
+A class of a user's own names its further metrics in its ``measures`` and may describe them with `register`.
 """
 
 import math
@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
+
+from flstudy.user_error import UserError
 
 FRACTION = "fraction"
 MANY = 8  # names in a sentence
@@ -33,15 +35,15 @@ NEEDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One name under which runs log a value per replica."""
+    """Metric: a name under which runs log a value per replica."""
 
     name: str
     title: str
-    """Of a column or an axis, without its unit."""
+    """Heading of a column or an axis, without its unit."""
     unit: str
     """``fraction`` (shown in percent), ``bytes``, ``bits``, ``s``, ``J``, ``rounds``, or empty for plain numbers."""
     better: Better
-    """Which way is better; None: neither."""
+    """Direction that is better; None: neither."""
     sentence: str
     measured: Literal["round", "evaluation", "run"] = "round"
     """In every round, in rounds that are evaluated, or once for a whole run."""
@@ -55,7 +57,7 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """What stands for it in a trial that has none: the end of its range, ± infinity where it has no end."""
+        """Value for a trial that has none: the end of its range, ± infinity where it has no end."""
         if self.better == "max":
             return 0.0 if self.is_fraction else -math.inf
         return 1.0 if self.is_fraction else math.inf
@@ -78,7 +80,7 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
     yield from _rows(
         "evaluation",
         right,
-        (name, f"Accuracy{label}", FRACTION, "max", f"Of the model that a device would use on {where}, over devices."),
+        (name, f"Accuracy{label}", FRACTION, "max", f"Mean over devices on {where}, of the model each uses."),
         (f"{name}_spread", f"Spread over devices{label}", FRACTION, "min", f"Deviation of {name} over devices."),
     )
     for metric, title, unit, needs in (
@@ -97,7 +99,7 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         (*right, "drift"),
         (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
         (f"{split}/dip_window", f"Lowest windowed accuracy{label}", FRACTION, "max", f"{split}/dip of means {ROW}."),
-        (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"From the last drift to steady {name}."),
+        (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"Last drift until {name} is steady."),
     )
     worst = f"Mean {name} of the share of the devices that have the least."
     yield Metric(f"{split}/worst_accuracy", f"Worst devices{label}", FRACTION, "max", worst, "evaluation", ("own",))
@@ -114,10 +116,10 @@ METRICS: dict[str, Metric] = {
         *_rows(
             "evaluation",
             ("correctness",),
-            ("test/personal_accuracy", "Personalised accuracy", FRACTION, "max", "Of participants' own models."),
+            ("test/personal_accuracy", "Personalised accuracy", FRACTION, "max", "Accuracy of participants' models."),
             ("test/personal_accuracy_spread", "Its spread", FRACTION, "min", "Deviation over participants."),
         ),
-        *_rows("evaluation", (), ("time/evaluation_s", "Evaluation", "s", "min", "Of the round's evaluation.")),
+        *_rows("evaluation", (), ("time/evaluation_s", "Evaluation", "s", "min", "Time of the round's evaluation.")),
         *_rows(
             "round",
             (),
@@ -126,24 +128,24 @@ METRICS: dict[str, Metric] = {
             ("fit/steps", "Local steps", "", None, "Steps of a job, mean over jobs."),
             ("fit/epochs", "Local epochs", "", None, "Epochs of a job, mean over jobs."),
             ("fit/total_epochs", "Local epochs of all jobs", "", None, "Epochs of the round's jobs together."),
-            ("fit/lane_utilization", "Lane utilization", FRACTION, "max", "Of executed lane steps, those not padding."),
+            ("fit/lane_utilization", "Lane utilization", FRACTION, "max", "Executed lane steps but padding, a share."),
             ("traffic/down_bytes", "Downlink", "bytes", "min", "Received by the round's devices, surveys included."),
             ("traffic/up_bytes", "Uplink", "bytes", "min", "Sent by the round's devices."),
-            ("time/fit_s", "Local fits", "s", "min", "Of the round's local fits."),
-            ("time/server_s", "Server", "s", "min", "Of the server's step."),
-            ("time/round_s", "Round", "s", "min", "Of the round, its evaluation not included."),
+            ("time/fit_s", "Local fits", "s", "min", "Time of the round's local fits."),
+            ("time/server_s", "Server", "s", "min", "Time of the server's step."),
+            ("time/round_s", "Round", "s", "min", "Time of the round, its evaluation not included."),
         ),
         *_rows(
             "run",
             (),
             ("traffic/bits", "Traffic", "bits", "min", "Down and up, all devices, whole run."),
-            ("time/total_s", "All rounds", "s", "min", "Of all rounds, evaluations not included."),
+            ("time/total_s", "All rounds", "s", "min", "Time of all rounds, evaluations not included."),
         ),
         *_rows(
             "round",
             ("wireless",),
-            ("wireless/latency_s", "Latency", "s", "min", "Of the slowest device in the radio cell."),
-            ("wireless/energy_j", "Energy", "J", "min", "Of all devices in the radio cell."),
+            ("wireless/latency_s", "Latency", "s", "min", "Time of the slowest device in the radio cell."),
+            ("wireless/energy_j", "Energy", "J", "min", "Energy of all devices in the radio cell."),
             ("wireless/initialization_s", "Latency of probe rounds", "s", "min", "Charged to the round or not."),
             ("wireless/initialization_j", "Energy of probe rounds", "J", "min", "Charged to the round or not."),
         ),
@@ -178,11 +180,11 @@ METRICS: dict[str, Metric] = {
             ("server/update_norm", "Norm of the update", "", None, "Length of the server's step."),
             ("server/effective_lr", "Effective learning rate", "", None, "η_g, or the mean of η_g over the divisor."),
             ("server/gradient_disparity", "Gradient disparity", "", None, "‖Δ² - v‖ (FLASH, Fig. 2)."),
-            ("server/beta3", "Mean β₃", "", None, "Of FLASH, over coordinates."),
+            ("server/beta3", "Mean β₃", "", None, "FLASH's β₃, mean over coordinates."),
             ("server/clamped", "Clamped", FRACTION, None, "Share of coordinates whose divisor FLASH's κ holds."),
             ("server/boost", "Boost", "", None, "How many times as long FLASH's step is as without the drift term d."),
             ("server/models", "Models", "", None, "Global models in use."),
-            ("server/lr_scale", "Scale of η_ℓ", "", None, "By which the server multiplies the devices' η_ℓ."),
+            ("server/lr_scale", "Scale of η_ℓ", "", None, "Factor by which the server multiplies the devices' η_ℓ."),
             ("controller/block_order", "Order of the block", "", None, "m: Master-FL's block lasts 2^m rounds."),
             ("controller/instance_order", "Order of the instance", "", None, "k of Master-FL's instance that runs."),
             ("controller/loss", "F", "", "min", "The round's loss in [0, 1], as Master-FL tests it."),
@@ -193,12 +195,12 @@ METRICS: dict[str, Metric] = {
             "round",
             ("detector",),
             ("detector/detected", "Detection", "", None, "0: no drift was detected; other numbers say how."),
-            ("detector/restarted", "Restart", "", None, "Of the round: 0 none, 1 by schedule, 2 after a detection."),
+            ("detector/restarted", "Restart", "", None, "In the round: 0 none, 1 by schedule, 2 after a detection."),
         ),
         *_rows(
             "run",
             ("detector",),
-            ("detector/detections", "Detections", "", None, "Those of a drift and those of none."),
+            ("detector/detections", "Detections", "", None, "Detections of a drift and of none."),
             ("detector/false_alarms", "False alarms", "", "min", "Detections of no drift."),
             ("detector/restarts_detection", "Restarts after detections", "", None, "In the whole run."),
             ("detector/restarts_block", "Restarts after whole blocks", "", None, "By schedule, in the whole run."),
@@ -206,7 +208,7 @@ METRICS: dict[str, Metric] = {
         *_rows(
             "run",
             ("detector", "drift"),
-            ("detector/delay", "Rounds to detection", "rounds", "min", "Mean over drifts that were; NaN: none was."),
+            ("detector/delay", "Rounds to detection", "rounds", "min", "Mean over detected drifts; NaN without any."),
         ),
     )
 }
@@ -217,10 +219,10 @@ def register(metric: Metric) -> Metric:
     """Describe a metric of a class of a user's own; the class names it in its ``measures``.
 
     Raises:
-        ValueError: if the name is taken by another one.
+        UserError: if the name is taken by another one.
     """
     if METRICS.setdefault(metric.name, metric) != metric:
-        raise ValueError(f"metric {metric.name!r} is already described: give yours another name")
+        raise UserError(f"metric {metric.name!r} is already described: give yours another name")
     return metric
 
 
@@ -228,10 +230,10 @@ def find(name: str) -> Metric:
     """The metric of that name.
 
     Raises:
-        ValueError: for an unknown name, with the nearest known one.
+        UserError: for an unknown name, with the nearest known one.
     """
     if name not in METRICS:
-        raise ValueError(f"unknown metric {name!r}: {_hint(name, METRICS)}")
+        raise UserError(f"unknown metric {name!r}: {_hint(name, METRICS)}")
     return METRICS[name]
 
 
@@ -246,7 +248,7 @@ def title(name: str) -> str:
 
 
 def measured_by(has: Collection[str], own: Collection[str] = ()) -> list[str]:
-    """Names of what a run measures.
+    """Names of the metrics that a run measures.
 
     Args:
         has: the conditions (`NEEDS`) that it meets.
@@ -258,7 +260,7 @@ def measured_by(has: Collection[str], own: Collection[str] = ()) -> list[str]:
 
 
 def refuse_unmeasured(name: str, measured: Collection[str], where: str = "metric") -> None:
-    """Raise ValueError, before anything is trained, for a metric that a run will not measure.
+    """Raise UserError, before anything is trained, for a metric that a run will not measure.
 
     Args:
         name: of the metric.
@@ -269,26 +271,26 @@ def refuse_unmeasured(name: str, measured: Collection[str], where: str = "metric
         return
     needs = [NEEDS[need] for need in METRICS[name].needs] if name in METRICS else []
     why = f", which needs {' and '.join(needs)}" if needs else ""
-    raise ValueError(f"{where} must be a metric that this run measures, got {name!r}{why}: {_hint(name, measured)}")
+    raise UserError(f"{where} must be a metric that this run measures, got {name!r}{why}: {_hint(name, measured)}")
 
 
-def _hint(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(_told(known))) or 'none'}"
+def _hint(name: str, names: Collection[str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(_shown(names))) or 'none'}"
 
 
-def _told(known: Collection[str]) -> Collection[str]:
-    """Of many names those of evaluations and of a user's own, which tell how good models are, without deviations."""
-    about = [name for name in known if name not in METRICS or METRICS[name].measured == "evaluation"]
+def _shown(names: Collection[str]) -> Collection[str]:
+    """The names, or of many those of evaluations' and users' own metrics, which judge models, without deviations."""
+    about = [name for name in names if name not in METRICS or METRICS[name].measured == "evaluation"]
     about = [name for name in about if not name.endswith(("_spread", "_s", "_se"))]
-    return about if about and len(known) > MANY else known
+    return about if about and len(names) > MANY else names
 
 
 # ---- values over replicas ----------------------------------------------------------------------------------------
 
 
 def mean_over_replicas(values: Sequence[float]) -> float:
-    """Correctly rounded; NaN or infinite if one of the values is."""
+    """Mean, correctly rounded; NaN or infinite if one of the values is."""
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else float(sum(values))
 
 

@@ -1,5 +1,5 @@
-"""What only the end of a run can tell: its drift's dip and recovery, its sessions' first rounds, its mean accuracy,
-what it has sent, and what of its drifts it has noticed."""
+"""Figures that only the end of a run can tell: its drift's dip and recovery, its sessions' first rounds, its mean
+accuracy, its traffic, and the drifts that it has noticed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,7 +20,7 @@ WATCHED = ("detector/detected", "detector/restarted")  # what `noticed` is told
 
 
 class RunSummary:
-    """Adds up the rounds of one run.
+    """Summary of one run, which adds up its rounds.
 
     Args:
         drifts: rounds of the world's drifts, from 1.
@@ -40,7 +40,7 @@ class RunSummary:
         self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
-        """One round, a value per replica; a round added again replaces its earlier self."""
+        """Add one round, a value per replica; a round added again replaces its earlier self."""
         for split, curve in self._curves.items():
             if (name := f"{split}/accuracy") in metrics:
                 curve[round] = metrics[name]
@@ -55,7 +55,7 @@ class RunSummary:
                 self._sums[total][round] = np.asarray(metrics[name], float)
 
     def figures(self) -> dict[str, list[float]]:
-        """By name, a value per replica.
+        """Figures of the run by name, a value per replica.
 
         ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end;
         ``valid/dip_window`` and ``test/dip_window``: the same of means over ``recovery.window`` evaluations in a row.
@@ -68,24 +68,24 @@ class RunSummary:
         ``energy/joules``: of the devices in their radio cell, where there is one. ``detector/…``: detections and
         restarts of a controller that makes any (`regret.noticed`).
         """
-        found = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
+        summary = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
         for split, curve in self._curves.items():
             rounds = np.asarray(sorted(curve), dtype=np.int64)
             accuracy = np.asarray([curve[round] for round in rounds.tolist()]).T
             if rounds.size:
-                found[f"{split}/mean_accuracy"] = accuracy.mean(-1).tolist()
+                summary[f"{split}/mean_accuracy"] = accuracy.mean(-1).tolist()
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
-                found[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
-                found[f"{split}/dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
+                summary[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
+                summary[f"{split}/dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
                 recovered = recovery_rounds(rounds, accuracy, last, until, **asdict(self.rule))
-                found[f"{split}/recovery"] = recovered.tolist()
+                summary[f"{split}/recovery"] = recovered.tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]
-                found[f"{split}/initial_accuracy"] = np.mean(starts, axis=0).tolist()
+                summary[f"{split}/initial_accuracy"] = np.mean(starts, axis=0).tolist()
         if all(self._watched.values()):
             curves = [np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()]
             figures = noticed(curves[0], curves[1], self.drifts)
-            found |= {f"detector/{name}": values.tolist() for name, values in figures.items()}
-        return found
+            summary |= {f"detector/{name}": values.tolist() for name, values in figures.items()}
+        return summary

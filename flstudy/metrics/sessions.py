@@ -1,4 +1,4 @@
-"""How fast a federation finds its feet when a session begins (device sessions: Chang et al. 2025, sec. VI).
+"""Measures of how fast a federation learns as a session begins (device sessions: Chang et al. 2025, sec. VI).
 
 Curves are accuracies [..., T] at evaluated ``rounds`` [T], from 1 and rising; a session is given by its first round,
 ``begin``, and the first of the next, ``until``, or None where there is none.
@@ -6,6 +6,8 @@ Curves are accuracies [..., T] at evaluated ``rounds`` [T], from 1 and rising; a
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from flstudy.user_error import UserError
 
 Floats = NDArray[np.float64]
 
@@ -19,10 +21,10 @@ def initial_accuracy(
         first: how many rounds of the session count, those that were evaluated, ≥ 1.
 
     Raises:
-        ValueError: if none of them was evaluated.
+        UserError: if none of them was evaluated.
     """
     if first < 1:
-        raise ValueError(f"first must be ≥ 1, got {first}")
+        raise UserError(f"first must be ≥ 1, got {first}")
     last = begin + first if until is None else min(begin + first, until)
     _, inside = _session(rounds, accuracy, begin, last)
     return inside.mean(-1)  # type: ignore[no-any-return]
@@ -40,8 +42,8 @@ def time_to_accuracy(
     wanted = np.asarray(target, dtype=float)
     reached = inside >= wanted[..., None]
     taken = number[reached.argmax(-1)] - begin + 1.0
-    found = np.where(reached.any(-1), taken, np.inf)
-    return np.where(np.isnan(wanted) | np.isnan(inside).any(-1), np.nan, found)
+    counted = np.where(reached.any(-1), taken, np.inf)
+    return np.where(np.isnan(wanted) | np.isnan(inside).any(-1), np.nan, counted)
 
 
 def best_accuracy(rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | None = None) -> Floats:
@@ -66,10 +68,10 @@ def _session(rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | No
     """The checked part of a curve within a session."""
     number, values = np.asarray(rounds), np.asarray(accuracy, dtype=float)
     if number.ndim != 1 or (np.diff(number) <= 0).any():
-        raise ValueError(f"rounds must be a rising vector, got shape {number.shape}")
+        raise UserError(f"rounds must be a rising vector, got shape {number.shape}")
     if values.shape[-1:] != number.shape:
-        raise ValueError(f"accuracy must have one value per round, shape [..., {number.size}], got {values.shape}")
+        raise UserError(f"accuracy must have one value per round, shape [..., {number.size}], got {values.shape}")
     inside = (number >= begin) & (number < (np.inf if until is None else until))
     if not inside.any():
-        raise ValueError(f"no round of the session [{begin}, {until or 'end'}) was evaluated")
+        raise UserError(f"no round of the session [{begin}, {until or 'end'}) was evaluated")
     return number[inside], values[..., inside]

@@ -1,4 +1,4 @@
-"""What a round costs devices in a radio cell: seconds and joules of downlink, local computation and uplink.
+"""Costs of a round for devices in a radio cell: seconds and joules of downlink, local computation and uplink.
 
 Reference: Chang et al., Communication-Efficient Federated Learning under Dynamic Device Arrival and Departure ("device
 sessions"), section VI, eq. (20)-(28), Table I and App. A; the path loss is 3GPP TR 38.901's (Table 7.4.1-1).
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flstudy.hyper import Configurable, hyper
 from flstudy.metrics.channel import BLOCK, Fading, correlation, distances, path_loss, shadowing
+from flstudy.user_error import UserError
 
 Floats = NDArray[np.float64]
 CHUNK = 2**15  # fading values that are drawn at once: they and what follows from them stay in a core's cache
@@ -22,7 +23,7 @@ MOST = 10**8  # slots that a transmission may take, 14 hours of the paper's
 
 
 class Costs(NamedTuple):
-    """What an exchange of models cost L devices of S replicas; a device with several jobs is one of the L."""
+    """Costs of an exchange of models for L devices of S replicas; a device with several jobs is one of the L."""
 
     replicas: int  # S
     replica: NDArray[np.int64]  # [L], in order
@@ -35,12 +36,12 @@ class Costs(NamedTuple):
 
     @property
     def seconds(self) -> Floats:
-        """[L], of each device."""
+        """Sum [L] over the phases, of each device."""
         return self.down_s + self.computation_s + self.up_s
 
     @property
     def joules(self) -> Floats:
-        """[L], of each device."""
+        """Sum [L] over the phases, of each device."""
         return self.communication_j + self.computation_j
 
     @property
@@ -58,7 +59,7 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Wireless(Configurable):
-    """A cell whose devices share its band (OFDMA) and whose up- and downlink take turns (TDD).
+    """Radio cell whose devices share its band (OFDMA) and whose up- and downlink take turns (TDD).
 
     The defaults are device sessions' Table I. Devices stay at one distance for a whole run, a pure function of
     (seed, device); shadowing is drawn anew in every round, and so is fading, which then moves from slot to slot: both
@@ -118,9 +119,9 @@ class Wireless(Configurable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nearest >= self.radius:
-            raise ValueError(f"Wireless: nearest must lie below radius ({self.radius} m), got {self.nearest}")
+            raise UserError(f"Wireless: nearest must lie below radius ({self.radius} m), got {self.nearest}")
         if self.environment_height >= min(self.base_height, self.user_height):
-            raise ValueError(
+            raise UserError(
                 f"Wireless: environment_height must lie below base_height ({self.base_height} m) and user_height "
                 f"({self.user_height} m), got {self.environment_height}"
             )
@@ -138,7 +139,7 @@ class Wireless(Configurable):
         parameters: int,
         repeat: int = 0,
     ) -> Costs:
-        """What one exchange of models costs: devices receive, compute and send.
+        """Costs of one exchange of models: devices receive, compute and send.
 
         Args:
             seeds: of the S replicas.
@@ -153,18 +154,18 @@ class Wireless(Configurable):
                 has its own shadowing and fading.
 
         Raises:
-            ValueError: if an amount is negative or not finite, or a device would need more than 10⁸ slots.
+            UserError: if an amount is negative or not finite, or a device would need more than 10⁸ slots.
         """
         jobs = np.asarray(clients, dtype=np.int64)
         if jobs.ndim != 2 or len(jobs) != len(seeds) or not jobs.size:
-            raise ValueError(f"clients must have shape [{len(seeds)}, J], one row per seed, got {list(jobs.shape)}")
+            raise UserError(f"clients must have shape [{len(seeds)}, J], one row per seed, got {list(jobs.shape)}")
         if jobs.min() < 0:
-            raise ValueError(f"clients must be devices ≥ 0, got {jobs.min()}")
+            raise UserError(f"clients must be devices ≥ 0, got {jobs.min()}")
         people = int(jobs.max()) + 1
         lanes, job = np.unique(jobs + people * np.arange(len(seeds))[:, None], return_inverse=True)
         replica, device = lanes // people, lanes % people
         amounts = {"down": down, "up": up, "steps": steps}
-        bits_down, bits_up, steps_done = (self._summed(name, each, jobs, job) for name, each in amounts.items())
+        bits_down, bits_up, steps_done = (self._summed(name, amount, jobs, job) for name, amount in amounts.items())
 
         taking_part = np.bincount(replica)[replica]
         band = self.bandwidth / taking_part if self.share == "split" else np.full(len(lanes), self.bandwidth)
@@ -197,8 +198,8 @@ class Wireless(Configurable):
             ``wireless/latency_s`` and ``wireless/energy_j``, with those V rounds where they are ``charged``; and
             ``wireless/initialization_s`` and ``wireless/initialization_j``, theirs alone, charged or not.
         """
-        extra_s = np.sum([each.latency for each in initialization], axis=0) + np.zeros(training.replicas)
-        extra_j = np.sum([each.energy for each in initialization], axis=0) + np.zeros(training.replicas)
+        extra_s = np.sum([exchange.latency for exchange in initialization], axis=0) + np.zeros(training.replicas)
+        extra_j = np.sum([exchange.energy for exchange in initialization], axis=0) + np.zeros(training.replicas)
         charged = self.initialization == "charged"
         return {
             "wireless/latency_s": (training.latency + charged * extra_s).tolist(),
@@ -225,7 +226,7 @@ class Wireless(Configurable):
         needed = amounts / (band * self.slot)  # the sum of log2(1 + SNR |h|²) that sends them
         longest = (needed * math.log(2) / np.log1p(snr)).max()  # fading makes it more: the logarithm is concave
         if not longest <= MOST:
-            raise ValueError(
+            raise UserError(
                 f"Wireless: a device needs {longest:.0e} slots of {self.slot} s, more than {MOST:.0e}: raise "
                 "Wireless.bandwidth or the powers, or lower Wireless.radius or the size of the model"
             )
@@ -245,9 +246,9 @@ class Wireless(Configurable):
         return (slots + (goal > 0)).numpy()  # the slot in which the last bit passes
 
     @staticmethod
-    def _summed(name: str, each: Any, jobs: NDArray[np.int64], job: NDArray[np.int64]) -> Floats:
-        """Per device [L] what its jobs [S, J] have."""
-        values = np.broadcast_to(np.asarray(each, dtype=np.float64), jobs.shape)
+    def _summed(name: str, amount: Any, jobs: NDArray[np.int64], job: NDArray[np.int64]) -> Floats:
+        """Sum per device [L] over its jobs [S, J]."""
+        values = np.broadcast_to(np.asarray(amount, dtype=np.float64), jobs.shape)
         if not (np.isfinite(values).all() and values.min() >= 0):
-            raise ValueError(f"{name} must be finite numbers ≥ 0, got {values.min()} to {values.max()}")
+            raise UserError(f"{name} must be finite numbers ≥ 0, got {values.min()} to {values.max()}")
         return np.bincount(job.ravel(), values.ravel()).astype(np.float64)

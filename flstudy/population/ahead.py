@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 Made = TypeVar("Made")
 
-_wanted: list[Callable[[], None]] = []  # what waits for a program that leaves Python
+_wanted: list[Callable[[], None]] = []  # calls that wait for a program that leaves Python
 
 
 class Ahead(Generic[Made]):
-    """Calls a pure function of the round, for one round ahead where there is a core for it.
+    """Look-ahead for a pure function of the round: calls it for one round ahead where there is a core for it.
 
     The world is asked by one thread at a time: nobody else may ask it ``while_training``.
     """
@@ -22,13 +22,13 @@ class Ahead(Generic[Made]):
         self._next: tuple[int, Future[Made]] | None = None
 
     def __reduce__(self) -> tuple[type["Ahead[Made]"], tuple[()]]:
-        """A copy has nothing ready."""
+        """Copies start without a cohort that is made ahead."""
         return Ahead, ()
 
     def made(self, make: Callable[[int], Made], round: int) -> Made:
-        """``make(round)``, which may have been called meanwhile; what it raises is raised here."""
-        found, self._next = self._next, None
-        return found[1].result() if found is not None and found[0] == round else make(round)
+        """Result of ``make(round)``, which may have been called meanwhile; an error of that call is raised here."""
+        ready, self._next = self._next, None
+        return ready[1].result() if ready is not None and ready[0] == round else make(round)
 
     @contextmanager
     def while_training(self, make: Callable[[int], Made], round: int | None) -> Iterator[None]:
@@ -54,7 +54,7 @@ class Ahead(Generic[Made]):
 
 
 def leaves_python() -> None:
-    """Called by a thread that will not need Python's lock for a while."""
+    """Start what waits for Python's lock; called by a thread that will not need the lock for a while."""
     with suppress(IndexError):  # another thread was faster
         while _wanted:
             _wanted.pop()()
@@ -62,11 +62,11 @@ def leaves_python() -> None:
 
 @cache
 def planner(process: int) -> ThreadPoolExecutor:
-    """The thread of a process that plans; a forked child has none of its parent's."""
+    """The planning thread of a process; a forked child has none of its parent's."""
     return ThreadPoolExecutor(1, "planner")
 
 
 @cache
 def has_second_core() -> bool:
-    """Whether this process may use more than one."""
+    """Whether this process may use more than one core."""
     return len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from flstudy.hyper import Configurable, hyper
 from flstudy.population.drift import Event, refuse_late
+from flstudy.user_error import UserError
 
 
 class Availability(Configurable, ABC):
-    """Which devices are there."""
+    """Availability of devices: which of them take part in which round, and the sessions of a run."""
 
     @abstractmethod
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
@@ -28,7 +29,7 @@ class Availability(Configurable, ABC):
 
     @abstractmethod
     def check(self, devices: int, rounds: int | None = None) -> None:
-        """Raise ValueError for what does not suit so many devices and (where they are known) rounds."""
+        """Raise UserError where this does not suit so many devices and (where they are known) rounds."""
 
     def begins(self, number: int) -> bool:
         """Whether a session begins with round ``number`` (from 1)."""
@@ -39,12 +40,12 @@ class Availability(Configurable, ABC):
         return next(earlier for earlier in range(number, 0, -1) if self.begins(earlier))
 
     def length(self, number: int, last: int) -> int:
-        """How many rounds the session of round ``number`` has in a run whose last round is ``last``."""
+        """Number of rounds that the session of round ``number`` has in a run whose last round is ``last``."""
         first = self.began(number)
         return next((later for later in range(first + 1, last + 1) if self.begins(later)), last + 1) - first
 
     def known(self, number: int, devices: int) -> int:
-        """How many devices have ever been there by round ``number`` (from 1)."""
+        """Number of devices that have ever been there by round ``number`` (from 1)."""
         seen = np.zeros(devices, dtype=bool)
         for earlier in range(1, number + 1):
             if self.begins(earlier) or self.changes(earlier):
@@ -62,8 +63,8 @@ class Availability(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AlternatingGroups(Availability):
-    """Devices are divided into groups, in the order of their numbers, which take turns: one session each (device
-    sessions, sec. VI and the authors' code).
+    """Alternating groups of device sessions (Chang et al. 2025, sec. VI and the authors' code): groups of devices, in
+    the order of their numbers, take turns, one session each.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
@@ -84,7 +85,7 @@ class AlternatingGroups(Availability):
 
     def check(self, devices: int, rounds: int | None = None) -> None:
         if devices < self.groups:
-            raise ValueError(
+            raise UserError(
                 f"population.availability: {self.groups} groups need as many devices, got clients {devices}: "
                 "raise clients"
             )

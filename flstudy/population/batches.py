@@ -16,7 +16,7 @@ HOST = ("steps", "epoch", "validated")  # the host plans a round by them
 
 
 class Batches(NamedTuple):
-    """What S × J jobs read in one round. Row -1 is padding. In a run `HOST` stay on the host."""
+    """Examples that S × J jobs read in one round. Row -1 is padding. In a run the fields `HOST` stay on the host."""
 
     rows: Tensor  # [S, J, T, B] rows of the stacked examples
     steps: Tensor  # [S, J] steps that are real, ≤ T and ≥ 1
@@ -27,14 +27,14 @@ class Batches(NamedTuple):
 
 
 class BatchPlan(NamedTuple):
-    """How long a device works in a round: ``epochs`` over its data, or exactly ``steps`` minibatches."""
+    """Local work of a device in a round: ``epochs`` over its data, or exactly ``steps`` minibatches."""
 
     batch_size: int
     epochs: int
     steps: int | None = None
 
     def longest(self, examples: int) -> int:
-        """Steps in a round of a device that holds so many examples."""
+        """Number of steps in a round of a device that holds so many examples."""
         return self.epochs * -(-examples // self.batch_size) if self.steps is None else self.steps
 
     def rows(
@@ -84,10 +84,10 @@ def shuffled(word: NDArray[np.uint64], epochs: int, size: int) -> NDArray[np.int
 
 
 def table(rows: NDArray[np.int64], counts: NDArray[np.int64], width: int | None = None) -> NDArray[np.int64]:
-    """[L, width]: rows of which counts [L] belong together, padded with -1; by default as wide as the longest."""
-    found = np.full((len(counts), counts.max(initial=0) if width is None else width), -1, dtype=np.int64)
-    found[np.arange(found.shape[1]) < counts[:, None]] = rows
-    return found
+    """[L, width]: lines of the next counts [L] rows each, padded with -1; by default as wide as the longest."""
+    filled = np.full((len(counts), counts.max(initial=0) if width is None else width), -1, dtype=np.int64)
+    filled[np.arange(filled.shape[1]) < counts[:, None]] = rows
+    return filled
 
 
 def padded(lists: list[NDArray[np.int64]]) -> Tensor:

@@ -12,7 +12,7 @@ from flstudy.population.streams import generator
 
 
 class DataStream(Configurable, ABC):
-    """What a device trains on in a round. Its examples for validation and testing stay its own."""
+    """Training examples that a device holds in a round; its examples for validation and testing stay its own."""
 
     @property
     @abstractmethod
@@ -26,7 +26,7 @@ class DataStream(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FreshDraws(DataStream):
-    """In every round every device draws its training examples anew: so many as a normal distribution says, rounded and
+    """Fresh training examples for every device in every round, as many as a normal distribution says, rounded and
     at least one, all different (Ganguly & Aggarwal 2024, sec. VI: "sizes distributed as N(1000, 200) via random
     sampling without replacement from the core data-source").
 
@@ -39,7 +39,7 @@ class FreshDraws(DataStream):
     mean: float = hyper(1000.0, "(0, 1e12]")
     """Expected number of examples."""
     deviation: float = hyper(200.0, "[0, 1e12]")
-    """Its standard deviation (so we read the paper's 200)."""
+    """Standard deviation of that number (so we read the paper's 200)."""
     source: Literal["everybody", "device"] = "everybody"
     """``everybody`` draws from the training examples of all devices, the paper's core data-source; ``device`` from the
     device's own."""

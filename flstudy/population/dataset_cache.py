@@ -1,4 +1,4 @@
-"""Loaded data sets and where a process gets them from: from the data set itself, or from a source that keeps them.
+"""Loaded data sets and their source in a process: the data set itself, or a cache.
 
 A trial of a study needs the same examples as the trial before it. The engine asks for them here; whoever runs many
 populations in a process, or on a machine, installs a source that has them already.
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from flstudy.population.datasets.base import Coding, Dataset, Examples, Ranges
 from flstudy.population.datasets.in_memory import InMemory
+from flstudy.user_error import UserError
 
-KEPT_BYTES = 2**28  # of what a process keeps that it has loaded itself
+KEPT_BYTES = 2**28  # of the data sets that a process has loaded itself and keeps
 
 
 class CachedDataset(NamedTuple):
@@ -37,7 +38,7 @@ class CachedDataset(NamedTuple):
     def replica(self, index: int) -> Examples:
         """The examples of one replica, without copying them."""
         part = slice(self.starts[index], self.stops[index])
-        owner, split = (None if one is None else one[part] for one in (self.owner, self.split))
+        owner, split = (None if column is None else column[part] for column in (self.owner, self.split))
         return Examples(self.x[part], self.y[part], owner, split, self.ranges, self.coding)
 
 
@@ -49,7 +50,7 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     if len(parts) > 1 and any(part.ranges is not None or part.coding is not None for part in parts):
         name = type(dataset).__name__
-        raise ValueError(f"{name}: examples that differ between seeds must come with owners, and as batches take them")
+        raise UserError(f"{name}: examples that differ between seeds must come with owners, and as batches take them")
     owners = [part.owner for part in parts if part.owner is not None]
     splits = [part.split for part in parts if part.split is not None]
     stops = torch.tensor([len(part.x) for part in parts]).cumsum(0).tolist()
@@ -64,7 +65,7 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Concatenated; a single one as it is."""
+    """The tensors, concatenated along their first axis; a single one as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -94,22 +95,22 @@ def installed(source: Source) -> Iterator[None]:
 
 
 def key(dataset: Dataset, seeds: Sequence[int], clients: int) -> str | None:
-    """Equal where the same examples are loaded; None for a data set that says not in plain values what it is."""
+    """Key that is equal where the same examples are loaded; None for a data set that plain values do not describe."""
     fields = {name: value for name, value in vars(dataset).items() if not is_derived(dataset, name)}
     if isinstance(dataset, InMemory) or not all(is_plain(value) for value in fields.values()):
         return None
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    given = sorted((name, repr(value)) for name, value in fields.items())
-    return repr((kind, given, tuple(seeds) if dataset.seeded else len(seeds), clients))
+    settings = sorted((name, repr(value)) for name, value in fields.items())
+    return repr((kind, settings, tuple(seeds) if dataset.seeded else len(seeds), clients))
 
 
 def is_derived(dataset: Dataset, name: str) -> bool:
-    """Whether an attribute only keeps what a property has computed."""
+    """Whether an attribute only caches the value of a property."""
     return isinstance(getattr(type(dataset), name, None), cached_property)
 
 
 def is_plain(value: object) -> bool:
-    """Whether ``repr`` tells all of it."""
+    """Whether the value's ``repr`` says all about it."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
@@ -131,12 +132,12 @@ class DatasetCache:
         self.own: OrderedDict[str, CachedDataset] = OrderedDict()
 
     def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-        """As ``read_examples``."""
+        """The examples as ``read_examples`` returns them, from this cache where it has them."""
         wanted = key(dataset, seeds, clients)
         if wanted is None or dataset.mapped:
             return read_examples(dataset, seeds, clients)
-        if wanted not in self.shared and wanted not in self.own and (found := self.elsewhere(wanted)) is not None:
-            self.shared[wanted] = found
+        if wanted not in self.shared and wanted not in self.own and (copy := self.elsewhere(wanted)) is not None:
+            self.shared[wanted] = copy
         if wanted in self.shared:
             return self.shared[wanted]
         if wanted not in self.own:
@@ -148,6 +149,6 @@ class DatasetCache:
 
 
 def size(loaded: CachedDataset) -> int:
-    """Bytes."""
+    """Bytes of the tensors of a data set."""
     parts = (loaded.x, loaded.y, loaded.owner, loaded.split)
     return sum(part.numel() * part.element_size() for part in parts if part is not None)

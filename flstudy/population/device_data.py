@@ -1,5 +1,5 @@
-"""Which device owns which example, what it keeps for validation and testing, and what it holds in a round: its own of
-the classes that there are, or what has just arrived."""
+"""Examples of each device: those it owns, its shares for validation and testing, and those it holds in a round, which
+are its own of the classes that there are, or what has just arrived."""
 
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from flstudy.population.membership import (
 )
 from flstudy.population.partition import NOBODY, Iid, Partition, deal_evenly
 from flstudy.population.streams import generator, random_bits
+from flstudy.user_error import UserError
 
 Classes = tuple[int, ...] | None
 
@@ -36,7 +37,7 @@ class EvaluationIndex(NamedTuple):
 
 
 class ClassStage(NamedTuple):
-    """What the devices hold while the same classes are there."""
+    """Examples that the devices hold while the same classes are there."""
 
     members: Sequence[Membership]  # [S]
     pools: list[Rows]  # [S] training examples of all devices; empty where nobody asks
@@ -47,8 +48,7 @@ class ClassStage(NamedTuple):
 class DeviceData:
     """The devices' examples by round, a pure function of (seed, round, device).
 
-    Only what the last question was about is kept: the current stage, and the current round's draws. Several threads may
-    ask.
+    Only the current stage and the current round's draws are kept. Several threads may ask.
 
     Args:
         seeds: of the S replicas.
@@ -58,7 +58,7 @@ class DeviceData:
         data_stream: what devices train on instead of all they own, or None.
 
     Raises:
-        ValueError: for several labels per example in a world whose classes come one after another.
+        UserError: for several labels per example in a world whose classes come one after another.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class DeviceData:
         self.seeds, self.members, self.drift, self.data_stream = tuple(seeds), members, drift, data_stream
         self.labels = labels.numpy()
         if self.classes(0) is not None and labels.dim() != 1:
-            raise ValueError(f"population: {type(drift).__name__} needs one label for each example, got several")
+            raise UserError(f"population: {type(drift).__name__} needs one label for each example, got several")
         self._stage: tuple[Classes, ClassStage] | None = None
         self._arrived: tuple[int, dict[tuple[int, int], Rows]] = -1, {}
 
@@ -81,7 +81,7 @@ class DeviceData:
         return self.lists(replica, np.array([device]), split, round)[0]
 
     def lists(self, replica: int, devices: NDArray[np.int64], split: Split, round: int) -> list[Rows]:
-        """The same of devices [L]."""
+        """The rows of a split that each of devices [L] holds in a round (from 1), none of them twice."""
         stage = self.stage(round)
         if split != "train" or self.data_stream is None:
             rows, counts = stage.members[replica].rows(devices, split)
@@ -103,8 +103,9 @@ class DeviceData:
     def flat(
         self, replica: int, devices: NDArray[np.int64] | None, split: Split, round: int, most: int | None = None
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """The same one after another, and how many each device holds [L]; None: of all devices. Of more rows than
-        ``most`` a device's own random choice, which stays as long as it holds the same."""
+        """The rows of a split that devices [L] (None: all) hold in a round (from 1), one device's after another's, and
+        how many each has [L]. A device with more than ``most`` gives a random choice of them, which stays the same as
+        long as it holds the same rows."""
         rows, counts = self._flat(replica, devices, split, round)
         if most is None or counts.max(initial=0) <= most:
             return rows, counts
@@ -122,7 +123,7 @@ class DeviceData:
         return members.every(split) if devices is None else members.rows(devices, split)
 
     def moment(self, split: Split, round: int) -> Hashable:
-        """Equal for rounds (from 0) in which all devices hold the same examples of a split."""
+        """Key that is equal for rounds (from 0) in which all devices hold the same examples of a split."""
         return self.classes(round), round if split == "train" and self.data_stream is not None else -1
 
     def evaluation_index(
@@ -149,7 +150,7 @@ class DeviceData:
         return torch.from_numpy(table(rows, counts, width)).view(*clients.shape, -1)
 
     def stage(self, round: int) -> ClassStage:
-        """What is the same in all rounds with the classes of a round (from 1)."""
+        """The stage of a round (from 1): all that is the same in every round with the same classes."""
         classes = self.classes(round)
         stage = self._stage
         if stage is None or stage[0] != classes:
@@ -157,30 +158,30 @@ class DeviceData:
         return stage[1]
 
     def classes(self, round: int) -> Classes:
-        """Those that there are in a round (from 1); None: all."""
+        """Classes of which there are examples in a round (from 1); None: all."""
         return None if self.drift is None else self.drift.classes(round)
 
     def _made(self, classes: Classes) -> ClassStage:
         members = self.members
         if classes is not None:
             there = np.isin(self.labels, classes)
-            members = [one.among(there) for one in members]
+            members = [member.among(there) for member in members]
         pooled = self.data_stream is not None and self.data_stream.pooled
-        pools = [one.every("train")[0] for one in members] if pooled else []
-        own = slice(1 if pooled else 0, len(SPLITS))
-        able = np.stack([(one.counts[:, own] > 0).all(1) for one in members])
+        pools = [member.every("train")[0] for member in members] if pooled else []
+        needed = slice(1 if pooled else 0, len(SPLITS))
+        able = np.stack([(member.counts[:, needed] > 0).all(1) for member in members])
         if pooled:
             able &= np.array([[len(pool) > 0] for pool in pools])
         place = SPLITS.index("valid")
-        return ClassStage(members, pools, max(int(one.counts[:, place].max()) for one in members), able)
+        return ClassStage(members, pools, max(int(member.counts[:, place].max()) for member in members), able)
 
 
 def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) -> None:
-    """Raise ValueError if in a round (from 1) none of the devices there [N] has an example of each split."""
+    """Raise UserError if in a round (from 1) none of the devices there [N] has an example of each split."""
     for seed, line in zip(device_data.seeds, device_data.stage(round).able & there, strict=True):
         if not line.any():
             classes = ", ".join(map(str, device_data.classes(round) or ()))
-            raise ValueError(
+            raise UserError(
                 f"population: in round {round} no device of seed {seed} holds an example for training, one for "
                 f"validation and one for testing of the classes that there are ({classes}): introduce more classes "
                 "earlier, or lower clients"
@@ -191,7 +192,7 @@ def blocks_of(examples: Examples, partition: Partition | None, clients: int, see
     """The blocks of rows of a replica's devices.
 
     Raises:
-        ValueError: as `owners` does.
+        UserError: as `owners` does.
     """
     if partition is None and examples.ranges is not None:
         return natural_ownership(examples.ranges, clients)
@@ -209,11 +210,11 @@ def own_split(examples: Examples) -> NDArray[np.int64] | None:
 def owners(
     examples: Examples, split: NDArray[np.int64] | None, partition: Partition | None, clients: int, seed: int
 ) -> NDArray[np.int64]:
-    """[D]: the device of each example of a replica, or `NOBODY`; without a partition the data set's own, or an Iid
-    one's.
+    """[D]: the device of each example of a replica, or `NOBODY`; without a partition the data set's own devices, or
+    those of an Iid one.
 
     Raises:
-        ValueError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
+        UserError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
     """
     if partition is None and examples.owner is not None:
         natural: NDArray[np.int64] = examples.owner.numpy()
@@ -221,21 +222,21 @@ def owners(
         return natural
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
-        raise ValueError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
+        raise UserError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
     labels = examples.y.numpy() if examples.coding is None else examples.y.numpy().astype(np.int64)
     labels = labels if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
     labels.setflags(write=False)  # they may be other processes' as well
     partition = partition or Iid()
     if not partition.training_only or split is None:
-        found = partition.assign(labels, clients, rng)
+        owner = partition.assign(labels, clients, rng)
     else:
-        found = np.empty(len(labels), dtype=np.int64)
+        owner = np.empty(len(labels), dtype=np.int64)
         for place in range(len(SPLITS)):
             rows = np.flatnonzero(split == place)
-            found[rows] = (deal_evenly if place else partition.assign)(labels[rows], clients, rng)
+            owner[rows] = (deal_evenly if place else partition.assign)(labels[rows], clients, rng)
     name = type(partition).__name__
-    if not isinstance(found, np.ndarray) or found.shape != labels.shape or found.dtype.kind not in "iu":
-        said = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
-        raise ValueError(f"{name}: assign must return an array of {len(labels)} integers, got {said}")
-    refuse_strangers(name, found, clients, NOBODY)
-    return found
+    if not isinstance(owner, np.ndarray) or owner.shape != labels.shape or owner.dtype.kind not in "iu":
+        got = f"{owner.dtype} {list(owner.shape)}" if isinstance(owner, np.ndarray) else type(owner).__name__
+        raise UserError(f"{name}: assign must return an array of {len(labels)} integers, got {got}")
+    refuse_strangers(name, owner, clients, NOBODY)
+    return owner

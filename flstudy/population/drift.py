@@ -1,4 +1,4 @@
-"""Concept drift: which concept P(y | x) each device lives under in each round.
+"""Concept drift: the concept P(y | x) under which each device lives in each round.
 
 Round numbers are 1-based, as in the papers: a drift at round r means that round r is the first one under the new
 concept. Concept 0 is the data set's own; what the others are is a ``Change``.
@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from flstudy.hyper import Configurable, hyper
 from flstudy.population.changes import Change, ComposedSwaps, LabelSwap, NoChange, Tables
 from flstudy.population.streams import random_bits
+from flstudy.user_error import UserError
 
 
 class Event(NamedTuple):
-    """Something that happens to the world, for plots and metrics."""
+    """Event of the world, such as a drift or a session's begin, for plots and metrics."""
 
     round: int  # 1-based
     label: str
-    rows: Literal["keep", "restart", "forget"] = "keep"  # what becomes of the devices' rows with it
+    rows: Literal["keep", "restart", "forget"] = "keep"  # what the event does to the devices' rows in the bank
 
 
 def refuse_late(key: str, number: int, rounds: int | None, remedy: str) -> None:
-    """Raise ValueError for a round that a world names, but that never comes.
+    """Raise UserError for a round that a world names, but that never comes.
 
     Args:
         key: where the round is named.
@@ -37,7 +38,7 @@ def refuse_late(key: str, number: int, rounds: int | None, remedy: str) -> None:
         remedy: what to do about it, beside a longer run.
     """
     if rounds is not None and number > rounds:
-        raise ValueError(f"{key} must be ≤ rounds ({rounds}), got {number}: raise rounds or {remedy}")
+        raise UserError(f"{key} must be ≤ rounds ({rounds}), got {number}: raise rounds or {remedy}")
 
 
 COVTYPE = (65, 187, 233, 367, 411, 489)
@@ -46,10 +47,10 @@ COVTYPE = (65, 187, 233, 367, 411, 489)
 
 @dataclass(frozen=True, kw_only=True)
 class Drift(Configurable, ABC):
-    """When which device meets which concept, and what the concepts are."""
+    """Concept drift: the round in which each device meets each concept, and the change that makes the concepts."""
 
     change: Change = field(default_factory=LabelSwap)
-    """What changes: LabelSwap, ComposedSwaps, FeatureShift or Rotation."""
+    """Change under another concept: LabelSwap, ComposedSwaps, FeatureShift or Rotation."""
 
     @property
     def concepts(self) -> int:
@@ -69,29 +70,29 @@ class Drift(Configurable, ABC):
         """The rounds at which something changes."""
 
     def named(self) -> Iterator[tuple[str, int]]:
-        """The rounds that a config names, each after its key; of several the last."""
+        """The rounds that a config names, each after its key; the last round of a list."""
         for part in fields(self):
             if part.metadata.get("at_most") == "rounds":
-                given = getattr(self, part.name)
-                yield f"population.drift.{part.name}", given if isinstance(given, int) else max(given)
+                value = getattr(self, part.name)
+                yield f"population.drift.{part.name}", value if isinstance(value, int) else max(value)
 
     def check(self, devices: int, rounds: int | None = None) -> None:
-        """Raise ValueError for what does not suit so many devices and (where they are known) rounds."""
+        """Raise UserError where this does not suit so many devices and (where they are known) rounds."""
         for key, number in self.named():
             refuse_late(key, number, rounds, "let the drift come earlier")
 
     def tables(self, shape: Sequence[int], classes: int) -> Tables:
-        """What the concepts do to inputs of this shape and to labels.
+        """The change's tables of all concepts, for inputs of this shape and so many labels.
 
         Raises:
-            ValueError: they cannot be made of these inputs or labels.
+            UserError: they cannot be made of these inputs or labels.
         """
         return self.change.tables(self.concepts, shape, classes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneChange(Drift):
-    """A share of the devices meets one new concept from some round on."""
+    """Drift to one new concept, which a share of the devices meets from some round on."""
 
     round: int = hyper(domain="[2, 1e6]", at_most="rounds")
     """First round of the first drift; rounds count from 1."""
@@ -127,7 +128,7 @@ def round_half_up(value: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SuddenDrift(OneChange):
-    """All drifting devices change at the same round."""
+    """Sudden drift: all drifting devices change at the same round."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
@@ -140,7 +141,7 @@ class SuddenDrift(OneChange):
 
 @dataclass(frozen=True, kw_only=True)
 class IncrementalDrift(OneChange):
-    """From ``round`` on, ``step`` of the drifting devices change, and as many more after every ``every`` rounds."""
+    """Incremental drift: ``step`` of the drifting devices change at ``round``, as many more each ``every`` rounds."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
@@ -160,7 +161,7 @@ class IncrementalDrift(OneChange):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentDrift(OneChange):
-    """A sudden drift at ``round`` and a sudden return to the old concept at ``back``."""
+    """Recurrent drift: a sudden drift at ``round`` and a sudden return to the old concept at ``back``."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 
@@ -170,7 +171,7 @@ class RecurrentDrift(OneChange):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.back <= self.round:
-            raise ValueError(f"RecurrentDrift: back must be > round ({self.round}), got {self.back}")
+            raise UserError(f"RecurrentDrift: back must be > round ({self.round}), got {self.back}")
 
     def share(self, number: int) -> float:
         return float(self.round <= number < self.back)
@@ -181,7 +182,7 @@ class RecurrentDrift(OneChange):
 
 @dataclass(frozen=True, kw_only=True)
 class StaggeredDrift(OneChange):
-    """Every drifting device changes at a round of its own, drawn uniformly from ``round`` to ``until``."""
+    """Staggered drift: each drifting device changes at its own round, drawn uniformly from ``round`` to ``until``."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 
@@ -191,10 +192,10 @@ class StaggeredDrift(OneChange):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.until < self.round:
-            raise ValueError(f"StaggeredDrift: until must be ≥ round ({self.round}), got {self.until}")
+            raise UserError(f"StaggeredDrift: until must be ≥ round ({self.round}), got {self.until}")
 
     def share(self, number: int) -> float:
-        """In expectation."""
+        """Expected share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
         return float(np.clip((number - self.round + 1) / (self.until - self.round + 1), 0, 1))
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
@@ -210,7 +211,7 @@ class StaggeredDrift(OneChange):
 
 @dataclass(frozen=True, kw_only=True)
 class DatedDrift(Drift):
-    """All devices change at the same given rounds."""
+    """Drift of all devices at the same given rounds."""
 
     rounds: Sequence[int] = hyper(domain="[2, 1e6]", at_most="rounds", default_factory=lambda: list(COVTYPE))
     """First rounds under the next concept, rising; the default is the paper's for covtype, whose mnist runs have 31,
@@ -220,16 +221,16 @@ class DatedDrift(Drift):
         super().__post_init__()
         if not self.rounds or any(later <= earlier for earlier, later in pairwise(self.rounds)):
             kind = type(self).__name__
-            raise ValueError(f"{kind}: rounds must be one or more rising numbers, got {list(self.rounds)}")
+            raise UserError(f"{kind}: rounds must be one or more rising numbers, got {list(self.rounds)}")
 
     def passed(self, number: int) -> int:
-        """How many of the rounds have begun by round ``number`` (from 1)."""
+        """Number of the rounds that have begun by round ``number`` (from 1)."""
         return sum(number >= first for first in self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedDrift(DatedDrift):
-    """All devices meet the next concept at each of the given rounds, and after the last concept the first one again.
+    """Repeated drift: all devices meet the next concept at each given round, the first one again after the last.
 
     With two concepts every other drift undoes the one before it: Master-FL's class swap (Ganguly & Aggarwal
     2024, sec. VI) is ``change: {class_path: LabelSwap, init_args: {pairs: [[0, 1], [2, 3], [4, 5]]}}``. With
@@ -244,13 +245,13 @@ class RepeatedDrift(DatedDrift):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cycle is not None and isinstance(self.change, ComposedSwaps):
-            raise ValueError(
+            raise UserError(
                 f"RepeatedDrift: concepts of ComposedSwaps never come back: cycle must be null, got {self.cycle}"
             )
 
     @property
     def concepts(self) -> int:
-        """As many as drifts can reach."""
+        """Number of concepts that the drifts can reach."""
         every = len(self.rounds) + 1
         return every if self.cycle is None else min(self.cycle, every)
 
@@ -263,9 +264,9 @@ class RepeatedDrift(DatedDrift):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassIntroduction(DatedDrift):
-    """Some classes are there from round 1 on, others appear at given rounds, for all devices at once: class
-    introduction (Ganguly & Aggarwal 2024, sec. VI). Before its round nobody holds an example of a class: not for
-    training, not for validation, not for testing.
+    """Class introduction (Ganguly & Aggarwal 2024, sec. VI): some classes are there from round 1 on, others appear at
+    given rounds, for all devices at once. Before its round nobody holds an example of a class: not for training, not
+    for validation, not for testing.
 
     The defaults are the paper's for covtype. Its mnist runs have rounds 31, 129, 279, 310, 369 and 462 and groups
     {0, 1}, {2, 3}, {4}, {5, 6}, {7}, {8}, {9}.
@@ -279,7 +280,7 @@ class ClassIntroduction(DatedDrift):
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     change: Change = field(default_factory=NoChange)
-    """What changes beside the classes; by default nothing."""
+    """Change beside that of the classes; by default none."""
     groups: Sequence[Sequence[int]] = field(default_factory=lambda: [[label] for label in range(7)])
     """The classes of round 1, then those that appear at each of the rounds; every class of the data set exactly
     once."""
@@ -287,30 +288,30 @@ class ClassIntroduction(DatedDrift):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.groups) != len(self.rounds) + 1:
-            raise ValueError(
+            raise UserError(
                 f"ClassIntroduction: groups must be {len(self.rounds) + 1}, one for round 1 and one for each of "
                 f"{len(self.rounds)} rounds, got {len(self.groups)}"
             )
         named = [label for group in self.groups for label in group]
         if not all(self.groups) or len(set(named)) < len(named):
-            raise ValueError(
+            raise UserError(
                 "ClassIntroduction: groups must hold one or more classes each, and no class twice, got "
                 f"{[list(group) for group in self.groups]}"
             )
 
     @property
     def concepts(self) -> int:
-        """One for each group."""
+        """Number of groups, each of which is a concept."""
         return len(self.groups)
 
     def tables(self, shape: Sequence[int], classes: int) -> Tables:
         named = sorted(label for group in self.groups for label in group)
         strange = [label for label in named if not 0 <= label < classes]
         if strange:
-            raise ValueError(f"ClassIntroduction: groups must hold classes in 0 … {classes - 1}, got {strange[0]}")
+            raise UserError(f"ClassIntroduction: groups must hold classes in 0 … {classes - 1}, got {strange[0]}")
         if len(named) < classes:
             missing = sorted(set(range(classes)) - set(named))
-            raise ValueError(
+            raise UserError(
                 f"ClassIntroduction: groups leave out {missing}, which would never appear: add them to a group"
             )
         return super().tables(shape, classes)
@@ -327,6 +328,6 @@ class ClassIntroduction(DatedDrift):
 
 
 def appearance(group: Sequence[int]) -> str:
-    """What to call it when classes appear."""
+    """Label of the event that classes appear."""
     names = ", ".join(map(str, group))
     return f"class {names} appears" if len(group) == 1 else f"classes {names} appear"

@@ -25,6 +25,7 @@ from flstudy.population.drift import Drift, Event
 from flstudy.population.membership import Membership, Ownership, membership
 from flstudy.population.partition import ClientLists, Partition
 from flstudy.population.streams import GOLDEN, STEPS, generator, mixed, random_bits
+from flstudy.user_error import UserError
 
 BLOCK = 2**14  # devices whose random words are computed at once: few enough for a core's cache
 
@@ -39,19 +40,19 @@ class Cohort(NamedTuple):
     devices: Tensor  # [S, J] the jobs' clients, which stay with the host: it looks their examples up
 
     def to(self, device: torch.device) -> "Cohort":
-        """On a device, which is not waited for, but for what stays with the host."""
+        """The cohort on a device, but for the fields that stay on the host; the copies are not waited for."""
         if device == self.sizes.device:
             return self
-        kept = {name: getattr(self.batches, name) for name in HOST}
+        on_host = {name: getattr(self.batches, name) for name in HOST}
         moved: Cohort = pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True), self)
-        return moved._replace(batches=moved.batches._replace(**kept), devices=self.devices)
+        return moved._replace(batches=moved.batches._replace(**on_host), devices=self.devices)
 
     def repeated(self, times: int) -> "Cohort":
-        """Every job as several, next to each other."""
+        """The cohort with every job ``times`` times, next to each other."""
         if times == 1:
             return self
-        given = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
-        jobs, sizes, batches, concepts, devices = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), given)
+        parts = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
+        jobs, sizes, batches, concepts, devices = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), parts)
         return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts), devices)
 
 
@@ -74,7 +75,7 @@ class ExampleStore(NamedTuple):
         return (self.like if self.like.numel() > 0 else self.x).is_floating_point()
 
     def read(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Examples as a batch is given them, before any concept."""
+        """Inputs and labels of rows as they are in a batch, before any concept."""
         x, y = self.x[rows], self.y[rows]
         if self.like.numel() > 0:
             x = Coding(self.mean, self.deviation).inputs(x).to(self.like.dtype)
@@ -98,7 +99,7 @@ class ExampleStore(NamedTuple):
 
 
 def cohort_size(sampling: str, number: int, there: int, participants: int, clients: int) -> int:
-    """How many of the devices that are there take part in round ``number`` (from 1).
+    """Number of the devices that are there which take part in round ``number`` (from 1).
 
     fixed: ``participants``, or all. poisson: a binomial number, with probability participants / clients. It is the same
     for all seeds, whose rounds are one program; each seed by itself draws as if every device tossed its own coin.
@@ -120,8 +121,8 @@ def lowest(keys: NDArray[np.uint64], count: int, among: int) -> NDArray[np.int64
 
 
 def drawn_devices(words: NDArray[np.uint64], there: NDArray[np.bool_], count: int, among: int) -> NDArray[np.int64]:
-    """[S, count]: the devices that a round draws, ascending: of those who are there [S, N] the ones with the lowest
-    random words, which go on from the round's words [S].
+    """[S, count]: the devices that a round draws, ascending: those with the lowest random words among the devices that
+    are there [S, N]. The words go on from the round's words [S].
 
     Args:
         words: of each replica.
@@ -150,7 +151,7 @@ def keys_of(words: NDArray[np.uint64], there: NDArray[np.bool_]) -> NDArray[np.u
 
 
 def low_bound(count: int, among: int) -> np.uint64:
-    """The number up to which the lowest keys of so many are looked for."""
+    """The key up to which the ``count`` lowest of ``among`` random keys are looked for."""
     share = (count + 8 * math.sqrt(count) + 8) / max(among, 1)
     return np.uint64(int(min(share, 1.0) * 2**63))
 
@@ -159,7 +160,7 @@ def low_places(word: np.uint64, devices: int, bound: np.uint64) -> NDArray[np.in
     """The devices whose key, `mixed` of the word and halved, may be at most the bound, and few others: the last step of
     the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for everybody."""
     limit = np.uint64(min(2 * int(bound) + 1 | 2**33 - 1, 2**64 - 1))
-    z, moved, found = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.uint64), list[Any]()
+    z, moved, blocks = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.uint64), list[Any]()
     number = np.arange(BLOCK, dtype=np.uint64)
     with np.errstate(over="ignore"):
         start = word * GOLDEN + np.uint64(1)
@@ -169,12 +170,12 @@ def low_places(word: np.uint64, devices: int, bound: np.uint64) -> NDArray[np.in
                 np.right_shift(z, bits, out=moved)
                 np.bitwise_xor(z, moved, out=z)
                 np.multiply(z, factor, out=z)
-            found.append(np.flatnonzero(z[: devices - begin] <= limit) + begin)
-    return np.concatenate(found)
+            blocks.append(np.flatnonzero(z[: devices - begin] <= limit) + begin)
+    return np.concatenate(blocks)
 
 
 class Population(L.LightningDataModule):
-    """Devices with their data, who takes part in which round, and what the world does to them.
+    """Population of devices with their data, their participation by round, and the drift of their world.
 
     Args:
         dataset: a flstudy data set, or any form of one's own that `InMemory` reads.
@@ -193,7 +194,7 @@ class Population(L.LightningDataModule):
         test: share of each device's examples kept for testing, unless the data set has a split of its own.
 
     Raises:
-        ValueError: for a value outside its domain.
+        UserError: for a value outside its domain.
     """
 
     @checked
@@ -216,13 +217,13 @@ class Population(L.LightningDataModule):
     ) -> None:
         super().__init__()
         if participants > clients:
-            raise ValueError(f"Population: participants must be ≤ clients ({clients}), got {participants}")
+            raise UserError(f"Population: participants must be ≤ clients ({clients}), got {participants}")
         if valid + test >= 1:
-            raise ValueError(f"Population: valid + test must be < 1 to leave training data, got {valid + test}")
+            raise UserError(f"Population: valid + test must be < 1 to leave training data, got {valid + test}")
         self.dataset = dataset if isinstance(dataset, Dataset) else InMemory(dataset)
         self.clients, self.participants, self.sampling = clients, participants, sampling
         if partition is not None and not isinstance(partition, Partition):
-            partition = ClientLists(lists=[list(map(int, own)) for own in partition])
+            partition = ClientLists(lists=[list(map(int, rows)) for rows in partition])
         self.partition, self.drift, self.availability, self.data_stream = partition, drift, availability, data_stream
         self.plan = BatchPlan(batch_size, epochs, steps)
         self.shares = {"valid": valid, "test": test}
@@ -235,7 +236,7 @@ class Population(L.LightningDataModule):
         """Load, partition and split the data of every replica. Idempotent.
 
         Raises:
-            ValueError: the data cannot be divided or changed as asked; the message names the key.
+            UserError: the data cannot be divided or changed as asked; the message names the key.
         """
         if tuple(seeds) == self.seeds:
             return self
@@ -257,7 +258,7 @@ class Population(L.LightningDataModule):
             self.drift.check(self.clients)
             tables = self.drift.tables(self.dataset.shape, self.dataset.classes)
             if tables.shift.numel() > 0 and not self.store.real:
-                raise ValueError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
+                raise UserError(f"population: inputs are {examples.x.dtype}, which cannot shift; use LabelSwap")
             self.store = self.store._replace(table=tables.labels, order=tables.order, shift=tables.shift)
         self.device_data = DeviceData(seeds, self.members, examples.y, self.drift, self.data_stream)
         self._refuse_empty_rounds()
@@ -300,8 +301,8 @@ class Population(L.LightningDataModule):
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
         replicas = torch.ones(len(seeds), dtype=torch.int64)
-        known = self.clients if self.availability is None else self.availability.known(round, self.clients)
-        round_ = Round(replicas * round, replicas * known, replicas * self.session(round), batches.concept)
+        ever_there = self.clients if self.availability is None else self.availability.known(round, self.clients)
+        round_ = Round(replicas * round, replicas * ever_there, replicas * self.session(round), batches.concept)
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
         return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_, where)
 
@@ -312,21 +313,21 @@ class Population(L.LightningDataModule):
         return np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
 
     def drawn(self, round: int) -> int:
-        """How many devices are drawn for a round (from 1); one works even if nobody is."""
+        """Number of devices drawn for a round (from 1), which may be 0, although one works even then."""
         return cohort_size(self.sampling, round, self.fewest(round), self.participants, self.clients)
 
     def available(self, round: int) -> NDArray[np.bool_]:
-        """[S, N]: who can be drawn and is evaluated in a round (from 1): who is there and holds examples for
-        training, validation and testing. Before the data are settled everybody holds some, and S is 1."""
+        """[S, N]: whether each device can be drawn and is evaluated in a round (from 1): it is there and holds examples
+        for training, validation and testing. Before the data are settled every device holds some, and S is 1."""
         there = self.present(round)
         return self.device_data.stage(round).able & there if self.seeds else there[None]
 
     def fewest(self, round: int) -> int:
-        """How many devices are available in a round (from 1) in the replica that has the fewest."""
+        """Number of devices available in a round (from 1) in the replica that has the fewest."""
         return min(int(np.count_nonzero(line)) for line in self.available(round))
 
     def present(self, round: int) -> NDArray[np.bool_]:
-        """[N]: who is there in a round (from 1)."""
+        """[N]: whether each device is there in a round (from 1)."""
         if self.availability is None:
             return np.ones(self.clients, dtype=bool)
         return self.availability.present(round, self.clients)
@@ -336,11 +337,11 @@ class Population(L.LightningDataModule):
         return 0 if self.availability is None else self.availability.session(round)
 
     def age(self, round: int) -> int:
-        """How many rounds of its session came before a round (from 1)."""
+        """Number of rounds of its session that came before a round (from 1)."""
         return round - 1 if self.availability is None else round - self.availability.began(round)
 
     def session_rounds(self, round: int, last: int | None) -> int | None:
-        """How many rounds the session of a round (from 1) has in a run of ``last`` rounds; None where nobody knows."""
+        """Number of rounds that the session of a round (from 1) has in a run of ``last`` rounds; None if unknown."""
         if last is None:
             return None
         return last if self.availability is None else self.availability.length(round, last)
@@ -352,7 +353,7 @@ class Population(L.LightningDataModule):
         return torch.from_numpy(np.stack([self.drift.concept(s, round, self.clients) for s in self.seeds]))
 
     def count_concepts(self) -> int:
-        """How many concepts there are; 1 where nothing drifts."""
+        """Number of concepts; 1 where nothing drifts."""
         return 1 if self.drift is None else self.drift.concepts
 
     def drifts(self, rounds: int) -> list[Event]:
@@ -364,19 +365,19 @@ class Population(L.LightningDataModule):
         return [] if self.availability is None else self.availability.events(rounds)
 
     def events(self, rounds: int) -> list[Event]:
-        """What happens to the world within so many rounds, for plots and metrics."""
+        """The drifts and sessions that begin within so many rounds, for plots and metrics."""
         return sorted(self.drifts(rounds) + self.sessions(rounds), key=lambda event: event.round)
 
     # ---- Lightning -------------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Called by the Trainer, which knows the coordinator and so the seeds."""
+        """Settle the data; called by the Trainer, which knows the coordinator and so the seeds."""
         assert self.trainer is not None
         seeds: Any = self.trainer.lightning_module.seeds
         self.settle(seeds)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Called by the Trainer."""
+        """Move a cohort to a device; called by the Trainer."""
         if not isinstance(batch, Cohort):
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         assert self.trainer is not None
@@ -385,12 +386,11 @@ class Population(L.LightningDataModule):
         return batch.to(device)
 
     def train_dataloader(self) -> "Rounds":
-        """One item per epoch: the cohort of that round."""
-        self.ahead = Ahead()  # what an earlier fit planned may be of another world
+        """Loader of one item per epoch: the cohort of that round."""
         return Rounds(self)
 
     def val_dataloader(self) -> list[Tensor]:
-        """One item: the coordinator evaluates the whole population by itself."""
+        """Loader of one item: the coordinator evaluates the whole population by itself."""
         return [torch.zeros(1)]
 
     test_dataloader = val_dataloader
@@ -401,7 +401,7 @@ class Population(L.LightningDataModule):
 
 
 class Rounds:
-    """Cohorts, one per epoch. Not a torch ``DataLoader``, whose iterator takes longer than a small cohort."""
+    """Loader of cohorts, one per epoch. Not a torch ``DataLoader``, whose iterator takes longer than a small cohort."""
 
     def __init__(self, population: Population) -> None:
         self.population, self.sampler = population, RoundSampler()
@@ -421,5 +421,5 @@ class RoundSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning's loop before each epoch."""
+        """Set the current epoch; called by Lightning's loop before each one."""
         self.epoch = epoch

@@ -1,4 +1,4 @@
-"""Worlds that somebody has written down: each device's drifts, or its stays, in a config or in a file of a table."""
+"""Scheduled worlds: each device's drifts, or its stays, from a config or from a table in a file."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flstudy.hyper import hyper
 from flstudy.population.availability import Availability
 from flstudy.population.drift import Drift, Event, refuse_late
+from flstudy.user_error import UserError
 
 FORMATS = (".csv", ".parquet")
 
@@ -25,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class Timetable(NamedTuple):
-    """How devices and rounds are written down.
+    """Format of a schedule of devices and rounds, in a config or in a file.
 
     Attributes:
         owner: the class that asks, for messages.
@@ -42,18 +43,18 @@ class Timetable(NamedTuple):
         """The entries of a mapping {device: [[…], …]} or of a file, in their own order.
 
         Raises:
-            ValueError: for what is no such table, or an empty one; names file and row.
+            UserError: for no such table, or an empty one; names file and row.
         """
-        found = list(self._from_file(Path(schedule)) if isinstance(schedule, str | Path) else self._given(schedule))
-        if not found:
-            raise ValueError(f"{self.owner}: schedule must hold at least one entry; otherwise leave {self.owner} out")
-        return found
+        entries = list(self._from_file(Path(schedule)) if isinstance(schedule, str | Path) else self._given(schedule))
+        if not entries:
+            raise UserError(f"{self.owner}: schedule must hold at least one entry; otherwise leave {self.owner} out")
+        return entries
 
     def check(self, entries: Sequence[Entry], devices: int, rounds: int | None) -> None:
-        """Raise ValueError for an entry of a device, or a round, that there is not."""
+        """Raise UserError for an entry of a device, or a round, that there is not."""
         for (device, number, *_), place in entries:
             if device >= devices:
-                raise ValueError(
+                raise UserError(
                     f"{self.owner}: {place}: device must lie in 0 … {devices - 1}, got {device}: raise "
                     "population.clients or leave the entry out"
                 )
@@ -65,40 +66,40 @@ class Timetable(NamedTuple):
                 place = f"device {device}, entry {nth}"
                 if len(row) != len(self.columns) - 1:
                     expected = ", ".join(list(self.columns)[1:])
-                    raise ValueError(f"{self.owner}: {place}: an entry is [{expected}], got {list(row)}")
+                    raise UserError(f"{self.owner}: {place}: an entry is [{expected}], got {list(row)}")
                 yield self._entry((device, *row), place)
 
     def _from_file(self, path: Path) -> Iterator[Entry]:
         names = ", ".join(self.columns)
         if path.suffix not in FORMATS:
-            raise ValueError(f"{self.owner}: schedule must end in {' or '.join(FORMATS)}, got {str(path)!r}")
+            raise UserError(f"{self.owner}: schedule must end in {' or '.join(FORMATS)}, got {str(path)!r}")
         if not path.is_file():
-            raise ValueError(f"{self.owner}: there is no file {str(path)!r} with columns {names}")
+            raise UserError(f"{self.owner}: there is no file {str(path)!r} with columns {names}")
         from pyarrow import ArrowException, csv, parquet  # a study dependency; the engine runs without it
 
         try:
             table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
         except (ArrowException, OSError) as error:
-            raise ValueError(f"{self.owner}: {path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{self.owner}: {path} cannot be read: {str(error).splitlines()[0]}") from error
         if not set(self.columns) <= set(table.column_names):
             got = ", ".join(table.column_names)
-            raise ValueError(f"{self.owner}: {path} must have columns {names}, got {got}")
+            raise UserError(f"{self.owner}: {path} must have columns {names}, got {got}")
         columns = (table.column(name).to_pylist() for name in self.columns)
         for nth, values in enumerate(zip(*columns, strict=True), start=1):
             yield self._entry(values, f"{path.name}, row {nth}")
 
     def _entry(self, values: Sequence[Any], place: str) -> Entry:
         """An entry of whole numbers."""
-        found = []
+        numbers = []
         for (name, least), value in zip(self.columns.items(), values, strict=True):
             if value is None and name in self.open:
                 value = 0
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"{self.owner}: {place}: {name} must be a whole number, got {value!r}")
+                raise UserError(f"{self.owner}: {place}: {name} must be a whole number, got {value!r}")
             if value < least:
-                raise ValueError(f"{self.owner}: {place}: {name} must be ≥ {least}, got {value}")
-            found.append(value)
-        return Entry(tuple(found), place)
+                raise UserError(f"{self.owner}: {place}: {name} must be ≥ {least}, got {value}")
+            numbers.append(value)
+        return Entry(tuple(numbers), place)
 
 
 def columns_of(entries: Sequence[Entry]) -> NDArray[np.int64]:
@@ -108,7 +109,7 @@ def columns_of(entries: Sequence[Entry]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledDrift(Drift):
-    """Every device's drifts are given: a mapping or a table of (device, round, concept).
+    """Scheduled drifts of every device: a mapping or a table of (device, round, concept).
 
     A device lives under concept 0 until its first row, and from each row's round on under that row's concept.
     Devices without a row never drift. Concepts are 0 … C − 1, where C − 1 is the largest one named.
@@ -127,23 +128,23 @@ class ScheduledDrift(Drift):
         for (device, number, _), place in self.entries:
             first = seen.setdefault((device, number), place)
             if first != place:
-                raise ValueError(
+                raise UserError(
                     f"ScheduledDrift: {place}: device {device} has a concept for round {number} already, in {first}"
                 )
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """By round: later ones have the last word."""
+        """Entries by round: later ones have the last word."""
         return sorted(self.table.read(self.schedule), key=lambda entry: entry.values[1])
 
     @cached_property
     def columns(self) -> NDArray[np.int64]:
-        """[3, entries]: their devices, rounds and concepts."""
+        """[3, entries]: the entries' devices, rounds and concepts."""
         return columns_of(self.entries)
 
     @property
     def concepts(self) -> int:
-        """One more than the largest concept named."""
+        """Number of concepts: one more than the largest one named."""
         return 1 + max(concept for (_, _, concept), _ in self.entries)
 
     def check(self, devices: int, rounds: int | None = None) -> None:
@@ -157,15 +158,15 @@ class ScheduledDrift(Drift):
         return concept
 
     def events(self) -> list[Event]:
-        """One for each round at which devices change; a schedule's beginning at round 1 is none."""
+        """One event for each round at which devices change; a schedule's beginning at round 1 is none."""
         counts = Counter(number for (_, number, _), _ in self.entries if number > 1)
         return [Event(number, f"{count} drift") for number, count in counts.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledAvailability(Availability):
-    """Every device's stays are given: a mapping or a table of (device, joins, leaves). A device without a line is never
-    there."""
+    """Scheduled stays of every device: a mapping or a table of (device, joins, leaves). A device without a line is
+    never there."""
 
     citations: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[Timetable] = Timetable(
@@ -183,19 +184,19 @@ class ScheduledAvailability(Availability):
         super().__post_init__()
         for (_, joins, leaves), place in self.stays:
             if 0 < leaves <= joins:
-                raise ValueError(
+                raise UserError(
                     f"ScheduledAvailability: {place}: leaves must be > joins ({joins}), got {leaves}: a stay cannot "
                     "end before it starts"
                 )
 
     @cached_property
     def stays(self) -> list[Entry]:
-        """In the order of the schedule."""
+        """Stays in the order of the schedule."""
         return self.table.read(self.schedule)
 
     @cached_property
     def columns(self) -> NDArray[np.int64]:
-        """[3, stays]: their devices and the rounds with which these join and leave."""
+        """[3, stays]: the stays' devices and the rounds with which these join and leave."""
         return columns_of(self.stays)
 
     @cached_property
@@ -225,7 +226,7 @@ class ScheduledAvailability(Availability):
         self.table.check(self.stays, devices, rounds)
         for number in [1, *self.turns]:
             if (rounds is None or number <= rounds) and not self.present(number, devices).any():
-                raise ValueError(
+                raise UserError(
                     f"ScheduledAvailability: nobody is there in round {number}, session {self.session(number) + 1}: "
                     "let a device join earlier or stay longer"
                 )

@@ -1,4 +1,4 @@
-"""``flstudy data``: copy data sets into Federated Parquet, list the copies, and look at a population."""
+"""The command ``flstudy data``: copy data sets into Federated Parquet, list the copies, and look at a population."""
 
 import argparse
 import contextlib
@@ -13,12 +13,13 @@ from flstudy.config import ConfigError
 from flstudy.config.errors import nearest
 
 PREPARED = Path("data/prepared")
-HELP = """usage: flstudy data prepare NAME --source PATH [--to FOLDER] [--download] [--attributes FILE] [--KEY VALUE]
-       flstudy data describe CONFIG|FOLDER [--to FILE.png] [--verify] [--json] [--KEY VALUE ...]
+HELP = """usage: flstudy data prepare NAME --source PATH [--to FOLDER|URI] [--download] [--attributes FILE] [--K V]
+       flstudy data describe CONFIG|FOLDER|URI [--to FILE.png] [--verify] [--json] [--KEY VALUE ...]
        flstudy data list [FOLDER] [--json]
 
 prepare   copies a data set (flstudy list datasets) into a folder of Federated Parquet, from which runs map it;
-          --KEY VALUE are its arguments (flstudy list datasets NAME); given again, it goes on where it was cut off
+          --K V, key and value, are its arguments (flstudy list datasets NAME); given again, it goes on where it was
+          cut off; a URI, such as s3://bucket/data/NAME, is a place that every node of a cluster reads
 describe  draws the population of a config before anything trains, or tells what a prepared folder holds
 list      the folders below data/prepared
 
@@ -27,22 +28,22 @@ A config names a prepared folder as
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``flstudy data``."""
-    own = {"prepare": _prepare, "describe": _describe, "list": _list}
+    """Run ``flstudy data``."""
+    verbs = {"prepare": _prepare, "describe": _describe, "list": _list}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP)
         return 0 if arguments else 2
     verb, *rest = arguments
-    if verb not in own:
-        raise ConfigError(f"flstudy data knows no {verb!r}{nearest(verb, list(own))}")
+    if verb not in verbs:
+        raise ConfigError(f"flstudy data knows no {verb!r}{nearest(verb, list(verbs))}")
     if any(flag in rest for flag in ("-h", "--help")):
         print(HELP)
         return 0
-    return own[verb](list(rest))
+    return verbs[verb](list(rest))
 
 
 class _Arguments(argparse.ArgumentParser):
-    """Arguments of a verb; a mistake is one sentence, and what is unknown is left to others."""
+    """Parser of a verb's arguments: a mistake is one sentence, unknown arguments are left to others."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(prog=f"flstudy data {verb}", allow_abbrev=False, add_help=False)
@@ -59,24 +60,30 @@ def _prepare(arguments: list[str]) -> int:
     parser = _Arguments("prepare")
     parser.add_argument("name")
     parser.add_argument("--source", type=Path)
-    parser.add_argument("--to", type=Path)
+    parser.add_argument("--to")
     parser.add_argument("--attributes", type=Path)
     parser.add_argument("--download", action="store_true")
     parser.add_argument("--json", action="store_true")
-    given, options = parser.parse_known_args(arguments)
-    dataset = named_dataset(given.name, given.source, options, download=given.download)
-    target = given.to or PREPARED / given.name
-    from flstudy.preparation.prepare import prepare
+    args, options = parser.parse_known_args(arguments)
+    dataset = named_dataset(args.name, args.source, options, download=args.download)
+    target = args.to or str(PREPARED / args.name)
+    from flstudy.preparation.prepare import check_target, deliver, prepare
+    from flstudy.remote import cached_folder, is_uri
 
+    folder = cached_folder("prepared", target) if is_uri(target) else Path(target)
+    if is_uri(target):
+        check_target(target)
     started = time.monotonic()
-    with _progress(given.name, quiet=given.json) as told:
-        metadata, made = prepare(dataset, target, attributes=given.attributes, told=told)
-    if given.json:
-        print(json.dumps({**folder_summary(target), "made": made}, indent=2))
+    with _progress(args.name, quiet=args.json) as report:
+        metadata, written = prepare(dataset, folder, attributes=args.attributes, told=report)
+        if is_uri(target):
+            written = deliver(folder, metadata, target, report)
+    if args.json:
+        print(json.dumps({**folder_summary(folder), "path": target, "made": written}, indent=2))
         return 0
     what = f"{metadata.examples:,} examples" + ("" if metadata.pooled else f" of {metadata.clients:,} clients")
-    how = f"{size_text(sum(one['bytes'] for one in metadata.files.values()))} in {time.monotonic() - started:.0f} s"
-    print(f"{target}: {what}, {how}" if made else f"{target}: {what}, prepared before from the same files")
+    how = f"{size_text(sum(entry['bytes'] for entry in metadata.files.values()))} in {time.monotonic() - started:.0f} s"
+    print(f"{target}: {what}, {how}" if written else f"{target}: {what}, prepared before from the same files")
     print(f"dataset: {{class_path: FederatedParquet, init_args: {{path: {target}}}}}")
     return 0
 
@@ -85,24 +92,25 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
     """The data set of a name on files in a folder.
 
     Raises:
-        ConfigError: for a name that there is not, a folder that is missing, or arguments that it does not take.
+        ConfigError: for an unknown name, a folder that is missing, or arguments that the data set does not take.
     """
     from flstudy.config.objects import chosen
+    from flstudy.config.reading import pairs
     from flstudy.config.schema import class_names, config_schema
-    from flstudy.config.values import check_value, pairs
+    from flstudy.config.values import check_value
 
-    known = [one for one in class_names("population.dataset") if one != "FederatedParquet"]
-    if name not in known:
-        raise ConfigError(f"flstudy data prepare knows no data set {name!r}{nearest(name, known)}")
+    names = [kind for kind in class_names("population.dataset") if kind != "FederatedParquet"]
+    if name not in names:
+        raise ConfigError(f"flstudy data prepare knows no data set {name!r}{nearest(name, names)}")
     fields = config_schema()["$defs"][name]["properties"]
-    given: dict[str, Any] = dict(pairs(options))
+    init_args: dict[str, Any] = dict(pairs(options))
     if source is not None:
         if not source.exists() and not download:
             raise ConfigError(f"--source: there is no {str(source)!r}: {fetching(name)}")
         if "file" in fields and source.is_file():
-            given |= {"root": str(source.parent), "file": source.name}
+            init_args |= {"root": str(source.parent), "file": source.name}
         else:
-            given["root"] = str(source)
+            init_args["root"] = str(source)
     if "root" not in fields:
         raise ConfigError(
             f"{name} is not read from files, so there is nothing to prepare: name it in a config as it is"
@@ -110,48 +118,48 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
     if download:
         if "download" not in fields:
             raise ConfigError(f"--download: no library fetches {name}: {fetching(name)}")
-        given["download"] = True
+        init_args["download"] = True
     node = config_schema()["$defs"]["Population"]["properties"]["dataset"]
-    value = check_value("dataset", {"class_path": name, "init_args": given}, node)
+    value = check_value("dataset", {"class_path": name, "init_args": init_args}, node)
     return chosen("dataset", value)
 
 
 def fetching(name: str) -> str:
-    """What to fetch for a data set, and where to put it."""
+    """Advice for a data set: which files to fetch, and where to put them."""
     from flstudy.population import Dataset
     from flstudy.population.datasets.base import FileDataset
     from flstudy.registry import named
 
     kind = named(Dataset)[name]
     with contextlib.suppress(TypeError, ValueError, ImportError):
-        one = kind()
-        if isinstance(one, FileDataset):
-            return one.remedy.replace("root", "--source")
+        dataset = kind()
+        if isinstance(dataset, FileDataset):
+            return dataset.remedy.replace("root", "--source")
     return "give the file or folder that holds it"
 
 
 @contextlib.contextmanager
 def _progress(name: str, *, quiet: bool = False) -> Iterator[Any]:
-    """A bar with the time that is left, or a line now and then where the output is no terminal."""
+    """Progress bar with the time that is left, or a line now and then where the output is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     stages: dict[str, Any] = {}
-    said = time.monotonic()
+    last_line_s = time.monotonic()
     begun: dict[str, tuple[float, int]] = {}
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
 
         def told(stage: str, done: int, all_: int) -> None:
-            nonlocal said
+            nonlocal last_line_s
             if stage not in stages:
                 stages[stage] = bar.add_task(f"{name}: {stage}", total=all_)
                 begun[stage] = time.monotonic(), done
             bar.update(stages[stage], completed=done, total=all_)
             now, (first, before) = time.monotonic(), begun[stage]
-            if not quiet and not console.is_terminal and now - said > 20 and done > before:
-                said = now
+            if not quiet and not console.is_terminal and now - last_line_s > 20 and done > before:
+                last_line_s = now
                 left = (now - first) / (done - before) * (all_ - done)
                 print(f"{name}: {stage} {done:,}/{all_:,}  {left:.0f} s left", file=sys.stderr)
 
@@ -162,28 +170,28 @@ def _progress(name: str, *, quiet: bool = False) -> Iterator[Any]:
 
 
 def folder_summary(folder: Path) -> dict[str, Any]:
-    """What a prepared folder holds, for scripts; of a damaged one why it cannot be opened."""
-    from flstudy.population.datasets.federated import read_metadata
+    """Contents of a prepared folder, for scripts; of a damaged one the reason why it cannot be opened."""
+    from flstudy.population.datasets.federated_format import read_metadata
 
     try:
-        found = read_metadata(folder)
+        metadata = read_metadata(folder)
     except ValueError as error:
         return {"path": str(folder), "damage": str(error)}
     return {
         "path": str(folder),
-        "name": found.name,
-        "task": found.task,
-        "licence": found.licence,
-        "examples": found.examples,
-        "clients": found.clients,
-        "classes": found.classes,
-        "shape": list(found.shape),
-        "bytes": sum(one["bytes"] for one in found.files.values()),
+        "name": metadata.name,
+        "task": metadata.task,
+        "licence": metadata.licence,
+        "examples": metadata.examples,
+        "clients": metadata.clients,
+        "classes": metadata.classes,
+        "shape": list(metadata.shape),
+        "bytes": sum(entry["bytes"] for entry in metadata.files.values()),
     }
 
 
 def size_text(count: float) -> str:
-    """Bytes as people say them."""
+    """Bytes in a unit that people read, such as 1.5 MB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
@@ -195,15 +203,15 @@ def _list(arguments: list[str]) -> int:
     parser = _Arguments("list")
     parser.add_argument("folder", nargs="?", type=Path, default=PREPARED)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    from flstudy.population.datasets.federated import METADATA
+    args = parser.parse_args(arguments)
+    from flstudy.population.datasets.federated_format import METADATA
     from flstudy.reporting.report import terminal
     from flstudy.reporting.tables import Cells
 
-    folders = sorted(path.parent for path in given.folder.glob(f"*/{METADATA}") if not path.parent.name.startswith("."))
+    folders = sorted(path.parent for path in args.folder.glob(f"*/{METADATA}") if not path.parent.name.startswith("."))
     entries = [folder_summary(folder) for folder in folders]
-    waiting = [path.name[1:].removesuffix(".preparing") for path in sorted(given.folder.glob(".*.preparing"))]
-    if given.json:
+    waiting = [path.name[1:].removesuffix(".preparing") for path in sorted(args.folder.glob(".*.preparing"))]
+    if args.json:
         print(json.dumps({"prepared": entries, "cut off": waiting}, indent=2))
         return 0
     whole = [entry for entry in entries if "damage" not in entry]
@@ -216,14 +224,14 @@ def _list(arguments: list[str]) -> int:
             "disk": [size_text(entry["bytes"]) for entry in whole],
             "licence": [entry["licence"] for entry in whole],
         }
-        terminal().print(Cells.from_columns(f"Prepared in {given.folder}", columns, words=(0, 1, 5)).rich())
+        terminal().print(Cells.from_columns(f"Prepared in {args.folder}", columns, words=(0, 1, 5)).rich())
     for entry in entries:
         if "damage" in entry:
             print(entry["damage"], file=sys.stderr)
     for name in waiting:
         print(f"{name}: its preparation was cut off, or is under way; the same command goes on")
     if not entries and not waiting:
-        print(f"{given.folder} holds no prepared data set yet: see flstudy data --help, flstudy list datasets")
+        print(f"{args.folder} holds no prepared data set yet: see flstudy data --help, flstudy list datasets")
     return 0
 
 
@@ -233,27 +241,33 @@ def _describe(arguments: list[str]) -> int:
     parser.add_argument("--to", type=Path)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--json", action="store_true")
-    given, options = parser.parse_known_args(arguments)
-    if Path(given.what).is_dir():
+    args, options = parser.parse_known_args(arguments)
+    from flstudy.population.datasets.on_node import copied_to_node
+    from flstudy.remote import is_uri
+
+    if is_uri(args.what) or Path(args.what).is_dir():
         if options:
             raise ConfigError(f"flstudy data describe: {options[0]} is for a config, not for a folder: leave it out")
-        return _describe_folder(Path(given.what), verify=given.verify, as_json=given.json)
-    if given.to is not None and (given.to.suffix != ".png" or not given.to.absolute().parent.is_dir()):
-        raise ConfigError(f"--to must be a .png file in a folder that exists, got {str(given.to)!r}")
-    from flstudy.config.values import quick_check
+        if is_uri(args.what) and args.verify:
+            raise ConfigError("flstudy data describe: --verify is for a folder; of a URI all is verified when copied")
+        folder = copied_to_node(args.what) if is_uri(args.what) else Path(args.what)
+        return _describe_folder(folder, verify=args.verify, as_json=args.json)
+    if args.to is not None and (args.to.suffix != ".png" or not args.to.absolute().parent.is_dir()):
+        raise ConfigError(f"--to must be a .png file in a folder that exists, got {str(args.to)!r}")
+    from flstudy.config.composition import quick_check
 
-    quick_check(given.what, options)
+    quick_check(args.what, options)
     from flstudy.config.config import load
     from flstudy.preparation.picture import portrait, portrait_cells, portrait_figure
     from flstudy.reporting.report import terminal
     from flstudy.reporting.style import to_png
 
-    found = portrait(load(given.what, options=options))
-    path = to_png(portrait_figure(found), given.to or Path(f"{Path(given.what).stem}-population.png"))
-    if given.json:
-        print(json.dumps({**found.to_json(), "figure": str(path)}, indent=2))
+    drawn = portrait(load(args.what, options=options))
+    path = to_png(portrait_figure(drawn), args.to or Path(f"{Path(args.what).stem}-population.png"))
+    if args.json:
+        print(json.dumps({**drawn.to_json(), "figure": str(path)}, indent=2))
         return 0
-    for cells in portrait_cells(found):
+    for cells in portrait_cells(drawn):
         terminal().print(cells.rich())
     print(path)
     return 0
@@ -262,16 +276,16 @@ def _describe(arguments: list[str]) -> int:
 def _describe_folder(folder: Path, *, verify: bool, as_json: bool) -> int:
     import numpy as np
 
-    from flstudy.population.datasets import federated
+    from flstudy.population.datasets import federated_format
     from flstudy.reporting.report import terminal
     from flstudy.reporting.tables import Cells
 
-    metadata = federated.read_metadata(folder)
-    table = federated.read_clients(folder, metadata)
+    metadata = federated_format.read_metadata(folder)
+    table = federated_format.read_clients(folder, metadata)
     if verify:
-        whole = sum(one["bytes"] for one in metadata.files.values())
-        with _progress(metadata.name, quiet=as_json) as told:
-            federated.verify(folder, metadata, lambda done: told("bytes", done, whole))
+        whole = sum(file["bytes"] for file in metadata.files.values())
+        with _progress(metadata.name, quiet=as_json) as report:
+            federated_format.verify(folder, metadata, lambda done: report("bytes", done, whole))
     sizes = table.ranges.counts.sum(1)
     spread = np.percentile(sizes, [0, 50, 100]).tolist() if len(sizes) else []
     if as_json:
@@ -284,7 +298,7 @@ def _describe_folder(folder: Path, *, verify: bool, as_json: bool) -> int:
         "examples": f"{metadata.examples:,} of {list(metadata.shape)}, kept as {metadata.x}",
         "classes": f"{metadata.classes}" if metadata.classes else "none",
         "clients": f"{metadata.clients:,}" if not metadata.pooled else "none: a partition divides them",
-        "examples of a client": " / ".join(f"{one:,.0f}" for one in spread) + " (least, median, most)"
+        "examples of a client": " / ".join(f"{quantile:,.0f}" for quantile in spread) + " (least, median, most)"
         if spread
         else "–",
         "attributes of clients": ", ".join(table.attributes) or "–",

@@ -1,7 +1,7 @@
-"""A data set's copy as Federated Parquet: in parts that a killed process leaves whole, and at its place at once.
+"""Preparation of a data set's copy as Federated Parquet: in parts that a killed process leaves whole, moved at once.
 
 Everything is written in a hidden folder beside the target. A part of the samples counts from the moment its note is
-there, which is renamed last; who comes later goes on after the last note. The finished folder takes the target's place
+there, which is renamed last; a later process goes on after the last note. The finished folder takes the target's place
 in one step, so that a reader finds the copy of before or the new one.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flstudy.config import ConfigError
 from flstudy.population.dataset_cache import is_derived
 from flstudy.population.datasets.base import SPLITS, Dataset, FileDataset, Originals, Piece
-from flstudy.population.datasets.federated import (
+from flstudy.population.datasets.federated_format import (
     CLIENTS,
     COLUMN_TYPES,
     COLUMNS,
@@ -37,7 +37,9 @@ from flstudy.population.datasets.federated import (
     seal,
     write_columns,
 )
+from flstudy.remote import RemoteError, RemoteFolder
 from flstudy.study.lock import FolderLock, Holder
+from flstudy.user_error import UserError
 
 COPY = "copy"  # in the hidden folder, beside the notes
 PART_BYTES = 2**26  # of samples, before Parquet packs them
@@ -45,11 +47,11 @@ GROUP_BYTES = 2**24  # of a row group
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Told = Callable[[str, int, int], None]
-"""Called with a stage, what of it is done and what there is."""
+"""Progress callback, called with a stage, how much of it is done and how much there is."""
 
 
 class Note(NamedTuple):
-    """What says that a part is whole."""
+    """Note of a part of the samples: its presence says that the part is whole."""
 
     file: str
     next: int  # number of the first piece after it
@@ -65,27 +67,27 @@ class Note(NamedTuple):
 
 
 class Hashed:
-    """A file that is written once from its beginning, and its checksum."""
+    """File that is written once from its beginning, with its checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest, self.bytes, self.closed = file, hashlib.sha256(), 0, False
 
     def write(self, block: Any) -> int:
-        """The next bytes."""
+        """Write the next bytes."""
         self.digest.update(block)
         self.bytes += len(block)
         return self.file.write(block)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Number of bytes written so far."""
         return self.bytes
 
     def flush(self) -> None:
-        """To the disk."""
+        """Flush the bytes written so far to the file."""
         self.file.flush()
 
     def close(self) -> None:
-        """pyarrow's asks for it; whoever opened the file closes it."""
+        """Flush only: pyarrow calls this, and whoever opened the file closes it."""
         self.flush()
 
 
@@ -103,15 +105,15 @@ def prepare(
         dataset: reads the originals.
         target: the folder; what is there before stays until the copy is whole.
         attributes: a CSV or Parquet file with a column ``id`` and one value for each client in every other column.
-        told: of the progress.
+        told: progress callback.
         part_bytes: of the samples in a file.
 
     Returns:
-        What the folder says of itself, and whether it was made now rather than found.
+        The folder's metadata, and whether it was made now rather than found.
 
     Raises:
         ConfigError: another process prepares it, or the disk is full.
-        ValueError: originals that are missing, or not as published.
+        UserError: originals that are missing, or not as published.
     """
     target = target.absolute()
     work = target.with_name(f".{target.name}.preparing")
@@ -128,10 +130,52 @@ def prepare(
         except (OSError, MemoryError) as error:
             if not is_full(error):
                 raise
-            kept = "the copy of before is as it was" if target.exists() else "there is no copy yet"
+            before = "the copy of before is as it was" if target.exists() else "there is no copy yet"
             raise ConfigError(
-                f"no room on the disk of {target.parent}: {kept}; make room and give the same command, which goes on"
+                f"no room on the disk of {target.parent}: {before}; make room and give the same command, which goes on"
             ) from error
+
+
+def check_target(uri: str) -> None:
+    """Raise ConfigError for a place by URI that cannot be used or written."""
+    try:
+        RemoteFolder.open(uri).check_writable()
+    except RemoteError as error:
+        raise ConfigError(f"--to: {error}") from error
+
+
+def deliver(folder: Path, metadata: Metadata, uri: str, told: Told = lambda stage, done, all_: None) -> bool:
+    """Send a prepared folder to its place by URI: the metadata last, since a folder without them is none.
+
+    Args:
+        folder: of this machine.
+        metadata: the folder's.
+        uri: the place.
+        told: progress callback.
+
+    Returns:
+        Whether anything was sent, rather than there already.
+
+    Raises:
+        ConfigError: of the place.
+    """
+    try:
+        remote, content = RemoteFolder.open(uri), (folder / METADATA).read_bytes()
+        if remote.read(METADATA) == content:
+            return False
+        remote.delete(METADATA)
+        whole = sum(entry["bytes"] for entry in metadata.files.values())
+        done = 0
+        for name, recorded in metadata.files.items():
+            remote.write(name, folder / name)
+            done += recorded["bytes"]
+            told("bytes sent", done, whole)
+        for name in set(remote.files()) - set(metadata.files):
+            remote.delete(name)  # of another preparation
+        remote.write(METADATA, content)
+        return True
+    except RemoteError as error:
+        raise ConfigError(f"{error}: mend it and give the same command") from error
 
 
 def _busy(name: str, other: Holder) -> str:
@@ -158,9 +202,9 @@ def _prepared(
             work.rmdir()  # unless there are parts in it
         raise
     wanted = {**request_of(dataset, originals, attributes), "part_bytes": part_bytes}
-    if (found := _finished(target, wanted)) is not None:
+    if (finished := _finished(target, wanted)) is not None:
         shutil.rmtree(work)
-        return found, False
+        return finished, False
     asked = work / "request.json"
     if not asked.is_file() or json.loads(asked.read_text()) != wanted:
         shutil.rmtree(work)
@@ -172,7 +216,7 @@ def _prepared(
     for note in _written(dataset, originals, work, notes, labels, part_bytes, told):
         notes.append(note)
     if not sum(note.rows for note in notes):
-        raise ValueError(f"{type(dataset).__name__}: there is no example in {originals.files[0]}: give other files")
+        raise UserError(f"{type(dataset).__name__}: there is no example in {originals.files[0]}: give other files")
     _finish(dataset, originals, work, notes, labels, wanted, attributes, told)
     _put(work / COPY, target)
     shutil.rmtree(work)
@@ -180,7 +224,7 @@ def _prepared(
 
 
 def request_of(dataset: Dataset, originals: Originals, attributes: Path | None) -> dict[str, Any]:
-    """What a copy is made of; another request makes another copy."""
+    """Request for a copy: the data set, its arguments and its files; another request makes another copy."""
     fields = {name: value for name, value in vars(dataset).items() if not is_derived(dataset, name)}
     fields.pop("download", None)
     files = [*originals.files, *([attributes] if attributes else [])]
@@ -192,13 +236,13 @@ def request_of(dataset: Dataset, originals: Originals, attributes: Path | None) 
 
 
 def fingerprint_of(files: list[Path]) -> str:
-    """The same for the same names, sizes and times of files, or of all files in folders."""
+    """Digest of the names, sizes and times of files, or of all files in folders."""
     digest = hashlib.sha256()
     for path in files:
-        inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-        for one in inside:
-            stat = one.stat()
-            digest.update(f"{one.relative_to(path.parent)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        inside = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        for file in inside:
+            stat = file.stat()
+            digest.update(f"{file.relative_to(path.parent)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -206,16 +250,16 @@ def _finished(target: Path, wanted: dict[str, Any]) -> Metadata | None:
     """The folder's metadata, if it is whole and of the same request."""
     try:
         metadata = read_metadata(target)
-        said = json.loads((target / METADATA).read_text(encoding="utf-8"))["request"]
+        request = json.loads((target / METADATA).read_text(encoding="utf-8"))["request"]
     except (ValueError, KeyError, OSError):
         return None
-    whole = all((target / name).is_file() and (target / name).stat().st_size == one["bytes"]
-                for name, one in metadata.files.items())  # fmt: skip
-    return metadata if whole and said == wanted else None
+    whole = all((target / name).is_file() and (target / name).stat().st_size == entry["bytes"]
+                for name, entry in metadata.files.items())  # fmt: skip
+    return metadata if whole and request == wanted else None
 
 
 def _notes(work: Path) -> list[Note]:
-    """Those of the parts that are whole, which follow one another from the first."""
+    """Notes of the parts that are whole, which follow one another from the first."""
     notes: list[Note] = []
     while True:
         path = work / f"part-{len(notes):05d}.json"
@@ -234,7 +278,7 @@ def _notes(work: Path) -> list[Note]:
 def _written(
     dataset: Dataset, originals: Originals, work: Path, notes: list[Note], labels: int, part_bytes: int, told: Told
 ) -> Iterator[Note]:
-    """The notes of the parts that are written now, after those that are there."""
+    """Write the parts that are missing after those that are there, and yield their notes."""
     start, number = (notes[-1].next if notes else 0), len(notes)
     types = (notes[0].x, notes[0].y, tuple(notes[0].shape), tuple(notes[0].label_shape)) if notes else None
     waiting: list[Piece] = []
@@ -242,13 +286,13 @@ def _written(
     told("examples", start, originals.total)
     if start >= originals.total:
         return
-    for place, given in enumerate(originals.pieces(start), start=start):
-        piece = narrowed(dataset, originals, given, labels)
+    for place, original in enumerate(originals.pieces(start), start=start):
+        piece = narrowed(dataset, originals, original, labels)
         form = (str(piece.x.dtype), str(piece.y.dtype), piece.x.shape[1:], piece.y.shape[1:])
         types = form if types is None else types
         if form != types:
             whose = f"client {piece.client!r}" if piece.client is not None else f"piece {place}"
-            raise ValueError(f"{type(dataset).__name__}: {whose} has {form}, others {types}: give files of one kind")
+            raise UserError(f"{type(dataset).__name__}: {whose} has {form}, others {types}: give files of one kind")
         waiting.append(piece)
         size += piece.x.nbytes + piece.y.nbytes
         if size >= part_bytes:
@@ -264,7 +308,7 @@ def narrowed(dataset: Dataset, originals: Originals, piece: Piece, labels: int) 
     """A piece in the types in which it is stored.
 
     Raises:
-        ValueError: for labels that the data set does not have, or inputs that are no numbers.
+        UserError: for labels that the data set does not have, or inputs that are no numbers.
     """
     x, y = piece.x, piece.y
     whose = f"{type(dataset).__name__}: client {piece.client!r}" if piece.client else type(dataset).__name__
@@ -272,15 +316,13 @@ def narrowed(dataset: Dataset, originals: Originals, piece: Piece, labels: int) 
         tokens = dataset.tokens if originals.shape is None else 0
         x = x.astype(narrow(tokens)) if tokens else x.astype(np.int64)
     if str(x.dtype) not in COLUMN_TYPES:
-        raise ValueError(f"{whose}: inputs must be of one of {', '.join(COLUMN_TYPES)}, got {x.dtype}: convert them")
+        raise UserError(f"{whose}: inputs must be of one of {', '.join(COLUMN_TYPES)}, got {x.dtype}: convert them")
     if y.dtype.kind == "f":
         y = y.astype(np.float32)
     else:
         least = 0 if y.ndim == 1 else -1
         if y.size and not least <= y.min() <= y.max() < labels:
-            raise ValueError(
-                f"{whose}: labels must lie in {least} … {labels - 1}, got {y.min()} … {y.max()}: mend them"
-            )
+            raise UserError(f"{whose}: labels must lie in {least} … {labels - 1}, got {y.min()} … {y.max()}: mend them")
         y = y.astype(narrow(labels))
     split = piece.split
     if split is not None and piece.client is not None and (np.diff(split) < 0).any():
@@ -333,7 +375,7 @@ def _write_part(work: Path, number: int, after: int, pieces: list[Piece]) -> Not
 
 
 def by_split(piece: Piece) -> list[int]:
-    """How many examples of each split a client has; all are for training where shares have to say."""
+    """Number of examples of each split that a client has; all are for training where shares have to say."""
     if piece.split is None:
         return [len(piece.y), 0, 0]
     counted: list[int] = np.bincount(piece.split, minlength=len(SPLITS)).tolist()
@@ -354,7 +396,7 @@ def as_column(array: NDArray[Any]) -> Any:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """All of a file, or nothing."""
+    """Write all of a file, or nothing."""
     hidden = path.with_name(f".{path.name}.new")
     with hidden.open("wb") as file:
         file.write(content)
@@ -376,7 +418,7 @@ def _finish(
     attributes: Path | None,
     told: Told,
 ) -> None:
-    """All but the samples, and no trace of how they came."""
+    """Write all files of the copy but the samples; nothing in them tells how often the preparation was cut off."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -385,7 +427,7 @@ def _finish(
     names = [name for name, *_ in clients]
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
-        raise ValueError(f"{type(dataset).__name__}: client {twice!r} is there twice: give each a name of its own")
+        raise UserError(f"{type(dataset).__name__}: client {twice!r} is there twice: give each a name of its own")
     counts = np.array([counts for _, *counts in clients], dtype=np.int64).reshape(-1, 3)
     ends = counts.sum(1).cumsum()
     table = {"id": pa.array(names, pa.string()), "offset": pa.array(ends - counts.sum(1))}
@@ -455,7 +497,7 @@ def attribute_columns(path: Path, names: list[str]) -> dict[str, Any]:
 
 
 def _put(copy: Path, target: Path) -> None:
-    """The finished copy at its place, in one step where the system can; a copy of before may be left in the other."""
+    """Move the finished copy to the target, in one step where the system can; an earlier copy is then at ``copy``."""
     for folder in (copy / SAMPLES, copy / COLUMNS, copy):
         _sync(folder)
     if not target.exists():
@@ -473,7 +515,7 @@ def _before(target: Path) -> Path:
 
 
 def _recovered(target: Path) -> None:
-    """Where a process was killed between two renames, the copy of before comes back."""
+    """Bring the earlier copy back where a process was killed between two renames."""
     before = _before(target)
     if before.is_dir():
         if target.exists():
@@ -482,18 +524,18 @@ def _recovered(target: Path) -> None:
             os.rename(before, target)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Whether two paths have changed places at once, which Linux can on most file systems."""
+def _exchanged(copy: Path, target: Path) -> bool:
+    """Exchange two paths at once, which Linux can on most file systems, and say whether that was done."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
     here, exchange = -100, 2
-    return int(renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)) == 0
+    return int(renameat2(here, os.fsencode(copy), here, os.fsencode(target), exchange)) == 0
 
 
 def _sync(folder: Path) -> None:
-    """The names in a folder, to the disk."""
+    """Flush the names in a folder to the disk."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

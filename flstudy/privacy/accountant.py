@@ -6,45 +6,46 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flstudy.privacy.privacy import Privacy
+from flstudy.user_error import UserError
 
 MOST, LEAST = 2.0**20, 2.0**-6  # σ between which it is sought
 STEP = 1e-3  # of the privacy losses' grid: ε moves in its fourth digit, at a tenth of the time of the library's 1e-4
 
 
 class Sample(NamedTuple):
-    """How a round draws its devices."""
+    """Sampling of a round's devices."""
 
     devices: int  # N that are there
     drawn: int  # |S| of them, under Poisson sampling in the mean
 
 
 class Accountant:
-    """Tells ε. Under ``fixed`` sampling the relation is "replace one device" (Wang et al. 2019, Theorem 27) and the
-    sum's sensitivity 2 c, under ``poisson`` "add or remove one" (Mironov et al. 2019) and c.
+    """Accountant of ε. Under ``fixed`` sampling the relation is "replace one device" (Wang et al. 2019, Theorem 27) and
+    the sum's sensitivity 2 c, under ``poisson`` "add or remove one" (Mironov et al. 2019) and c.
 
     Args:
         privacy: the settings.
 
     Raises:
-        ValueError: if dp-accounting is not installed.
+        UserError: if dp-accounting is not installed.
     """
 
     def __init__(self, privacy: Privacy) -> None:
         try:
             import dp_accounting
         except ImportError as error:
-            raise ValueError(
+            raise UserError(
                 "privacy: noise needs dp-accounting, which tells its ε: pip install dp-accounting"
             ) from error
         self.privacy, self._dp = privacy, dp_accounting
         self._known: dict[tuple[Sample, float], Any] = {}  # of one round: takes a tenth of a second to work out
 
     def epsilon(self, noise: float, rounds: Mapping[Sample, int]) -> float:
-        """ε at δ after so many rounds of each kind.
+        """ε at δ after the given numbers of rounds of each kind.
 
         Args:
             noise: σ > 0.
-            rounds: how many rounds drew their devices in which way.
+            rounds: number of rounds by the sampling of their devices.
         """
         spent = {sample: count for sample, count in sorted(rounds.items()) if count > 0}
         if not spent:
@@ -55,7 +56,7 @@ class Accountant:
         """The least σ, to a thousandth of it, with which these rounds stay within the target.
 
         Raises:
-            ValueError: if no σ up to 2^20 does.
+            UserError: if no σ up to 2^20 does.
         """
         self.reach(target, rounds)
         noise = 1.0
@@ -70,9 +71,9 @@ class Accountant:
         return high
 
     def reach(self, target: float, rounds: Mapping[Sample, int]) -> None:
-        """Raise ValueError if no σ up to 2^20 keeps these rounds within the target."""
+        """Raise UserError if no σ up to 2^20 keeps these rounds within the target."""
         if self.epsilon(MOST, rounds) > target:
-            raise ValueError(
+            raise UserError(
                 f"privacy: target_epsilon = {target:g} is out of reach in {sum(rounds.values())} rounds at δ = "
                 f"{self.privacy.delta:g}, whatever the noise: raise it, or plan fewer rounds or participants"
             )
@@ -123,7 +124,7 @@ class Accountant:
 
 @contextmanager
 def without_order_warnings() -> Iterator[None]:
-    """Without the library's warnings of orders that it leaves out: they cost tightness, never truth."""
+    """Silence the library's warnings of orders that it leaves out: they cost tightness, never truth."""
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flstudy.privacy.privacy import AdaptiveClip
+from flstudy.user_error import UserError
 
 
 class Clipped(NamedTuple):
@@ -19,7 +20,7 @@ class Clipped(NamedTuple):
 
 
 def clipped(uploads: Any, bound: Tensor, each: int = 1) -> Clipped:
-    """u min(1, c / ‖u‖) for the uploads u of every device, all leaves and jobs of a device being one vector.
+    """Clip the uploads u of every device to u min(1, c / ‖u‖), all leaves and jobs of a device being one vector.
 
     Args:
         uploads: leaves [S, J, ...] of real numbers.
@@ -27,22 +28,22 @@ def clipped(uploads: Any, bound: Tensor, each: int = 1) -> Clipped:
         each: jobs of a device, which are neighbours: D = J / each.
 
     Raises:
-        ValueError: if an upload holds numbers that are not real.
+        UserError: if an upload holds numbers that are not real.
     """
     leaves, spec = pytree.tree_flatten(uploads)
     if not leaves:
         return Clipped(uploads, torch.ones(len(bound), 1, dtype=torch.bool))
     if not all(leaf.is_floating_point() for leaf in leaves):
         kinds = sorted({str(leaf.dtype) for leaf in leaves if not leaf.is_floating_point()})
-        raise ValueError(f"privacy: uploads must be real numbers to be clipped, got {', '.join(kinds)}")
+        raise UserError(f"privacy: uploads must be real numbers to be clipped, got {', '.join(kinds)}")
     flat = [leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves]
     squares = [torch.linalg.vector_norm(leaf, dim=-1, dtype=torch.float64) ** 2 for leaf in flat]
     norm = torch.stack(squares).sum(0).unflatten(1, (-1, each)).sum(-1).sqrt()
     bound = bound.to(norm)[:, None]
     factor = torch.where(norm.isfinite(), (bound / norm).clamp(max=1), 0).repeat_interleave(each, 1)
     factor = factor[..., None]
-    kept = [torch.where(factor > 0, leaf * factor.to(leaf.dtype), 0) for leaf in flat]
-    shorter = [part.view(leaf.shape) for part, leaf in zip(kept, leaves, strict=True)]
+    scaled = [torch.where(factor > 0, leaf * factor.to(leaf.dtype), 0) for leaf in flat]
+    shorter = [part.view(leaf.shape) for part, leaf in zip(scaled, leaves, strict=True)]
     return Clipped(pytree.tree_unflatten(shorter, spec), norm <= bound)
 
 
@@ -60,7 +61,7 @@ def draws(uploads: Any, seeds: Sequence[int]) -> tuple[Any, Tensor]:
 
 
 def noisy_mean(uploads: Any, normal: Any, std: Tensor, count: float) -> Any:
-    """(Σ_j u_j + std z) / count with leaves [S, ...].
+    """Noisy mean (Σ_j u_j + std z) / count with leaves [S, ...].
 
     Args:
         uploads: u, leaves [S, J, ...], clipped.
@@ -76,16 +77,16 @@ def noisy_mean(uploads: Any, normal: Any, std: Tensor, count: float) -> Any:
 
 
 def split(noise: float, count_noise: float) -> float:
-    """z_Δ, the noise multiplier of the uploads that leaves σ in all when the count of those within the bound has noise
+    """Noise multiplier z_Δ of the uploads that leaves σ in all when the count of those within the bound has noise
     σ_b: (σ⁻² - (2 σ_b)⁻²)^(-1/2) (Andrew et al. 2021, Theorem 1); σ itself where nothing is counted, σ_b = ∞.
 
     Raises:
-        ValueError: if the count alone takes the whole budget.
+        UserError: if the count alone takes the whole budget.
     """
     if noise == 0 or count_noise == math.inf:
         return noise
     if not 2 * count_noise > noise:
-        raise ValueError(
+        raise UserError(
             f"privacy: adaptive_clip.count_noise must be > noise / 2 = {noise / 2:g}, or the count of uploads within "
             f"the bound spends the whole budget, got {count_noise:g}"
         )
@@ -93,8 +94,8 @@ def split(noise: float, count_noise: float) -> float:
 
 
 def moved(bound: Tensor, within: Tensor, settings: AdaptiveClip, noise: Tensor, count: float) -> Tensor:
-    """c exp(-η_C (b̃ - γ)) [S] for the next round (Andrew et al. 2021, Algorithm 1). The count is of b - 1/2, so that a
-    device moves it by 1/2 at most.
+    """Clipping bound c exp(-η_C (b̃ - γ)) [S] of the next round (Andrew et al. 2021, Algorithm 1). The count is of
+    b - 1/2, so that a device moves it by 1/2 at most.
 
     Args:
         bound: c [S].

@@ -1,4 +1,4 @@
-"""From a study's folder to what a person reads: tables, figures, the next command. Needs no server."""
+"""Reports of studies from their folders: tables, figures, the next command. They need no server."""
 
 from flstudy.reporting.report import Report, write_report
 

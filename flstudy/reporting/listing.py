@@ -1,5 +1,6 @@
-"""All studies of a folder, and one trial of a study, from their files."""
+"""Listings of all studies of a folder, and of one trial of a study, from their files."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -7,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from flstudy.config import ConfigError
+from flstudy.config.values import flat
 from flstudy.reporting.ranking import recorded
 from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.study import StudyResults, Trial
 from flstudy.study.trial import without_nan
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDTH = 60  # of a curve in characters
+WIDTH = 60  # width of a curve in characters
 _UNREAD = ("damaged", "unreadable")
 
 
 def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str]) -> Cells:
-    """The list as a table."""
+    """Table of the studies in a folder."""
     starts = [entry.get("started") for entry in entries]
     counts = [sorted((entry.get("counts") or {}).items()) for entry in entries]
     best = [entry.get("best") for entry in entries]
@@ -30,25 +33,27 @@ def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str])
         ],
         "Started": [time.strftime("%Y-%m-%d %H:%M", time.localtime(start)) if start else NOTHING for start in starts],
         "Trials": [str(entry.get("trials", NOTHING)) for entry in entries],
-        "of which": [", ".join(f"{count} {status}" for status, count in own) or NOTHING for own in counts],
-        "Best": [f"{one['algorithm']} (trial {one['trial']})" if one else NOTHING for one in best],
-        "Value": [f"{one['value']:.4g}" if one else NOTHING for one in best],
+        "of which": [", ".join(f"{count} {status}" for status, count in tally) or NOTHING for tally in counts],
+        "Best": [f"{leader['algorithm']} (trial {leader['trial']})" if leader else NOTHING for leader in best],
+        "Value": [f"{leader['value']:.4g}" if leader else NOTHING for leader in best],
     }
     return Cells.from_columns(f"Studies in {folder}", columns, (0, 1, 2, 4, 5))
 
 
 def trial_entry(results: StudyResults, trial: Trial) -> dict[str, Any]:
-    """A trial with the curve of its objective: mean over seeds by round."""
+    """Trial as JSON, with its config and the curve of its objective: mean over seeds by round."""
     metric = results.objective.metric
-    curve: dict[str, list[float]] = {"rounds": [], "mean": []}  # of a trial that ended before its first record
+    curve: dict[str, list[float]] = {"rounds": [], "mean": []}  # for a trial that ended before its first record
     for rounds, values in recorded(results, trial, metric):
         curve = {"rounds": rounds.tolist(), "mean": values.mean(0).tolist()}
     entry = {"study": results.name, **trial.to_json(), "curve": {"metric": metric, **curve}}
+    with contextlib.suppress(ConfigError):  # study.yaml is damaged
+        entry["config"] = results.trial_config(trial)
     return dict(without_nan(entry))
 
 
 def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
-    """A trial as tables: what it was, and its last metrics."""
+    """Tables of a trial: its status and searched values, its algorithm's fixed values, and its last metrics."""
     what = [("Status", f"{entry['status']} after {entry['rounds']} rounds"), ("Algorithm", entry["algorithm"])]
     what += [(key, str(value)) for key, value in entry["overrides"].items() if key != "algorithm"]
     if entry["run_id"]:
@@ -56,15 +61,19 @@ def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
     line = sparkline([value for value in entry["curve"]["mean"] if value is not None])
     if line:
         what.append((entry["curve"]["metric"], line))
+    held = [pair for pair in flat(entry.get("config") or {}) if pair[0].split(".")[0] == "algorithm"]
+    held = [(key, str(value)) for key, value in held if key == "algorithm" or key not in entry["overrides"]]
     metrics = {name: NOTHING if value is None else f"{value:.6g}" for name, value in sorted(entry["metrics"].items())}
     title = f"Study {entry['study']}, trial {entry['number']}"
-    found = [Cells(title=title, header=("", ""), rows=tuple(what), words=frozenset({0, 1}))]
+    tables = [Cells(title=title, header=("", ""), rows=tuple(what), words=frozenset({0, 1}))]
+    if held:
+        tables.append(Cells(title="Held fixed", header=("", ""), rows=tuple(held), words=frozenset({0, 1})))
     columns = {"Metric": metrics, "Mean over seeds": metrics.values()}
-    return [*found, Cells.from_columns("Last values", columns)] if metrics else found
+    return [*tables, Cells.from_columns("Last values", columns)] if metrics else tables
 
 
 def sparkline(values: list[float]) -> str:
-    """A curve in one line, with its ends as numbers."""
+    """Curve in one line of text, with its ends as numbers."""
     if len(values) < 2:
         return ""
     drawn = np.interp(np.linspace(0, len(values) - 1, min(WIDTH, len(values))), np.arange(len(values)), values)

@@ -1,5 +1,5 @@
-"""Figures of methods beside each other: few of them in one panel with their names beside it, many in a panel each, with
-all others in grey behind, so that none hides another."""
+"""Figures of several methods: a few in one panel with their names beside it, many in a panel each, with all others in
+grey behind, so that none hides another."""
 
 import itertools
 import textwrap
@@ -13,30 +13,30 @@ from numpy.typing import NDArray
 
 from flstudy.reporting.style import Look, as_lines_end, draw_mean, finish, legend_beside, new_panels
 
-CROWD = 6  # methods that one panel shows apart
+CROWD = 6  # largest number of methods in one panel
 COLUMNS = 3
-BEHIND = Look("#cfcfcf", "-", "o")  # of the other methods in a method's panel
-THIN = 60  # points of a line that is behind others
-SAME = 1e-9
+BEHIND = Look("#cfcfcf", "-", "o")  # look of the other methods in a method's panel
+THIN = 60  # points of a grey line
+SAME = 1e-9  # largest difference of means that are the same
 LONG = 64  # characters of a title above a panel with names beside it
 
 
 class Line(NamedTuple):
-    """What one method's replicas did."""
+    """Values of one method's replicas along an axis."""
 
     x: NDArray[Any]  # [T]
     values: NDArray[np.float64]  # [S, T]
-    said: str = ""  # a number told with its name
-    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values that are of a panel of devices
+    note: str = ""  # a number shown below its name
+    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values measured on a panel of devices
 
 
 Draw = Callable[[Axes, str, Look], None]
-"""Of one method in a panel; as `BEHIND` it is another one's panel."""
+"""Function that draws one method in a panel; the look is `BEHIND` in another method's panel."""
 
 
 def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title: str = "", **labels: str) -> Figure:
-    """One panel of some inches for few methods, without a legend; for many a panel each. ``labels`` are those of the
-    axes."""
+    """Figure with one panel of ``height`` inches for few methods, without a legend, or with a panel for each of many;
+    ``labels`` are those of the axes."""
     if len(looks) <= CROWD:
         figure, (axes,) = new_panels(1, 1, height)
         for name, look in looks.items():
@@ -45,12 +45,12 @@ def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title
         finish(axes, 11, 12, **labels)
         return figure
     figure, panels = new_panels(len(looks), COLUMNS, 1.85, 0.5, sharex=True, sharey=True)
-    for place, (axes, own) in enumerate(zip(panels, looks, strict=True)):
+    for place, (axes, method) in enumerate(zip(panels, looks, strict=True)):
         for name in looks:
-            if name != own:
+            if name != method:
                 draw(axes, name, BEHIND)
-        draw(axes, own, looks[own]._replace(dashes="-"))
-        axes.set_title(own, fontsize=10, loc="left", color=looks[own].colour, fontweight="bold")
+        draw(axes, method, looks[method]._replace(dashes="-"))
+        axes.set_title(method, fontsize=10, loc="left", color=looks[method].colour, fontweight="bold")
         axes.tick_params(labelbottom=place + COLUMNS >= len(panels))  # also where the row below is not full
         finish(axes, 9)
     figure.supxlabel(labels.get("xlabel", ""), fontsize=11)
@@ -70,17 +70,17 @@ def line_figure(
     each: Callable[[Axes], None] = lambda axes: None,
     **labels: str,
 ) -> Figure:
-    """Means over replicas with bands of one standard deviation. Few lines have their names in a legend beside the
-    panel, in the order in which they end, below its ``heading``; ``each`` adds to a panel."""
+    """Figure of means over replicas with bands of one standard deviation. Few lines have their names in a legend beside
+    the panel, in the order of their last values, below its ``heading``; ``each`` adds to a panel."""
 
     def draw(axes: Axes, name: str, look: Look) -> None:
-        x, values, said, errors = lines[name]
+        x, values, note, errors = lines[name]
         if look is BEHIND:
             mean = values.mean(0)
-            kept = thinned(mean, THIN)
-            axes.plot(x[kept], mean[kept], color=look.colour, linewidth=0.7, zorder=1.5)
+            places = thinned(mean, THIN)
+            axes.plot(x[places], mean[places], color=look.colour, linewidth=0.7, zorder=1.5)
         else:
-            label = f"{name}\n{said}" if said else name
+            label = f"{name}\n{note}" if note else name
             draw_mean(axes, x, values, look, label, band=band, errors=errors, linewidth=1.9, zorder=3)
 
     shown = {name: looks[name] for name in lines}
@@ -93,29 +93,29 @@ def line_figure(
         legend_beside(axes, **as_lines_end(axes), **look, title=heading, title_fontsize=10, fontsize=11)
     else:
         for axes, line in zip(figure.axes, lines.values(), strict=True):
-            if line.said:
-                axes.set_title(line.said, fontsize=9, loc="right")
+            if line.note:
+                axes.set_title(line.note, fontsize=9, loc="right")
     return figure
 
 
 def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Places of about so many values [T], ascending, that draw the same line: the first, the last, and of each stretch
-    its lowest and its highest."""
+    """Indices, ascending, of about ``most`` of the values [T] that draw the same line: the first, the last, and the
+    lowest and highest of each stretch."""
     count = len(values)
     if count <= most:
         return np.arange(count)
     edges = np.linspace(1, count - 1, most // 2).round().astype(np.int64)
     filled = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    kept = {0, count - 1}
+    places = {0, count - 1}
     for begin, end in itertools.pairwise(edges.tolist()):
         if end > begin:
             stretch = filled[begin:end]
-            kept |= {int(begin + stretch.argmin()), int(begin + stretch.argmax())}
-    return np.array(sorted(kept))
+            places |= {int(begin + stretch.argmin()), int(begin + stretch.argmax())}
+    return np.array(sorted(places))
 
 
 def same_lines(lines: Mapping[str, Line]) -> list[tuple[str, ...]]:
-    """Groups of methods whose means are the same in every round, so that one line lies on another."""
+    """Groups of methods whose means are the same in every round, so that their lines coincide."""
     groups: list[list[str]] = []
     for name, line in lines.items():
         for group in groups:
@@ -130,6 +130,6 @@ def same_lines(lines: Mapping[str, Line]) -> list[tuple[str, ...]]:
 
 
 def same_note(lines: Mapping[str, Line]) -> str:
-    """A sentence on lines that lie on each other, empty without such."""
+    """Sentence on lines that coincide; empty where none do."""
     groups = same_lines(lines)
     return "".join(f" The same curve: {', '.join(group)}." for group in groups)

@@ -1,13 +1,13 @@
-"""HTML pages that need nothing but themselves."""
+"""Self-contained HTML pages."""
 
 from pathlib import Path
 from typing import Any
 
-PARTS = {"style": "page.css", "sorting": "sorting.js", "script": "interactive.js"}  # that pages hold
+PARTS = {"style": "page.css", "sorting": "sorting.js", "script": "interactive.js"}  # files that pages embed
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from its template, with the house's style and scripts in it."""
+    """Render a template as a page with the style and scripts embedded."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -15,5 +15,5 @@ def render(template: str, **values: Any) -> str:
     page = Environment(
         loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    own = {name: Markup((here / file).read_text(encoding="utf-8")) for name, file in PARTS.items()}
-    return page.get_template(template).render(**own, **values)
+    parts = {name: Markup((here / file).read_text(encoding="utf-8")) for name, file in PARTS.items()}
+    return page.get_template(template).render(**parts, **values)

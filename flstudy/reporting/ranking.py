@@ -1,4 +1,4 @@
-"""A study as its report sees it: the best trial of each algorithm, its curves, and what a drift did to it."""
+"""Ranking of a study's algorithms: the best trial of each, its curves, and the effects of drifts on it."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ Analysis = TypeVar("Analysis")
 
 
 class DriftEffect(NamedTuple):
-    """One drift as one trial lived through it; each array is [S], NaN where it is not known."""
+    """Effect of one drift on one trial; each array is [S], NaN where it is not known."""
 
     round: int
     label: str
@@ -39,30 +39,30 @@ class DriftEffect(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankedTrial:
-    """The best trial of one algorithm, with the curves of its confirmation if it has one."""
+    """Best trial of one algorithm, with the curves of its confirmation if it has one."""
 
     algorithm: str
     trial: Trial  # of the search
     confirmation: Trial | None  # the same configuration on new seeds
-    speaker: Trial  # whose curves these are
+    speaker: Trial  # the trial with these curves
     value: float  # of the selection metric on the seeds of the search
-    fresh: float  # on the new ones
-    gap: float  # what the search's seeds promised beyond the new ones, in the objective's direction; NaN without these
-    epsilon: float  # privacy that the run spent; NaN where it had none
+    fresh: float  # of the selection metric on the new seeds
+    gap: float  # by how much `value` is better than `fresh`; NaN without new seeds
+    epsilon: float  # privacy budget ε that the run spent; NaN where it was not private
     rounds: NDArray[np.int64]  # [T] evaluated rounds
     accuracy: Floats  # [S, T] of the ranking's accuracy_metric
-    errors: Floats | None = None  # [S, T] standard errors of values that were measured on a panel of devices
+    errors: Floats | None = None  # [S, T] standard errors of values measured on a panel of devices
     final: Floats  # [S] at the last evaluation
     drifts: tuple[DriftEffect, ...]
 
     @property
     def before(self) -> Floats:
-        """[S] accuracy before the first drift."""
+        """Accuracy [S] before the first drift."""
         return self.drifts[0].before
 
     @property
     def dip(self) -> Floats:
-        """[S] lowest accuracy from the first drift to the end: FLASH eq. (4) over all drifts."""
+        """Lowest accuracy [S] from the first drift to the end: FLASH eq. (4) over all drifts."""
         first = self.drifts[0].round
         if not (self.rounds >= first).any():
             return np.full(self.accuracy.shape[:-1], np.nan)
@@ -70,21 +70,21 @@ class RankedTrial:
 
     @property
     def recovery(self) -> Floats:
-        """[S] rounds to recovery after the last drift, when the world stands still."""
+        """Rounds to recovery [S] after the last drift, when the world stands still."""
         return self.drifts[-1].recovery
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The best trials of a study's algorithms beside each other."""
+    """Best trials of a study's algorithms, ranked."""
 
     rows: tuple[RankedTrial, ...]  # best first
     selection_metric: str
-    accuracy_metric: str  # of the curves; where no accuracy is recorded the metric that chose the trials, on test data
+    accuracy_metric: str  # of the curves; without a recorded accuracy the metric that chose the trials, on test data
     notes: tuple[str, ...]  # one sentence each
-    higher: bool = True  # whether more of it is better
+    higher: bool = True  # whether a higher value of the accuracy_metric is better
     sessions: tuple[tuple[int, int], ...] = ()  # first and last rounds of the second session and those after it
-    rule: Recovery = DEFAULT  # when a drift is recovered from
+    rule: Recovery = DEFAULT  # when a trial has recovered from a drift
 
     @property
     def confirmed(self) -> bool:
@@ -93,37 +93,37 @@ class Ranking:
 
     @property
     def kind(self) -> str:
-        """Of the accuracies: test, or validation."""
+        """Data of the accuracies: test, or validation."""
         return "test" if self.accuracy_metric.startswith("test/") else "validation"
 
     @property
     def shows_accuracy(self) -> bool:
-        """Whether the curves are of an accuracy."""
+        """Whether the curves show an accuracy."""
         return self.accuracy_metric in ACCURACIES
 
     @property
     def shown(self) -> str:
-        """What the curves are of, in words: an accuracy, or a metric of the task's own by its name."""
+        """Quantity that the curves show, in words: an accuracy, or a metric of the task's own by its name."""
         return f"{self.kind} accuracy" if self.shows_accuracy else self.accuracy_metric
 
     def final(self, row: RankedTrial) -> str:
-        """What a trial's curves end with: shares in percent, without the sign."""
+        """Final value of a trial's curves with its spread; shares in percent, without the sign."""
         return mean_and_spread(row.final, self.scale, ".1f" if self.unit else ".3g")
 
     @property
     def scale(self) -> int:
-        """By which numbers of the curves are multiplied to be shown: shares are in percent."""
+        """Factor by which values of the curves are multiplied to be shown: shares are in percent."""
         return 100 if is_fraction(self.accuracy_metric) else 1
 
     @property
     def unit(self) -> str:
-        """Of the numbers shown, behind a space."""
+        """Unit of the numbers shown, after a space."""
         return " %" if is_fraction(self.accuracy_metric) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """A study, its ranking, and the analyses that several sections share."""
+    """Findings of a report: a study, its ranking, and the analyses that several sections share."""
 
     results: StudyResults
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -133,27 +133,27 @@ class Findings:
         return rank(self.results)
 
     def once(self, analysis: "Callable[[Findings], Analysis]") -> Analysis:
-        """What a section's analysis finds in this study, made when the first section asks for it."""
+        """Result of a section's analysis of this study, computed when the first section asks for it."""
         if analysis not in self._made:
             self._made[analysis] = analysis(self)
         return self._made[analysis]  # type: ignore[no-any-return]
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """Each algorithm's look in every figure: the ranked ones first, in the ranking's order."""
+        """Look of each algorithm in every figure: the ranked ones first, in the ranking's order."""
         ranked = [row.trial.algorithm for row in self.ranking.rows]
         return looks_of([*ranked, *(trial.algorithm for trial in self.results.searched)])
 
 
 def rank(results: StudyResults) -> Ranking:
-    """The algorithms of a study by their best trials."""
+    """Rank the algorithms of a study by their best trials."""
     metric, higher, notes = results.selection_metric, results.objective.higher, []
     if metric != results.objective.metric:
         notes.append(
             f"The study searched on {results.objective.metric}; its best trials are chosen by {metric}, never by a "
             "test score."
         )
-    unconfirmed = [one.trial.algorithm for one in results.best if one.confirmation is None]
+    unconfirmed = [best.trial.algorithm for best in results.best if best.confirmation is None]
     if unconfirmed and len(unconfirmed) < len(results.best):
         notes.append(
             f"Not confirmed on new seeds: {', '.join(unconfirmed)}. Their values are those that chose them, so they "
@@ -161,21 +161,21 @@ def rank(results: StudyResults) -> Ranking:
         )
     accuracy_metric = curves_metric(results, metric)
     rows = []
-    for one in results.best:
+    for best in results.best:
         try:
-            rounds, accuracy = results.curve(one.speaker, accuracy_metric)
-            errors = results.standard_errors(one.speaker, accuracy_metric)
+            rounds, accuracy = results.curve(best.speaker, accuracy_metric)
+            errors = results.standard_errors(best.speaker, accuracy_metric)
         except (ValueError, OSError) as error:  # one trial's lost records must not cost the others their table
-            if not isinstance(error, DamageError):  # which a section of its own tells
-                notes.append(f"{one.trial.algorithm}: {error}.")
+            if not isinstance(error, DamageError):  # reported by a section of its own
+                notes.append(f"{best.trial.algorithm}: {error}.")
             rounds, accuracy, errors = np.empty(0, np.int64), np.empty((1, 0)), None
         rows.append(
             RankedTrial(
-                **one._asdict(),
-                algorithm=one.trial.algorithm,
-                speaker=one.speaker,
-                gap=one.value - one.fresh if higher else one.fresh - one.value,
-                epsilon=one.speaker.metrics.get("privacy/epsilon", math.nan),
+                **best._asdict(),
+                algorithm=best.trial.algorithm,
+                speaker=best.speaker,
+                gap=best.value - best.fresh if higher else best.fresh - best.value,
+                epsilon=best.speaker.metrics.get("privacy/epsilon", math.nan),
                 rounds=rounds,
                 accuracy=accuracy,
                 errors=errors,
@@ -195,23 +195,23 @@ def rank(results: StudyResults) -> Ranking:
 
 
 def curves_metric(results: StudyResults, selection: str) -> str:
-    """What curves are of: test accuracy where every best trial recorded it by round, else validation accuracy for all
-    alike; where there is neither, the metric by which trials were selected, on test data if it is known there."""
-    known = {name: [bool(recorded(results, one.speaker, name)) for one in results.best] for name in ACCURACIES}
-    if any(map(any, known.values())) or not results.best:
+    """Metric of the curves: test accuracy where every best trial recorded it by round, else validation accuracy for
+    all; where there is neither, the metric by which trials were selected, on test data if it is recorded there."""
+    presence = {name: [bool(recorded(results, best.speaker, name)) for best in results.best] for name in ACCURACIES}
+    if any(map(any, presence.values())) or not results.best:
         lacks_test = any(
-            there and not tested for tested, there in zip(*(known[name] for name in ACCURACIES), strict=True)
+            there and not tested for tested, there in zip(*(presence[name] for name in ACCURACIES), strict=True)
         )
         return ACCURACIES[lacks_test]
     tested = selection.replace("valid/", "test/", 1)
     for name in (tested, selection):
-        if name not in ACCURACIES and all(recorded(results, one.speaker, name) for one in results.best):
+        if name not in ACCURACIES and all(recorded(results, best.speaker, name) for best in results.best):
             return name
     return ACCURACIES[0]
 
 
 def recorded(results: StudyResults, trial: Trial, *metrics: str) -> list[tuple[NDArray[np.int64], Floats]]:
-    """(rounds [T], values [S, T]) of each metric; none at all where the records lack one of them, or are lost."""
+    """Rounds [T] and values [S, T] of each metric; an empty list where the records lack one of them, or are lost."""
     try:
         return [results.curve(trial, metric) for metric in metrics]
     except (ValueError, OSError):
@@ -237,17 +237,17 @@ def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: F
 
 
 def _notes_on_others(results: StudyResults) -> list[str]:
-    """What became of the trials that are not in the table."""
+    """Sentences on the trials that are not in the table."""
     searched, again = results.searched, results.confirmations
     notes = [f"{plural(len(searched), 'trial')}: {_tally(searched)}."] if searched else []
     if again:
         seeds = max(len(results.seeds_of(trial)) for trial in again)
         notes.append(f"{plural(len(again), 'confirmation')} on {plural(seeds, 'new seed')}: {_tally(again)}.")
-    ranked = {one.trial.algorithm for one in results.best}
+    ranked = {best.trial.algorithm for best in results.best}
     for algorithm in dict.fromkeys(trial.algorithm for trial in searched if trial.algorithm not in ranked):
-        own = [trial for trial in searched if trial.algorithm == algorithm]
-        outside = sum(trial.status is Status.FINISHED and not trial.feasible for trial in own)
-        tally = _tally(own) + (f"; {outside} outside study.constraints" if outside else "")
+        trials = [trial for trial in searched if trial.algorithm == algorithm]
+        outside = sum(trial.status is Status.FINISHED and not trial.feasible for trial in trials)
+        tally = _tally(trials) + (f"; {outside} outside study.constraints" if outside else "")
         wanted = f"all {results.rounds} rounds with a finite result" + (" within the constraints" if outside else "")
         notes.append(f"No trial of {algorithm} did {wanted} ({tally}).")
     failed = [trial for trial in results.trials if trial.status is Status.FAILED]
@@ -259,12 +259,12 @@ def _notes_on_others(results: StudyResults) -> list[str]:
 
 
 def failure_reason(trial: Trial) -> str:
-    """What a failed trial raised, cut where it is long."""
+    """Error of a failed trial, cut where it is long."""
     return trial.reason[:150] or "no reason recorded"
 
 
 def _tally(trials: Sequence[Trial]) -> str:
     counts = Counter(trial.status for trial in trials)
     order = [Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED]
-    known = [status for status in order if counts[status]] + sorted(set(counts) - set(order))
-    return ", ".join(f"{counts[status]} {status}" for status in known)
+    statuses = [status for status in order if counts[status]] + sorted(set(counts) - set(order))
+    return ", ".join(f"{counts[status]} {status}" for status in statuses)

@@ -1,6 +1,5 @@
-"""The report of a study, or of several: what `flstudy tune` ends with and `flstudy report` repeats."""
+"""Report of a study, or of several, which `flstudy tune` writes at its end and `flstudy report` again."""
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -14,6 +13,7 @@ import yaml
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from flstudy.config import ConfigError
 from flstudy.reporting.interactive import NAME, write_interactive
 from flstudy.reporting.page import render
 from flstudy.reporting.ranking import Findings
@@ -22,30 +22,31 @@ from flstudy.reporting.style import to_png
 from flstudy.reporting.tables import Cells, write_latex
 from flstudy.study import StudyResults, load_study
 from flstudy.study.trial import without_nan
+from flstudy.user_error import UserError
 
 LONGEST = 80  # characters of a folder's name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A written report; `print` shows it in a terminal."""
+    """Report that has been written; `print` shows it in a terminal."""
 
     folder: Path
     tables: tuple[Cells, ...]
     notes: tuple[str, ...]
     figure_path: Path | None  # None where no trial of the study did all its rounds
     best_paths: Mapping[str, Path]  # algorithm -> its best trial as a config
-    next_commands: tuple[tuple[str, str], ...]  # (what for, command), the most useful first
-    values: Mapping[str, Any]  # the findings as JSON can hold them
+    next_commands: tuple[tuple[str, str], ...]  # (purpose, command), the most useful first
+    values: Mapping[str, Any]  # the findings as JSON values
 
     @property
     def page_path(self) -> Path:
-        """The whole report as one HTML file."""
+        """Path of the whole report as one HTML file."""
         return self.folder / "report.html"
 
     @property
     def interactive_path(self) -> Path | None:
-        """The page with values under the pointer; None for several studies."""
+        """Path of the page with values under the pointer; None for several studies."""
         path = self.folder / NAME
         return path if path.is_file() else None
 
@@ -82,35 +83,37 @@ class Report:
 
 
 def terminal() -> Console:
-    """The terminal, or 100 columns where the output goes to a file or a pipe."""
+    """Console of the terminal, or of at least 100 columns where the output goes to a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=max(100, console.width))
 
 
 def write_report(*studies: str | os.PathLike[str]) -> Report:
-    """The report of one study, in its folder report/, with its best trials as configs in best/; of several studies a
-    common report beside the first one. Works while a study runs, too, on what is there.
+    """Write the report of one study into its folder report/, and its best trials as configs into best/; of several
+    studies a common report beside the first one. A study that still runs is reported with the trials that it has.
 
     Raises:
-        ValueError: where there is no such study, or a file cannot be written; for several studies, where two have one
-            name or they have not searched for the same thing.
+        UserError: where there is no such study, or a file cannot be written; for several studies, where two have the
+            same name or their objectives differ.
     """
-    found = [Findings(results=load_study(folder)) for folder in studies]
-    names = [one.results.name for one in found]
-    if len(found) == 1:
-        folder, best = found[0].results.folder.report, write_best(found[0].results)
-        contents = [content for section in every_section() if (content := section.of_study(found[0])) is not None]
-        return _write(folder, names[0], contents, best, prefix=f"{names[0]}-", found=found[0])
+    loaded = [Findings(results=load_study(folder)) for folder in studies]
+    names = [findings.results.name for findings in loaded]
+    if len(loaded) == 1:
+        folder, best = loaded[0].results.folder.report, write_best(loaded[0].results)
+        contents = [content for section in every_section() if (content := section.of_study(loaded[0])) is not None]
+        return _write(folder, names[0], contents, best, prefix=f"{names[0]}-", findings=loaded[0])
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"studies in one report must have different names, got {twice[0]!r} twice: leave one out")
+        raise UserError(f"studies in one report must have different names, got {twice[0]!r} twice: leave one out")
     common = f"report-{'-'.join(names)}"
     if len(common) > LONGEST:
         common = f"{common[: LONGEST - 9]}-{hashlib.sha256(common.encode()).hexdigest()[:8]}"
-    folder = found[0].results.folder.path.absolute().parent / common
-    contents = [content for section in every_section() for content in section.of_studies(found)]
-    each = [_values(content for section in every_section() if (content := section.of_study(one))) for one in found]
-    return _write(folder, ", ".join(names), contents, {}, reports=each)
+    folder = loaded[0].results.folder.path.absolute().parent / common
+    contents = [content for section in every_section() for content in section.of_studies(loaded)]
+    reports = [
+        _values(content for section in every_section() if (content := section.of_study(study))) for study in loaded
+    ]
+    return _write(folder, ", ".join(names), contents, {}, reports=reports)
 
 
 def _write(
@@ -119,10 +122,10 @@ def _write(
     contents: Sequence[Content],
     best: Mapping[str, Path],
     prefix: str = "",
-    found: Findings | None = None,
+    findings: Findings | None = None,
     **values: Any,
 ) -> Report:
-    """The files of a report, from what its sections say; an interactive page, too, if one study was ``found``."""
+    """Write the files of a report from its sections' contents; ``findings`` of one study add an interactive page."""
     tables = [cells for content in contents for cells in content.brief]
     notes = [note for content in contents for note in content.remarks]
     commands = [command for content in contents for command in content.commands]
@@ -145,7 +148,7 @@ def _write(
     blocks += [f"{purpose}:\n\n```sh\n{command}\n```" for purpose, command in commands]
     try:
         folder.mkdir(exist_ok=True)
-        for stale in folder.glob("*.png"):  # one of an earlier report shows other trials
+        for stale in folder.glob("*.png"):  # those of an earlier report show other trials
             stale.unlink()
         for name, picture in exports.items():
             to_png(picture.figure, folder / name)
@@ -155,16 +158,16 @@ def _write(
             for name, text in content.files.items():
                 (folder / name).write_text(text, encoding="utf-8")
         shown, link = [content for content in contents if content.title], ""
-        if found is not None:
-            link = write_interactive(folder, found, heading, tables).name
+        if findings is not None:
+            link = write_interactive(folder, findings, heading, tables).name
         write_page(report.page_path, heading, facts, shown, link)
     except OSError as error:
-        raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
+        raise UserError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
     return report
 
 
 def _values(contents: Iterable[Content]) -> dict[str, Any]:
-    """All sections' values as JSON can hold them: arrays as lists; NaN and infinity, which JSON lacks, as None."""
+    """All sections' values as JSON values: arrays as lists; NaN and infinity, which JSON lacks, as None."""
     values = {name: value for content in contents for name, value in content.values.items()}
     return dict(without_nan(json.loads(json.dumps(values, default=lambda value: value.tolist()))))
 
@@ -172,48 +175,30 @@ def _values(contents: Iterable[Content]) -> dict[str, Any]:
 def write_page(
     path: Path, title: str, facts: Mapping[str, str], contents: Sequence[Content], interactive: str = ""
 ) -> Path:
-    """Renders the page, one file that needs nothing but itself, on a screen or on paper; `facts` stand below its title,
-    with a link to the interactive page if there is one. Every text is escaped, only figures are not."""
+    """Write the self-contained page for screen and paper and return its path; `facts` stand below its title, with a
+    link to the interactive page if there is one. Every text is escaped, only figures are not."""
     text = render("report.html.j2", title=title, facts=facts, sections=contents, interactive=interactive)
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def write_best(results: StudyResults) -> dict[str, Path]:
-    """Writes <study>/best/<Algorithm>.yaml, each algorithm's best trial as a config that runs as it stands, and returns
-    the paths by algorithm; those of an earlier report go."""
+    """Write each algorithm's best trial as <study>/best/<Algorithm>.yaml, a config that can be run, remove those of an
+    earlier report, and return the paths by algorithm."""
     folder, paths = results.folder.best, {}
     try:
         folder.mkdir(exist_ok=True)
         for best in results.best:
-            path = paths[best.trial.algorithm] = folder / f"{best.trial.algorithm}.yaml"
+            path = folder / f"{best.trial.algorithm}.yaml"
             heading = f"# The best {best.trial.algorithm} of study {results.name}: trial {best.trial.number}.\n"
-            config = with_values(results.config, best.trial.overrides)
+            try:
+                config = results.trial_config(best.trial)
+            except ConfigError:  # study.yaml is damaged
+                continue
+            paths[best.trial.algorithm] = path
             path.write_text(heading + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         for stale in set(folder.glob("*.yaml")) - set(paths.values()):
             stale.unlink()
     except OSError as error:
-        raise ValueError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
+        raise UserError(f"the report cannot be written to {error.filename or folder}: {error.strerror}") from error
     return paths
-
-
-def with_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested config with dotted keys set, without its study. Another class than the config's starts from that
-    class's defaults, as on the command line."""
-    nested: dict[str, Any] = {key: copy.deepcopy(value) for key, value in config.items() if key not in ("study", "run")}
-    for key, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # a class before its parameters
-        *parents, name = key.split(".")
-        section = nested
-        for parent in parents:
-            if isinstance(section.get(parent), str):  # a class's short name alone
-                section[parent] = {"class_path": section[parent]}
-            section = section.setdefault(parent, {})
-            if "class_path" in section:
-                section = section.setdefault("init_args", {})
-        given = section.get(name)
-        if isinstance(given, dict) and "class_path" in given and isinstance(value, str):
-            if given["class_path"].rpartition(".")[2] != value.rpartition(".")[2]:
-                section[name] = {"class_path": value}
-        else:
-            section[name] = value
-    return nested

@@ -1,4 +1,4 @@
-"""Runs and trials beside each other, from their files: what `flstudy compare` prints.
+"""Comparison of runs and trials from their files, as `flstudy compare` prints it.
 
 A run is named by its folder, a study by its folder or name (its best trial stands for it), a trial as STUDY/NUMBER.
 Values are means over seeds with their sample standard deviation; differences are taken seed by seed, on the seeds that
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flstudy.config import ConfigError, nearest
 from flstudy.metrics.registry import METRICS
+from flstudy.remote import is_uri
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.multiples import BEHIND, COLUMNS, CROWD
 from flstudy.reporting.sections.comparison import Pair, compare, format_p, holm
@@ -28,46 +29,46 @@ from flstudy.study.records import curve, metric_names, read_records, seeds_of, s
 from flstudy.study.trial import without_nan
 
 SHOWN = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "train/loss")
-"""Metrics that are shown where nobody names any: the first three that all runs have."""
-RECORDS = "records.parquet"  # of a run's folder
+"""Default metrics: the first three of these that all runs have."""
+RECORDS = "records.parquet"  # in a run's folder
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run or a trial with what it recorded."""
+    """Run or trial with its records."""
 
     name: str
     records: pa.Table
 
     @property
     def metrics(self) -> list[str]:
-        """What it recorded, by name."""
+        """Names of the recorded metrics."""
         return metric_names(self.records)
 
     @property
     def seeds(self) -> list[int]:
-        """One per replica."""
+        """Seeds, one per replica."""
         return seeds_of(self.records)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunMeasure:
-    """One metric of one run; each array is [S]."""
+    """Values of one metric of one run; best, last and mean are [S]."""
 
     run: str
     seeds: list[int]
     rounds: NDArray[np.int64]  # [T]
     values: NDArray[np.float64]  # [S, T]
     higher: bool  # whether more is better
-    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values that are of a panel of devices
+    errors: NDArray[np.float64] | None = None  # [S, T] standard errors of values measured on a panel of devices
 
     @property
     def best_at(self) -> int:
-        """Place of the round with the best mean over seeds; NaN is never the best."""
+        """Index of the round with the best mean over seeds; NaN is never the best."""
         means = self.values.mean(0)
         bad = -np.inf if self.higher else np.inf
-        known = np.where(np.isnan(means), bad, means)
-        return int(known.argmax() if self.higher else known.argmin())
+        comparable = np.where(np.isnan(means), bad, means)
+        return int(comparable.argmax() if self.higher else comparable.argmin())
 
     @property
     def best(self) -> NDArray[np.float64]:
@@ -79,43 +80,44 @@ class RunMeasure:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Over the evaluated rounds."""
+        """Mean over the evaluated rounds, [S]."""
         return self.values.mean(1)
 
     def to_json(self) -> dict[str, Any]:
-        """For ``--json``: every seed's values, and the rounds."""
-        told = {name: getattr(self, name).tolist() for name in ("best", "last", "mean")}
+        """Values of every seed and their rounds, for ``--json``."""
+        values = {name: getattr(self, name).tolist() for name in ("best", "last", "mean")}
         rounds = {"best_round": int(self.rounds[self.best_at]), "last_round": int(self.rounds[-1])}
-        return {"run": self.run, "seeds": self.seeds, **told, **rounds}
+        return {"run": self.run, "seeds": self.seeds, **values, **rounds}
 
 
 def read_run(given: str | os.PathLike[str]) -> ComparedRun:
-    """A run, a study's best trial, or STUDY/NUMBER.
+    """Read a run, a study's best trial, or the trial STUDY/NUMBER.
 
     Raises:
-        ValueError: in one sentence, where there is none, or its records cannot be read.
+        UserError: where there is none, or its records cannot be read.
     """
     path, text = Path(given), str(given).rstrip("/")
     if (path / RECORDS).is_dir():
         return ComparedRun(path.name, read_records(path / RECORDS))
-    study, trial = StudyFolder.named(path), "best"
-    if not study.config.is_file() and not path.is_dir():
-        head, _, tail = text.rpartition("/")
-        if head and (tail.isdecimal() or tail == "best"):
-            study, trial = StudyFolder.named(head), tail
+    head, _, tail = text.rpartition("/")
+    of_trial = bool(head) and (tail.isdecimal() or tail == "best")
+    if of_trial and (is_uri(text) or not (StudyFolder.named(path).config.is_file() or path.is_dir())):
+        study, trial = StudyFolder.named(head), tail
+    else:
+        study, trial = StudyFolder.named(given), "best"
     if not study.config.is_file():
         raise ConfigError(
             f"there is neither a run nor a study {text!r}: give a folder of runs/, a study's name, or STUDY/TRIAL"
         )
     results = load_study(study)
-    found = results.find(trial)
+    chosen = results.find(trial)
     if trial == "best":
-        found = results.best[0].speaker
-    return ComparedRun(f"{results.name}/{found.number} {found.algorithm}", results.records(found))
+        chosen = results.best[0].speaker
+    return ComparedRun(f"{results.name}/{chosen.number} {chosen.algorithm}", results.records(chosen))
 
 
 def measures(runs: Sequence[ComparedRun], metrics: Sequence[str] = ()) -> dict[str, list[RunMeasure]]:
-    """Each metric of every run.
+    """Collect each metric of every run.
 
     Raises:
         ConfigError: for runs of one name, or a metric that one of them lacks.
@@ -143,16 +145,16 @@ def _measure(run: ComparedRun, metric: str) -> RunMeasure:
 
 
 def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
-    """Of each run's last value and the first run's, seed by seed (later - first), with p adjusted for their number;
-    None for the first one itself."""
+    """Differences between each run's last value and the first run's, seed by seed (later - first), with p adjusted for
+    their number; None for the first run itself."""
     first = dict(zip(found[0].seeds, found[0].last.tolist(), strict=True))
     pairs: list[Pair | None] = [None]
-    for one in found[1:]:
-        own = dict(zip(one.seeds, one.last.tolist(), strict=True))
-        (pair,) = compare({one.run: own, found[0].run: first}, higher=one.higher)
-        if pair.first != one.run:  # the pair names the better one first
+    for measure in found[1:]:
+        last = dict(zip(measure.seeds, measure.last.tolist(), strict=True))
+        (pair,) = compare({measure.run: last, found[0].run: first}, higher=measure.higher)
+        if pair.first != measure.run:  # the pair names the better one first
             pair = pair._replace(
-                first=one.run, second=pair.first, difference=-pair.difference, low=-pair.high, high=-pair.low
+                first=measure.run, second=pair.first, difference=-pair.difference, low=-pair.high, high=-pair.low
             )
         pairs.append(pair)
     levels = holm(np.array([pair.p for pair in pairs if pair is not None]))
@@ -160,14 +162,14 @@ def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
 
 
 def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
-    """A metric's table: a row per run."""
+    """Table of a metric, with a row per run."""
 
     def spread(values: NDArray[np.float64]) -> str:
-        known = values[np.isfinite(values)]
-        if not known.size:
+        finite = values[np.isfinite(values)]
+        if not finite.size:
             return NOTHING
-        own = format_value(float(known.mean()), metric)
-        return own if known.size < 2 else f"{own} ± {format_value(float(known.std(ddof=1)), metric)}"
+        mean = format_value(float(finite.mean()), metric)
+        return mean if finite.size < 2 else f"{mean} ± {format_value(float(finite.std(ddof=1)), metric)}"
 
     def apart(pair: Pair | None) -> tuple[str, str]:
         if pair is None or not np.isfinite(pair.difference):
@@ -179,12 +181,12 @@ def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
 
     apart_by = [apart(pair) for pair in differences(found)]
     columns = {
-        "Run": [one.run for one in found],
-        "Seeds": [str(len(one.seeds)) for one in found],
-        "Best": [spread(one.best) for one in found],
-        "Round": [str(one.rounds[one.best_at]) for one in found],
-        "Last": [spread(one.last) for one in found],
-        "Mean": [spread(one.mean) for one in found],
+        "Run": [measure.run for measure in found],
+        "Seeds": [str(len(measure.seeds)) for measure in found],
+        "Best": [spread(measure.best) for measure in found],
+        "Round": [str(measure.rounds[measure.best_at]) for measure in found],
+        "Last": [spread(measure.last) for measure in found],
+        "Mean": [spread(measure.mean) for measure in found],
         "Last - first run's": [text for text, _ in apart_by],
         "p (Holm)": [p for _, p in apart_by],
     }
@@ -192,18 +194,18 @@ def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
 
 
 def runs_json(found: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
-    """All of it for ``--json``; NaN, which JSON lacks, is None."""
-    told: dict[str, Any] = {}
-    for metric, own in found.items():
-        pairs = [pair._asdict() for pair in differences(own) if pair is not None]
-        told[metric] = {"runs": [one.to_json() for one in own], "differences": pairs}
-    return dict(without_nan(told))
+    """Values and differences of all metrics for ``--json``; NaN, which JSON lacks, is None."""
+    by_metric: dict[str, Any] = {}
+    for metric, measured in found.items():
+        pairs = [pair._asdict() for pair in differences(measured) if pair is not None]
+        by_metric[metric] = {"runs": [measure.to_json() for measure in measured], "differences": pairs}
+    return dict(without_nan(by_metric))
 
 
 def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
-    """A panel per metric: means over seeds by round, with bands of one standard deviation, and of the standard error
-    where devices were sampled; of many runs a panel for each metric and run, with the others in grey behind."""
-    names = [one.run for one in next(iter(found.values()))]
+    """Figure with a panel per metric: means over seeds by round, with bands of one standard deviation, and of the
+    standard error where devices were sampled; for many runs also a panel per run, with the others in grey behind."""
+    names = [measure.run for measure in next(iter(found.values()))]
     methods = [name.rpartition(" ")[2] for name in names]  # a trial's name ends with its method's, whose colour it has
     looks = dict(zip(names, looks_of(methods if len({*methods}) == len(names) else names).values(), strict=True))
     crowded = len(names) > CROWD
@@ -212,17 +214,17 @@ def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
     shown = iter(panels)
     for metric, measured in found.items():
         factor, label = scale_of(metric)
-        for own in names if crowded else [None]:
+        for name in names if crowded else [None]:
             axes = next(shown)
-            for one in measured:
-                behind = own not in (None, one.run)
+            for measure in measured:
+                behind = name not in (None, measure.run)
                 look: dict[str, Any] = {"linewidth": 0.7, "zorder": 1.5} if behind else {}
-                shade = BEHIND if behind else looks[one.run]
-                look |= {} if behind or one.errors is None else {"errors": factor * one.errors}
-                draw_mean(axes, one.rounds, factor * one.values, shade, one.run, band=not behind, **look)
-            if own is None:
+                shade = BEHIND if behind else looks[measure.run]
+                look |= {} if behind or measure.errors is None else {"errors": factor * measure.errors}
+                draw_mean(axes, measure.rounds, factor * measure.values, shade, measure.run, band=not behind, **look)
+            if name is None:
                 legend_beside(axes, **as_lines_end(axes))
             else:
-                axes.set_title(own, fontsize=9, loc="left", color=looks[own].colour)
+                axes.set_title(name, fontsize=9, loc="left", color=looks[name].colour)
             finish(axes, *((8, 9) if crowded else ()), xlabel="Round", ylabel=label)
     return figure

@@ -1,5 +1,5 @@
-"""The sections of a report. Each is one file in sections/, which a registry finds there: what it analyses, its tables,
-its figures, its values for ``--json`` and its part of the page."""
+"""Sections of a report. Each is a file in sections/, where a registry finds it: its analysis, its tables, its figures,
+its values for ``--json`` and its part of the page."""
 
 import functools
 import importlib
@@ -21,11 +21,11 @@ from flstudy.reporting.tables import Cells
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what is to be seen in it."""
+    """Figure with its caption."""
 
     figure: Figure
     caption: str
-    paper: bool = False  # its colours need white ground, also on a dark screen
+    paper: bool = False  # its colours need a white background, also on a dark screen
 
     @property
     def svg(self) -> str:
@@ -33,18 +33,18 @@ class Picture:
 
 
 def pictures(*drawn: tuple[Figure | None, str], paper: bool = False) -> list[Picture]:
-    """Of the figures that there are, each with its caption."""
+    """Pictures of those of the figures that are not None, each with its caption."""
     return [Picture(figure, caption, paper) for figure, caption in drawn if figure is not None]
 
 
 def present(*tables: Cells | None) -> list[Cells]:
-    """The tables that there are."""
+    """Tables that are not None."""
     return [cells for cells in tables if cells is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Text to be copied or read as it stands; folded where it is long."""
+    """Preformatted text to be copied; folded where it is long."""
 
     title: str
     text: str
@@ -53,11 +53,11 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a section says in each form of a report."""
+    """Content of a section in each form of a report."""
 
     name: str = ""  # in the page's navigation
     title: str = ""  # a sentence; without one it is not on the page
-    lead: str = ""  # what a newcomer has to know to read it
+    lead: str = ""  # introduction for a newcomer
     points: Sequence[str] = ()  # a list of findings
     tables: Sequence[Cells] = ()
     pictures: Sequence[Picture] = ()
@@ -66,10 +66,10 @@ class Content:
     heading: str = ""  # of the whole page
     facts: Mapping[str, str] = field(default_factory=dict)  # below the page's heading
     brief: Sequence[Cells] = ()  # tables of the terminal and of summary.md
-    remarks: Sequence[str] = ()  # sentences below those
-    commands: Sequence[tuple[str, str]] = ()  # (what for, command) below those
+    remarks: Sequence[str] = ()  # sentences below these tables
+    commands: Sequence[tuple[str, str]] = ()  # (purpose, command) below the remarks
     exports: Mapping[str, Picture] = field(default_factory=dict)  # PNG files beside summary.md, which shows them
-    files: Mapping[str, str] = field(default_factory=dict)  # texts beside it
+    files: Mapping[str, str] = field(default_factory=dict)  # text files beside summary.md
     values: Mapping[str, Any] = field(default_factory=dict)  # for --json
 
     @property
@@ -78,29 +78,29 @@ class Content:
 
 
 class ReportSection(ABC):
-    """A part of every report."""
+    """Base class of a part of every report."""
 
     order: ClassVar[int]
     """Sections stand in a report by ascending order."""
 
     def of_study(self, found: Findings) -> Content | None:
-        """Its part in the report of one study; None where it has nothing to say."""
+        """Content in the report of one study; None where there is nothing to report."""
         return None
 
     def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        """Its parts in the common report of several studies."""
+        """Contents in the common report of several studies."""
         return ()
 
 
 def from_here(path: Path) -> str:
-    """A path as one would type it in the working directory, where it lies below that."""
+    """Path relative to the working directory where it lies below it, else absolute."""
     path, here = path.absolute(), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @functools.cache
 def every_section() -> tuple[ReportSection, ...]:
-    """One of each kind in sections/, in their order."""
+    """Instances of all section classes in sections/, in their order."""
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
     kinds = [kind for kind in ReportSection.__subclasses__() if kind.__module__.startswith(f"{folder.__name__}.")]

@@ -1,7 +1,7 @@
-"""What all figures share: colours, dashes, lines with their bands, and the way to a file.
+"""Style of all figures: colours, dashes, lines with their bands, and the writing of files.
 
-Figures are matplotlib `Figure` objects without pyplot: nothing global, so they work in any thread and without a
-display. Optuna's own plots are pyplot's, and know no algorithms: neither their colours nor a line for each.
+Figures are matplotlib `Figure` objects without pyplot: nothing is global, so they work in any thread and without a
+display. Optuna's own plots use pyplot and do not distinguish algorithms, by colour or by line.
 """
 
 import io
@@ -22,21 +22,21 @@ from flstudy.metrics.registry import is_fraction
 from flstudy.reporting.tables import metric_label
 from flstudy.study.results import WorldEvent
 
-# Okabe and Ito's palette, told apart with any colour vision; its yellow is too light on white. Dash patterns and
+# Okabe and Ito's palette, distinct in any colour vision; its yellow is too light on white. Dash patterns and
 # markers tell lines and points apart where a printer has no colours, and go on where the colours are used up.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH, DPI = 9.0, 180
-PAGE_DPI = 120  # of pictures that are committed with a page
+PAGE_DPI = 120  # for pictures that are committed with a page
 GREY, GRID = "#444444", "#d9d9d9"
 PALETTE = 128  # colours of a PNG
 PANEL = "Darker: the standard error of that mean, which is of a panel of devices."
-SHORT = 12  # characters of a name of which six stand in a row
+SHORT = 12  # largest number of characters of names of which six fit into a row
 
 
 class Look(NamedTuple):
-    """Of a line or of points."""
+    """Look of a line or of points: colour, dashes and marker."""
 
     colour: str
     dashes: Any
@@ -47,14 +47,14 @@ _svg_settings = threading.Lock()  # matplotlib reads them from a place that all 
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure of some inches that can be saved as PNG."""
+    """Create an empty figure of some inches that can be saved as PNG."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def new_panels(count: int, columns: int, height: float, extra: float = 0.0, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels in rows of some columns, each row of some inches, and extra ones for the rest."""
+    """Create a figure of ``count`` panels in rows of ``columns``, each row of some inches, and extra ones in all."""
     rows = -(-count // columns)
     figure = new_figure(height * rows + extra)
     panels = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
@@ -64,27 +64,27 @@ def new_panels(count: int, columns: int, height: float, extra: float = 0.0, **sh
 
 
 def colour(place: int) -> str:
-    """Of the line or the points of so many before it."""
+    """Colour of the line or points at a place, from 0."""
     return COLOURS[place % len(COLOURS)]
 
 
 def dashes(place: int) -> Any:
-    """Of the line of so many before it."""
+    """Dashes of the line at a place, from 0."""
     return DASHES[place % len(DASHES)]
 
 
 def marker(place: int) -> str:
-    """Of the points of so many before them."""
+    """Marker of the points at a place, from 0."""
     return MARKERS[place % len(MARKERS)]
 
 
 def scale_of(metric: str) -> tuple[int, str]:
-    """(factor, label of the axis): a fraction is drawn in percent."""
+    """Factor of a metric's values and label of its axis: a fraction is drawn in percent."""
     return 100 if is_fraction(metric) else 1, metric_label(metric)
 
 
 def look_of(place: int) -> Look:
-    """Of what has no name of its own, such as the ways to start a session: by how many are before it."""
+    """Look at a place, from 0, for lines that are no methods, such as the ways to start a session."""
     return Look(colour(place), dashes(place), marker(place))
 
 
@@ -99,8 +99,8 @@ def draw_mean(
     errors: NDArray[np.float64] | None = None,
     **more: Any,
 ) -> None:
-    """The mean over replicas of values [S, T] as a line, with a band of one standard deviation where that is wanted,
-    and in it a darker one of the mean's standard error where each value has one, as it does on a panel of devices."""
+    """Draw the mean over replicas of values [S, T] at x [T] as a line, with ``band`` a band of one standard deviation;
+    ``errors`` [S, T], as values on a panel of devices have them, add a darker band of the mean's standard error."""
     mean = values.mean(0)
     axes.plot(x, mean, label=label, **{"color": look.colour, "linestyle": look.dashes, "linewidth": 1.2, **more})
     if band and len(values) > 1:
@@ -112,32 +112,31 @@ def draw_mean(
 
 
 def mark_events(axes: Axes, events: Iterable[WorldEvent], label: str | None = None) -> None:
-    """A dashed line per event; the legend may name the first."""
+    """Draw a dashed line per event; ``label`` names the first in the legend."""
     for number, event in enumerate(events):
-        own = None if number else label
-        axes.axvline(event.round, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0, zorder=2, label=own)
+        text = None if number else label
+        axes.axvline(event.round, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0, zorder=2, label=text)
 
 
 def legend_beside(axes: Axes, **settings: Any) -> None:
-    """The legend to the right of the axes."""
-    given = {"frameon": False, "fontsize": 10, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), **settings}
-    axes.legend(**given)
+    """Draw the legend to the right of the axes."""
+    options = {"frameon": False, "fontsize": 10, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), **settings}
+    axes.legend(**options)
 
 
 def legend_above(figure: Figure, panels: Iterable[Axes], names: Iterable[str], *, below: bool = False) -> None:
-    """One legend over all panels, or below them where the figure has a title, of those names that one of them has."""
+    """Draw one legend above all panels, or ``below`` them, of the names that appear in a panel."""
     drawn: dict[str, Any] = {}
     for axes in panels:
         drawn |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    found = [name for name in names if name in drawn]
-    columns = min(max(len(found), 1), 4 if max(map(len, found), default=0) > SHORT else 6)
+    present = [name for name in names if name in drawn]
+    columns = min(max(len(present), 1), 4 if max(map(len, present), default=0) > SHORT else 6)
     look: dict[str, Any] = {"loc": f"outside {'lower' if below else 'upper'} center", "frameon": False, "fontsize": 10}
-    figure.legend([drawn[name] for name in found], found, ncols=columns, **look)
+    figure.legend([drawn[name] for name in present], present, ncols=columns, **look)
 
 
 def as_lines_end(axes: Axes) -> dict[str, Any]:
-    """Handles and labels of a legend in the order in which the lines end, top to bottom, so that the eye goes straight
-    across."""
+    """Legend handles and labels in the order of the lines' last values, top to bottom: each stands near its line."""
     handles, labels = axes.get_legend_handles_labels()
     ends = [float(np.asarray(handle.get_ydata())[-1]) for handle in handles]  # type: ignore[attr-defined]
     order = np.argsort(np.nan_to_num(ends, nan=-1.0))[::-1]
@@ -145,7 +144,7 @@ def as_lines_end(axes: Axes) -> dict[str, Any]:
 
 
 def finish(axes: Axes, ticks: int = 10, size: int = 10, *, xlabel: str = "", ylabel: str = "") -> None:
-    """The axes' labels, a light grid, and no frame where nothing is to be read."""
+    """Set the axes' labels and a light grid, and remove the top and right frame."""
     axes.set_xlabel(xlabel or axes.get_xlabel(), fontsize=size)
     axes.set_ylabel(ylabel or axes.get_ylabel(), fontsize=size)
     axes.tick_params(labelsize=ticks)
@@ -155,15 +154,15 @@ def finish(axes: Axes, ticks: int = 10, size: int = 10, *, xlabel: str = "", yla
 
 
 def to_png(figure: Figure, path: str | os.PathLike[str], dpi: float = DPI) -> Path:
-    """Writes a figure and returns its file; pictures that are committed have ``PAGE_DPI``."""
+    """Write a figure as PNG and return its path; pictures that are committed have ``PAGE_DPI``."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
     return small_png(drawn, path)
 
 
 def small_png(picture: BinaryIO | str | os.PathLike[str], path: str | os.PathLike[str], size: float = 1.0) -> Path:
-    """Writes a picture, a file's name or what one holds, as a PNG with a palette, a third as large as one without, and
-    scaled to a fraction of its width where that is given. Returns its file."""
+    """Write a picture, a path or an open file, as a PNG with a palette, a third as large as one without, scaled to
+    ``size`` of its width, and return its path."""
     from PIL import Image  # matplotlib's
 
     path = Path(path)
@@ -181,9 +180,9 @@ def small_png(picture: BinaryIO | str | os.PathLike[str], path: str | os.PathLik
 
 
 def paletted(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """An image [height, width, 3] as places in a palette, and that palette [up to PALETTE, 3]: of exact colours, the
-    most frequent ones of all, then that of each eighth of red, green and blue, so that a thin line keeps its own beside
-    many shades of grey. All others, which are edges, go to the nearest one."""
+    """Convert an image [height, width, 3] to indices [height, width] into a palette [up to PALETTE, 3]: exact colours,
+    the most frequent ones of all, then that of each eighth of red, green and blue, so that a thin line keeps its own
+    beside many shades of grey. All others, which are edges, become the nearest one."""
     codes, back, counts = np.unique(
         image.reshape(-1, 3).astype(np.int64) @ (65536, 256, 1), return_inverse=True, return_counts=True
     )
@@ -199,8 +198,7 @@ def paletted(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.ui
 
 
 def to_svg(figure: Figure) -> str:
-    """A figure as an ``<svg>`` element for a page: its text is text, its ground transparent; the same figure gives the
-    same element."""
+    """Render a figure as an ``<svg>`` with text as text and a transparent background; equal figures give equal ones."""
     out = io.StringIO()
     nobody = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with _svg_settings, matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flstudy"}):

@@ -1,5 +1,4 @@
-"""Tables before they have a form: cells that rich shows in a terminal of 100 columns, or that are written as Markdown,
-HTML or LaTeX; and numbers as their cells have them."""
+"""Tables as cells, which rich shows in 100 columns, or which are written as Markdown, HTML or LaTeX; number formats."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,20 +29,20 @@ _NEGATIVE = re.compile(r"(?<![\w.])-(?=[\d.])")
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A table before it has a form. Numbers are set to the right, words (the columns in `words`) to the left."""
+    """Table as cells of text. Numbers are aligned to the right, words (the columns in `words`) to the left."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: frozenset[int]
-    best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of what is set in bold on paper
-    label: str = ""  # in LaTeX; a table without one is not for a paper
+    best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of cells in bold in LaTeX
+    label: str = ""  # in LaTeX; a table without a label is not written there
 
     @classmethod
     def from_columns(
         cls, title: str, columns: Mapping[str, Iterable[str]], words: Iterable[int] = (0,), label: str = "", **more: Any
     ) -> Self:
-        """A table of columns of equal length, each with its heading."""
+        """Build a table from columns of equal length, each with its heading."""
         rows = tuple(zip(*columns.values(), strict=True))
         return cls(title=title, header=tuple(columns), rows=rows, words=frozenset(words), label=label, **more)
 
@@ -67,7 +66,7 @@ class Cells:
         return "\n".join([f"**{self.title}**", "", line(self.header), rule, *map(line, self.rows)])
 
     def latex(self) -> str:
-        """One table environment of booktabs; the best figures bold."""
+        """Format as a table environment with booktabs, the best values in bold."""
 
         def cell(text: str, bold: bool) -> str:
             escaped = _NEGATIVE.sub("$-$", escape_latex(text))
@@ -97,46 +96,46 @@ class Cells:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
+    """Escape a text so that LaTeX prints it as it stands."""
     return " ".join(text.split()).translate(_LATEX)
 
 
 def write_latex(path: Path, tables: Sequence[Cells], notes: Sequence[str]) -> None:
-    """A file to be read by ``\\input``; the notes as comments, since every paper words them its own way."""
+    """Write a file for ``\\input``, with the notes as comments, since every paper words them its own way."""
     heading = [r"% Needs \usepackage{booktabs} in the preamble.", *(f"% {' '.join(note.split())}" for note in notes)]
     path.write_text("\n".join(heading) + "\n\n" + "\n\n".join(cells.latex() for cells in tables) + "\n")
 
 
 def mean_and_spread(values: NDArray[np.float64], scale: float = 1.0, form: str = ".1f") -> str:
-    """mean ± sample standard deviation over seeds, in Python's ``form``; how many of them count where some are NaN."""
-    known = scale * values[~np.isnan(values)]
-    if not known.size:
+    """Format mean ± sample standard deviation over seeds in Python's ``form``; with their count where some are NaN."""
+    valid = scale * values[~np.isnan(values)]
+    if not valid.size:
         return NOTHING
-    text = f"{known.mean():{form}}" + (f" ± {known.std(ddof=1):{form}}" if known.size > 1 else "")
-    return text if known.size == values.size else f"{text} ({known.size}/{values.size})"
+    text = f"{valid.mean():{form}}" + (f" ± {valid.std(ddof=1):{form}}" if valid.size > 1 else "")
+    return text if valid.size == values.size else f"{text} ({valid.size}/{values.size})"
 
 
 def finite_mean(values: Any) -> float:
-    """The mean of what is finite; NaN where nothing is."""
-    given = np.asarray(values, float)
-    known = given[np.isfinite(given)]
-    return float(known.mean()) if known.size else float("nan")
+    """Mean of the finite values; NaN where there is none."""
+    array = np.asarray(values, float)
+    finite = array[np.isfinite(array)]
+    return float(finite.mean()) if finite.size else float("nan")
 
 
 def chosen_values(overrides: Mapping[str, Any]) -> str:
-    """`lr 0.0316, tau 0.001`: the algorithm's own keys without their prefix; its name has a column of its own."""
+    """Format overrides as `lr 0.0316, tau 0.001`, without the prefix ``algorithm.`` and the name of the algorithm."""
     chosen = {key.removeprefix("algorithm."): value for key, value in overrides.items() if key != "algorithm"}
-    each = (f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in chosen.items())
-    return ", ".join(each) or NOTHING
+    parts = (f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in chosen.items())
+    return ", ".join(parts) or NOTHING
 
 
 def percent_sign(metric: str) -> str:
-    """What a heading adds to a metric's name."""
+    """Percent sign that a heading adds to a metric's name, for a fraction."""
     return " %" if is_fraction(metric) else ""
 
 
 def metric_label(metric: str) -> str:
-    """The title of a metric with its unit; the name of one that nobody has described."""
+    """Title of a metric with its unit, or the name of a metric without a description."""
     if metric not in METRICS:
         return metric
     unit = "%" if is_fraction(metric) else METRICS[metric].unit
@@ -144,7 +143,7 @@ def metric_label(metric: str) -> str:
 
 
 def format_value(value: float, metric: str) -> str:
-    """A value of a metric; in percent, without the sign, where it is a share."""
+    """Format a value of a metric; in percent, without the sign, where it is a share."""
     if not np.isfinite(value):
         return NOTHING
     if is_fraction(metric):
@@ -153,12 +152,12 @@ def format_value(value: float, metric: str) -> str:
 
 
 def format_difference(value: float, metric: str) -> str:
-    """A difference of two values, always with its sign."""
+    """Format a difference of two values, always with its sign."""
     if not np.isfinite(value):
         return NOTHING
     return f"{100 * value:+.1f}" if is_fraction(metric) else f"{value:+.3g}"
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
+    """Format a count with its noun: ``1 trial``, ``2 trials``."""
     return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,1 +1,1 @@
-"""Reproductions of papers: their studies, run one after another, and what came out beside what was published."""
+"""Reproductions of papers: their studies, run one after another, and the results beside the published values."""

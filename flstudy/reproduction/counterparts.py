@@ -1,13 +1,13 @@
-"""The tables and figures of the papers and what stands for each of them here: PAPER/counterparts.csv, and the page
-that ``flstudy reproduce --counterparts`` makes of all of them.
+"""Counterparts of the papers' tables and figures: PAPER/counterparts.csv, and the page that ``flstudy reproduce
+--counterparts`` makes of all of them.
 
     item     the paper's table or figure: ``Table 7``, ``Fig. 3``
-    part     the part of it that this line is about, where a line is not about all of it: ``Synthetic``
-    shows    what it shows, in a few words
-    on       what its counterpart is measured on: one of ``BASES``
-    command  what makes it
-    page     where its results are, from the paper's folder; empty where it has not been run
-    because  why it is not here or has not been run, or what else must be known
+    part     the part of it that the line covers, where it does not cover all of it: ``Synthetic``
+    shows    its content, in a few words
+    on       the data of its counterpart: one of ``BASES``
+    command  the command that makes the counterpart
+    page     the page with its results, relative to the paper's folder; empty where it has not been run
+    because  the reason why it is missing or has not been run, or a remark
 """
 
 import csv
@@ -20,18 +20,18 @@ from flstudy.reporting.tables import NOTHING, Cells
 from flstudy.reproduction.plan import RESULTS, Paper, read_paper
 
 FILE = "counterparts.csv"
-BASES = {  # written in the file -> said on the page
+BASES = {  # value in the file -> words on the page
     "paper": "on the paper's data",
     "settings": "on its settings with other data",
     "other": "on other data",
     "none": "not here",
 }
 OVERVIEW = "README.md"
-"""The page, beside the papers' folders."""
+"""Name of the page, beside the papers' folders."""
 
 
 class Counterpart(NamedTuple):
-    """A line: a table or figure of a paper, or a part of one."""
+    """Counterpart of a table or figure of a paper, or of a part of one: a line of the file."""
 
     item: str
     part: str
@@ -47,15 +47,15 @@ class Counterpart(NamedTuple):
 
 
 def read_counterparts(folder: Path) -> list[Counterpart]:
-    """The lines of a paper's folder, in their order.
+    """Read the counterparts of a paper's folder, in the order of the file.
 
     Raises:
-        ConfigError: for a line that says too little, or something wrong.
+        ConfigError: for a line that is incomplete or wrong.
     """
     path = folder / FILE
     if not path.is_file():
         return []
-    found: list[Counterpart] = []
+    counterparts: list[Counterpart] = []
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != Counterpart._fields:
@@ -64,33 +64,33 @@ def read_counterparts(folder: Path) -> list[Counterpart]:
             where = f"{path}, line {reader.line_num}"
             if None in row or None in row.values():
                 raise ConfigError(f"{where} must have {len(Counterpart._fields)} values: quote those with commas")
-            one = Counterpart(**{key: value.strip() for key, value in row.items()})
-            if fault := _fault(one, folder):
+            counterpart = Counterpart(**{key: value.strip() for key, value in row.items()})
+            if fault := _fault(counterpart, folder):
                 raise ConfigError(f"{where}: {fault}")
-            if one.name in [other.name for other in found]:
-                raise ConfigError(f"{where}: {one.name} has a line already: name its part")
-            found.append(one)
-    return found
+            if counterpart.name in [other.name for other in counterparts]:
+                raise ConfigError(f"{where}: {counterpart.name} has a line already: name its part")
+            counterparts.append(counterpart)
+    return counterparts
 
 
-def _fault(one: Counterpart, folder: Path) -> str:
-    """What is wrong with a line; '' where nothing is."""
-    if one.on not in BASES:
-        return f"on must be one of {', '.join(BASES)}, got {one.on!r}{nearest(one.on, list(BASES))}"
-    if not one.item or not one.shows:
+def _fault(line: Counterpart, folder: Path) -> str:
+    """Describe the mistake in a line; '' where there is none."""
+    if line.on not in BASES:
+        return f"on must be one of {', '.join(BASES)}, got {line.on!r}{nearest(line.on, list(BASES))}"
+    if not line.item or not line.shows:
         return "item and shows must be given"
-    if one.on == "none":
-        return "" if one.because and not one.page else f"{one.name} is not here: say because of what, and no page"
-    if not one.command.startswith("flstudy "):
-        return f"{one.name}: command must be a command of flstudy, got {one.command!r}"
-    if one.page and not (folder / one.page).is_file():
-        return f"{one.name}: there is no page {one.page!r} in {folder}"
-    return "" if one.page or one.because else f"{one.name} has no page: say in because why it was not run"
+    if line.on == "none":
+        return "" if line.because and not line.page else f"{line.name} is not here: say because of what, and no page"
+    if not line.command.startswith("flstudy "):
+        return f"{line.name}: command must be a command of flstudy, got {line.command!r}"
+    if line.page and not (folder / line.page).is_file():
+        return f"{line.name}: there is no page {line.page!r} in {folder}"
+    return "" if line.page or line.because else f"{line.name} has no page: say in because why it was not run"
 
 
 def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Sequence[Paper] = ()) -> str:
-    """The page: for each paper (folder's name -> its title and lines) a table, and how many of its tables and figures
-    are here; and the studies that are no paper's."""
+    """Page with a table for each paper (folder's name -> its title and lines), the number of its tables and figures
+    that have a page, and the studies that reproduce no paper."""
     parts = [
         "# The papers' tables and figures, and what stands for them here",
         f"Made by `flstudy reproduce --counterparts` from each paper's `{FILE}`. *{BASES['settings'].capitalize()}*: "
@@ -98,13 +98,13 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Seque
         "varied is the paper's. Published numbers: `published.csv` beside the configs.",
     ]
     for name, (title, lines) in papers.items():
-        items, here = {one.item for one in lines}, {one.item for one in lines if one.page}
+        items, here = {line.item for line in lines}, {line.item for line in lines if line.page}
         rows = []
-        for one in lines:
-            link = f"[{Path(one.page).stem}]({name}/{one.page})" if one.page else NOTHING
-            command = f"`{one.command}`" if one.command else NOTHING
-            basis = BASES[one.on] if one.page or one.on == "none" else f"not run here; {BASES[one.on]}"
-            rows.append((one.name, one.shows, basis, link, command, one.because or NOTHING))
+        for line in lines:
+            link = f"[{Path(line.page).stem}]({name}/{line.page})" if line.page else NOTHING
+            command = f"`{line.command}`" if line.command else NOTHING
+            basis = BASES[line.on] if line.page or line.on == "none" else f"not run here; {BASES[line.on]}"
+            rows.append((line.name, line.shows, basis, link, command, line.because or NOTHING))
         header = ("In the paper", "Shows", "Counterpart", "Page", "Command", "Because, or to know")
         count = f"{len(items)} tables and figures, {len(here)} of them with a page, in whole or in part"
         cells = Cells(title=count, header=header, rows=tuple(rows), words=frozenset(range(len(header))))
@@ -115,7 +115,7 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Seque
 
 
 def _own_lines(plan: Paper) -> list[str]:
-    """A line for each world of a study that is no paper's."""
+    """Markdown line for each world of a plan that reproduces no paper."""
     lines = []
     for world in plan.worlds:
         page = plan.folder / RESULTS / f"{world.name}.md"
@@ -131,13 +131,13 @@ def own_studies(configs: Path) -> list[Paper]:
 
 
 def read_all(configs: Path) -> dict[str, tuple[str, list[Counterpart]]]:
-    """Title and lines of each paper with lines, by its folder's name."""
+    """Title and lines of each paper with a counterparts file, by its folder's name."""
     folders = sorted(path.parent for path in configs.glob(f"*/{FILE}"))
     return {folder.name: (read_paper(folder.name, configs).title, read_counterparts(folder)) for folder in folders}
 
 
 def write_overview(configs: Path) -> Path:
-    """Writes the page beside the papers' folders and returns its path."""
+    """Write the page beside the papers' folders and return its path."""
     papers = read_all(configs)
     if not papers:
         raise ConfigError(f"{configs}/ holds no {FILE}: run this where tune_configs is")

@@ -1,9 +1,9 @@
-"""Algorithms crossed with what is done around them: a study for each variant, such as a controller or none, in each of
-which the same search compares several algorithms; a row for each algorithm under each variant.
+"""Crossed worlds: a study for each variant, such as a controller or none, in each of which the same search compares
+several algorithms; a row for each algorithm under each variant.
 
 Rows are compared on the seeds that both have, by Student's paired t test on test data, in two families whose p values
-are adjusted by Holm's method, each by itself: the leader with everybody else, and each algorithm under a variant with
-the same algorithm under the first one.
+are adjusted by Holm's method, each by itself: the leader with all others, and each algorithm under a variant with the
+same algorithm under the first one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,24 +26,24 @@ from flstudy.study import StudyResults
 SHADE = "#f2f2f2"
 FAINT = "#c4c4c4"
 HEIGHT = 4.8
-"""Of the figure, in inches."""
+"""Height of the figure, in inches."""
 
 
 class CrossedRow(NamedTuple):
-    """An algorithm under a variant."""
+    """Row of a crossed world: an algorithm under a variant."""
 
     algorithm: str
     variant: str
-    name: str  # in tables: the algorithm's alone under the first variant
+    name: str  # its name in tables; under the first variant the algorithm's alone
     speaker: Speaker
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Last values of a metric."""
+        """Last values of a metric, by seed."""
         return self.speaker.results.last(self.speaker.trial, metric)
 
 
 def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[CrossedRow]:
-    """All rows of which a trial did all its rounds, by the value that chose it, the best first."""
+    """All rows with a trial that did all its rounds, by the value that chose it, the best first."""
     rows = []
     for variant in [name for name in world.variants if name in studies]:
         for algorithm, speaker in speakers([studies[variant]]).items():
@@ -90,16 +90,16 @@ def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Pat
 
 
 def compare_rows(rows: Sequence[CrossedRow], pairs: Sequence[tuple[CrossedRow, CrossedRow]], metric: str) -> Compared:
-    """These pairs of rows, and no others, as one family."""
+    """Compare these pairs of rows and no others, as one family of tests."""
     values = {row.name: row.by_seed(metric) for row in rows}
     higher = rows[0].speaker.results.objective.higher
-    found: list[Pair] = []
-    for one, other in pairs:
-        found += compare({row.name: values[row.name] for row in (one, other)}, higher=higher)
-    adjusted = holm(np.array([pair.p for pair in found]))
+    compared: list[Pair] = []
+    for first, second in pairs:
+        compared += compare({row.name: values[row.name] for row in (first, second)}, higher=higher)
+    adjusted = holm(np.array([pair.p for pair in compared]))
     family = [
         pair._replace(adjusted=float(p), verdict="cannot tell" if np.isnan(p) else _verdict(float(p)))
-        for pair, p in zip(found, adjusted, strict=True)
+        for pair, p in zip(compared, adjusted, strict=True)
     ]
     return Compared(metric=metric, fresh=True, values=values, pairs=tuple(family), notes=())
 
@@ -109,24 +109,24 @@ def _verdict(p: float) -> Literal["different", "not shown"]:
 
 
 def won(rows: Sequence[CrossedRow], family: Compared, metric: str) -> list[str]:
-    """What leads, by how much, and of whom that can be said."""
+    """Sentences on the leader: its lead over the next row, and over which rows it is shown to be better."""
     leader = rows[0].name
     better = [pair for pair in family.pairs if pair.verdict == "different" and pair.first == leader]
     ahead = [pair for pair in family.pairs if pair.first != leader]
-    said = [f"**{leader} leads**: {measure_of(family, leader, metric)}."]
+    sentences = [f"**{leader} leads**: {measure_of(family, leader, metric)}."]
     for pair in family.pairs[:1]:
-        said.append(
+        sentences.append(
             f"The next by validation data is {rows[1].name}, {measure_of(family, rows[1].name, metric)}: the better "
             f"of the two by {format_difference(pair.difference, metric).lstrip('+')} points "
             f"[{format_difference(pair.low, metric)}, {format_difference(pair.high, metric)}]."
         )
-    said.append(
+    sentences.append(
         f"Of {len(family.pairs)} others it is shown to be better than {len(better)}"
         + (f", not than {', '.join(_others(family, leader))}." if len(better) < len(family.pairs) else ".")
     )
     if ahead:
-        said.append(f"A better mean than its own on test data: {', '.join(pair.first for pair in ahead)}.")
-    return [" ".join(said)]
+        sentences.append(f"A better mean than its own on test data: {', '.join(pair.first for pair in ahead)}.")
+    return [" ".join(sentences)]
 
 
 def _others(family: Compared, leader: str) -> list[str]:
@@ -138,7 +138,7 @@ def _others(family: Compared, leader: str) -> list[str]:
 
 
 def measure_of(family: Compared, name: str, metric: str) -> str:
-    """A row's mean and deviation over seeds, in words."""
+    """Format a row's mean and standard deviation over seeds."""
     values = np.array(list(family.values[name].values()))
     scale, unit = (100, " %") if is_fraction(metric) else (1, "")
     spread = f" ± {scale * values.std(ddof=1):.1f}" if values.size > 1 else ""
@@ -146,23 +146,23 @@ def measure_of(family: Compared, name: str, metric: str) -> str:
 
 
 def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
-    """How many trials chose the rows, and on which seeds they were trained again."""
+    """Sentence on how many trials chose the rows, and on which seeds the best were trained again."""
     results = next(iter(studies.values()))
     counts = {
-        sum(trial.algorithm == best.trial.algorithm for trial in each.searched)
-        for each in studies.values()
-        for best in each.best
+        sum(trial.algorithm == best.trial.algorithm for trial in study.searched)
+        for study in studies.values()
+        for best in study.best
     }
     tried = " or ".join(map(str, sorted(counts)))
     again = results.confirmations
-    said = f"Trials of every method: {tried} on {_named(results.seeds)}"
-    said += "" if results.section.get("scheduler") else ", nobody stopped early"
+    sentence = f"Trials of every method: {tried} on {_named(results.seeds)}"
+    sentence += "" if results.section.get("scheduler") else ", nobody stopped early"
     if not again:
-        return f"{said}."
-    each = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
+        return f"{sentence}."
+    most = max(sum(t.algorithm == best.trial.algorithm for t in again) for best in results.best)
     seeds = _named(results.seeds_of(again[0])).replace("the seed", "the new seed", 1)
-    best = "the best of each" if each == 1 else f"the best {each} of each"
-    return f"{said}; {best} once more on {seeds}; its row is that of the better value there."
+    best = "the best of each" if most == 1 else f"the best {most} of each"
+    return f"{sentence}; {best} once more on {seeds}; its row is that of the better value there."
 
 
 def _named(seeds: Sequence[int]) -> str:
@@ -170,8 +170,8 @@ def _named(seeds: Sequence[int]) -> str:
 
 
 def crossed_figure(world: World, rows: Sequence[CrossedRow]) -> Figure:
-    """Test accuracy by round in percent, mean over seeds: the leader, the best row of each other variant and those that
-    the world wants shown, all others in grey; sessions as bands, drifts as lines."""
+    """Figure of test accuracy by round in percent, mean over seeds: the leader, the best row of each variant and the
+    rows of ``world.shown`` in colour, all others in grey; sessions as bands, drifts as lines."""
     shown = [rows[0].name]
     for variant in world.variants:
         shown += [row.name for row in rows if row.variant == variant][:1]

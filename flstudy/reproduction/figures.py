@@ -1,4 +1,4 @@
-"""Curves by kind of method and what a drift does to a server, as in FLASH (Panchal et al. 2023); curves of variants."""
+"""Figures of FLASH (Panchal et al. 2023): curves by kind of method, and a server at a drift; curves of variants."""
 
 from collections.abc import Mapping
 
@@ -13,27 +13,27 @@ from flstudy.reporting.style import draw_mean, finish, legend_above, mark_events
 from flstudy.reproduction.values import Speaker
 from flstudy.study import StudyResults
 
-GROUPS = {  # of sec. 5.1
+GROUPS = {  # of FLASH, sec. 5.1
     "Optimizers": ("FedAvg", "FedProx", "FedAdaGrad", "FedAdam", "FedYogi", "FedNova"),
     "Personalization": ("Apfl", "Ditto", "HypCluster", "LocalOnly"),
     "Drift correction": ("Scaffold", "FedDyn", "FedDC"),
     "Drift adaptation": ("AdaptiveFedAvg", "FedDriftEager", "FedDrift"),
 }
-EVERYWHERE = ("Flash", "Oracle")  # beside each of them, for comparison
+EVERYWHERE = ("Flash", "Oracle")  # in the panel of each group, for comparison
 WATCHED = ("FedYogi", "Flash")
 ALARMS = ("server/effective_lr", "server/gradient_disparity", "fit/epochs")
 
 
 def finish_accuracy(axes: Axes, title: str) -> None:
-    """Labels of a panel of test accuracy in percent by round."""
+    """Set title, limits and labels of a panel of test accuracy in percent by round."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_ylim(-2, 102)
     finish(axes, xlabel="Round", ylabel="Test accuracy (%)")
 
 
 def grouped_curves(results: StudyResults, title: str) -> Figure | None:
-    """Fig. 7 to 9: accuracy by round in percent, mean over seeds, of each algorithm's best trial; a panel for each kind
-    of method, with Flash and Oracle in all of them. None where no trial did all its rounds."""
+    """Figures 7 to 9: accuracy by round in percent, mean over seeds, of each algorithm's best trial; a panel for each
+    kind of method, with Flash and Oracle in all of them. None where no trial did all its rounds."""
     rows = {row.algorithm: row for row in rank(results).rows if row.rounds.size}
     groups = {group: [name for name in names if name in rows] for group, names in GROUPS.items()}
     grouped = {name for names in (*GROUPS.values(), EVERYWHERE) for name in names}
@@ -54,7 +54,7 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
 
 
 def alarm_figure(results: StudyResults) -> Figure | None:
-    """Fig. 1, 2 and 4: what FedYogi's and Flash's servers, and their devices, do at a drift; means over seeds."""
+    """Figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds."""
     trials = {best.trial.algorithm: best.speaker for best in results.best if best.trial.algorithm in WATCHED}
     if len(trials) < len(WATCHED):
         return None
@@ -72,10 +72,10 @@ def alarm_figure(results: StudyResults) -> Figure | None:
 
 
 def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
-    """Test accuracy by round in percent, mean over seeds, a line for each variant."""
+    """Figure of test accuracy by round in percent, mean over seeds, with a line for each variant."""
     if not rows:
         return None
-    lines = {name: Line(rounds, 100 * values) for name, one in rows.items() for rounds, values in [one.curve()]}
+    lines = {name: Line(rounds, 100 * values) for name, speaker in rows.items() for rounds, values in [speaker.curve()]}
     events, label = next(iter(rows.values())).results.events, "Test accuracy (%)"
     figure = line_figure(
         lines,

@@ -1,4 +1,4 @@
-"""What came out, beside what was published: a Markdown page with its figures for each world."""
+"""Pages of a reproduction: a Markdown page with figures for each world, its results beside the published ones."""
 
 import datetime
 import platform
@@ -37,26 +37,25 @@ from flstudy.reproduction.values import (
 from flstudy.study import StudyFolder, StudyResults, load_study
 
 Studies = Mapping[str, StudyResults]
-"""The studies of a world that are there, by stage."""
+"""Studies of a world that exist, by stage."""
 
 
 def write_pages(paper: Paper, studies: Mapping[tuple[str, str], StudyFolder], folder: Path, command: str) -> Path:
-    """Writes a page for each world with a study (by the names of world and stage), README.md with links to all pages
-    that are there, and figures into ``folder``, and returns README.md's path. Pages of other worlds stay as they are.
-    """
+    """Write a page for each world with a study (by the names of world and stage), README.md with links to all existing
+    pages, and figures into ``folder``, and return README.md's path. Pages of other worlds stay as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {world: folder / f"{world.name}.md" for world in paper.worlds}
     loaded = {key: load_study(study) for key, study in studies.items()}
     for world, page in pages.items():
-        found = {stage: results for (name, stage), results in loaded.items() if name == world.name}
-        if found:
-            page.write_text(world_page(paper, world, found, folder, command), encoding="utf-8")
+        by_stage = {stage: results for (name, stage), results in loaded.items() if name == world.name}
+        if by_stage:
+            page.write_text(world_page(paper, world, by_stage, folder, command), encoding="utf-8")
     return write_readme(paper, folder)
 
 
 def write_readme(paper: Paper, folder: Path) -> Path:
-    """Writes README.md: links to the pages that are there, what the paper's own figures say of each other, and what was
-    written about the reproduction by hand."""
+    """Write README.md: links to the existing pages, contradictions within the published figures, and the remarks
+    written by hand about the reproduction."""
     pages = {world: f"{world.name}.md" for world in paper.worlds}
     links = "\n".join(f"- [{world.title}]({name})" for world, name in pages.items() if (folder / name).is_file())
     readme = folder / "README.md"
@@ -67,17 +66,17 @@ def write_readme(paper: Paper, folder: Path) -> Path:
 
 
 def own_figures(paper: Paper) -> list[str]:
-    """Markdown of what is impossible in the published figures, by world and measure."""
+    """Markdown that lists impossible published figures, by world and measure."""
     tables: dict[tuple[str, str], dict[str, PublishedValue]] = {}
     for (world, row, measure), figure in paper.published.items():
         tables.setdefault((world, measure), {})[row] = figure
-    found = {key: sentence for key, figures in tables.items() if (sentence := impossible_spreads(figures))}
-    lines = [f"- {world}, {measure}: {sentence}" for (world, measure), sentence in found.items()]
+    impossible = {key: sentence for key, figures in tables.items() if (sentence := impossible_spreads(figures))}
+    lines = [f"- {world}, {measure}: {sentence}" for (world, measure), sentence in impossible.items()]
     return ["## The paper's own figures", "\n".join(lines)] if lines else []
 
 
 def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
-    """The page of a world, whose figures go to ``folder``."""
+    """Page of a world as Markdown; its figures are written to ``folder``."""
     parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)
@@ -95,8 +94,8 @@ def world_page(paper: Paper, world: World, studies: Studies, folder: Path, comma
 
 
 def made_by(world: World, studies: Studies, command: str) -> list[str]:
-    """What made the page, on what, how long it took, and how to read it."""
-    here = {results.name for results in studies.values()}  # whose trials others of them may have taken over
+    """Paragraphs on the origin of a page: command, commit, machine, date, cost, and how to read its numbers."""
+    here = {results.name for results in studies.values()}  # one may have imported the trials of another
     trials = [
         (results, trial)
         for results in studies.values()
@@ -109,7 +108,7 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     commits = dict.fromkeys(filter(None, (commit_of(results) for results in studies.values())))
     at = f" at commit {', '.join(commits)}" if commits else ""
-    made = (
+    provenance = (
         f"`{command}`{at} on {cpu()}, {platform.system()}, {day}: {len(trials)} trials, {rounds:,} rounds, {spent} of "
         "training, all trials added up."
     )
@@ -119,7 +118,7 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
     )
     if world.kind == "sessions":
         return [
-            made,
+            provenance,
             "Accuracies of sessions are means over the devices that are there, on test data: mean ± standard deviation "
             "over seeds, of the trial that is best on validation data, of as many for every algorithm and every start. "
             "Costs include the rounds that a start plays beforehand.",
@@ -129,18 +128,18 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
             f" *Preset*: {world.preset}; *tuned*: the trial that is best on validation data, of as many for every "
             "algorithm, the preset among them. *Place*: by the first measure, among those that the paper has, if any."
         )
-    own = "Where every method has a study of its own, its row is the trial that is best on validation data, of as many "
-    return [made, accuracies, *([f"{own}for every method."] if world.kind == "variants" else [])]
+    lead = "Where every method has a study of its own, its row is the trial that is best on validation data, of as many"
+    return [provenance, accuracies, *([f"{lead} for every method."] if world.kind == "variants" else [])]
 
 
 def commit_of(results: StudyResults) -> str:
-    """The code that ran a study, in short; '' where it is not known."""
+    """Abbreviated git commit of the code that ran a study; '' where it is unknown."""
     environment = results.folder.state().get("environment") or {}
     return str(environment.get("mlflow.source.git.commit", ""))[:7]
 
 
 def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
-    """Tables of a world, one per measure, and what became of the paper's order."""
+    """Tables of a comparison, one per measure, and the rank correlation with the paper's order."""
     tuned = speakers(studies.values()) if "tuned" in studies else {}
     preset = speakers([studies["preset"]] if "preset" in studies else [])
     names = list(dict.fromkeys([*tuned, *preset]))
@@ -148,17 +147,17 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     for place, measure in enumerate(world.measures):
         metric = MEASURES[measure]
         published = {name: paper.published.get((world.name, name, measure)) for name in names}
-        given = {name: figure.value for name, figure in published.items() if figure is not None}
-        found = [means_of(speaking, names, metric) for speaking in (preset, tuned)]
+        theirs = {name: figure.value for name, figure in published.items() if figure is not None}
+        measured = [means_of(speaking, names, metric) for speaking in (preset, tuned)]
         if not place:
-            first = places_by(found[1]) or places_by(found[0])
+            first = places_by(measured[1]) or places_by(measured[0])
             names.sort(key=lambda name: first.get(name, len(names)))
-        if given:
-            found = [{name: mean for name, mean in ours.items() if name in given} for ours in found]
+        if theirs:
+            measured = [{name: mean for name, mean in ours.items() if name in theirs} for ours in measured]
         if not place:
-            orders = [places_by(given), *map(places_by, found)]
+            orders = [places_by(theirs), *map(places_by, measured)]
         columns = {"Algorithm": names}
-        if given:
+        if theirs:
             columns["Paper"] = [format_published(published[name], metric) for name in names]
         columns["Preset"] = [format_measured(preset.get(name), metric) for name in names]
         columns["Tuned"] = [format_measured(tuned.get(name), metric) for name in names]
@@ -166,15 +165,15 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
             texts = [" / ".join(str(order.get(name, NOTHING)) for order in orders) for name in names]
             columns["Place: paper / preset / tuned"] = texts
         parts.append(Cells.from_columns(measure_heading(measure), columns).markdown())
-        if given or not place:
-            parts.append(order_kept(given, *found))
+        if theirs or not place:
+            parts.append(order_kept(theirs, *measured))
         if wrong := impossible_spreads({name: figure for name, figure in published.items() if figure is not None}):
             parts.append(wrong)
     if tuned:
         found_tuned = Findings(results=studies["tuned"])
-        each = found_tuned.once(sensitivities)
-        if any(one.complete for one in each):
-            parts.append(sensitivity_cells(each, found_tuned.ranking.selection_metric).markdown())
+        rows = found_tuned.once(sensitivities)
+        if any(row.complete for row in rows):
+            parts.append(sensitivity_cells(rows, found_tuned.ranking.selection_metric).markdown())
         traffic = traffic_of(found_tuned)
         if traffic is not None and (cells := traffic_cells(traffic)) is not None:
             parts += [cells.markdown(), traffic.unit]
@@ -183,17 +182,17 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
 
 
 def order_kept(paper: Mapping[str, float], preset: Mapping[str, float], tuned: Mapping[str, float]) -> str:
-    """One sentence: how the orders by these values agree."""
+    """Sentence on how well the orders by these values agree."""
     sentences = []
-    for title, one, other in (
+    for title, first, second in (
         ("the paper's order and that of the presets", paper, preset),
         ("the paper's order and the tuned one", paper, tuned),
         ("the presets' order and the tuned one", preset, tuned),
     ):
-        if correlation := rank_correlation(one, other):
+        if correlation := rank_correlation(first, second):
             sentences.append(f"{title}: {correlation}")
-    said = f"Spearman's rank correlation, with a 95 % interval, of {'; of '.join(sentences)}."
-    return said if sentences else "Too few algorithms to order."
+    sentence = f"Spearman's rank correlation, with a 95 % interval, of {'; of '.join(sentences)}."
+    return sentence if sentences else "Too few algorithms to order."
 
 
 def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str]:
@@ -204,16 +203,16 @@ def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str
         if stage == "preset" and results.events:
             drawn["alarm"] = alarm_figure(results)
         if stage == "tuned":
-            found = Findings(results=results)
-            traffic = traffic_of(found)
-            drawn["sweep"] = sweep_figure(found)
-            drawn["bits"] = None if traffic is None else traffic_figure(traffic, found.looks)
+            findings = Findings(results=results)
+            traffic = traffic_of(findings)
+            drawn["sweep"] = sweep_figure(findings)
+            drawn["bits"] = None if traffic is None else traffic_figure(traffic, findings.looks)
         parts += images(drawn, f"{world.title}, {stage}", folder / f"{world.name}-{stage}")
     return parts
 
 
 def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[str]:
-    """Figures, written as STEM-KIND.png, as Markdown images."""
+    """Write figures as STEM-KIND.png and return them as Markdown images."""
     parts = []
     for kind, figure in drawn.items():
         if figure is not None:
@@ -223,7 +222,7 @@ def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[s
 
 
 def ablation_table(world: World, studies: Studies) -> str:
-    """A row per trial that did all rounds."""
+    """Table of an ablation as Markdown, with a row for each trial that did all rounds."""
     results = next(iter(studies.values()))
     keys = list(dict.fromkeys(key for trial in results.searched for key in trial.overrides))
     trials = [trial for trial in results.searched if results.eligible(trial)]
@@ -231,23 +230,23 @@ def ablation_table(world: World, studies: Studies) -> str:
     columns = {key.rpartition(".")[2]: [str(trial.overrides.get(key)) for trial in trials] for key in keys}
     for measure in world.measures:
         speaking = [Speaker(results, trial, np.nan) for trial in trials]
-        columns[measure_heading(measure)] = [format_measured(one, MEASURES[measure]) for one in speaking]
+        columns[measure_heading(measure)] = [format_measured(speaker, MEASURES[measure]) for speaker in speaking]
     return Cells.from_columns("Every trial", columns, ()).markdown()
 
 
 def _numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, before names."""
+    """Sort key that puts numbers by size before names."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, str(value)
 
 
 def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:
-    """A row per variant, the best first, beside what the paper has of that name, and figures in ``folder``: a world
-    whose rows are variants of one config, each tuned in a study of its own."""
+    """Markdown of a world whose rows are variants of one config, each tuned in a study of its own: a row per variant,
+    the best first, beside the paper's row of that name, and figures in ``folder``."""
     best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
     rows = {name: speaker for name, speaker in best.items() if speaker is not None}
     first = MEASURES[world.measures[0]]
-    means = {name: float(values.mean()) for name, one in rows.items() if (values := one.last(first)).size}
+    means = {name: float(values.mean()) for name, speaker in rows.items() if (values := speaker.last(first)).size}
     places = places_by(means)
     rows = dict(sorted(rows.items(), key=lambda item: places.get(item[0], len(rows))))
     columns: dict[str, list[str]] = {"Method": list(rows)}
@@ -257,7 +256,7 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
         published = [paper.published.get((world.name, name, measure)) for name in rows]
         if any(figure is not None for figure in published):
             columns[f"{heading}, paper"] = [format_published(figure, metric) for figure in published]
-            theirs = {name: one.value for name, one in zip(rows, published, strict=True) if one is not None}
+            theirs = {name: figure.value for name, figure in zip(rows, published, strict=True) if figure is not None}
             if correlation := rank_correlation(theirs, means_of(rows, list(rows), metric)):
                 orders.append(f"{heading.removesuffix(' %')}, the paper's order and ours: {correlation}")
         columns[heading] = [format_measured(speaker, metric) for speaker in rows.values()]
@@ -265,7 +264,7 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
     searched = any(len(results.searched) > 1 for results in studies.values())
     drawn = {
         "curves": variant_curves(world.title, rows),
-        "losses": loss_figure([NamedRun(name, one.results, one.trial) for name, one in rows.items()]),
+        "losses": loss_figure([NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items()]),
     }
     return [
         Cells.from_columns("Every method, tuned" if searched else "Every method, nobody tuned", columns).markdown(),

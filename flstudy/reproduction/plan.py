@@ -1,11 +1,11 @@
-"""What a reproduction consists of, read from a folder of configs, and its studies' configs.
+"""Plan of a reproduction, read from a folder of configs, and the configs of its studies.
 
 tune_configs/PAPER/reproduction.yaml   the worlds, in the order in which they are run
-                   published.csv       what the paper says: world, algorithm, measure, value, over_devices, over_seeds,
+                   published.csv       the paper's values: world, algorithm, measure, value, over_devices, over_seeds,
                                        table; a measure is a name of MEASURES, a start and session ("Previous 5"), or
-                                       the key of a hyper-parameter, which is what the world's preset has
-                   counterparts.csv    what stands for each of its tables and figures (``counterparts``)
-                   differences.md      what the authors of the reproduction have to say, if anything
+                                       the key of a hyper-parameter, whose value the world's preset has
+                   counterparts.csv    the counterpart of each of its tables and figures (``counterparts``)
+                   differences.md      remarks of the authors of the reproduction, optional
                    *.yaml              the studies
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from flstudy.config import Config, ConfigError, load, nearest
-from flstudy.config.values import arguments
+from flstudy.config.reading import arguments
 
 MEASURES = {  # name in published.csv -> metric
     "accuracy": "test/accuracy",
@@ -36,9 +36,9 @@ MEASURES = {  # name in published.csv -> metric
     **{name: f"detector/{name}" for name in ("restarts_block", "restarts_detection")},
 }
 EFFORTS = ("rounds", "latency_s", "energy_j", "gain")
-"""Of a start's session, until it is as good as another start: measures ``Previous 7 rounds``."""
+"""Costs of a session until its start is as good as another one, as in the measure ``Previous 7 rounds``."""
 SPENT = ("cpu_s", "memory_gb")
-"""What an algorithm's runs take of a machine."""
+"""CPU time and memory of an algorithm's runs, as published."""
 KINDS = ("comparison", "ablation", "sessions", "sweep", "variants", "crossed")
 VARIED = ("sessions", "variants", "crossed")  # kinds with a study for each variant
 STAGES = ("preset", "tuned")
@@ -47,7 +47,7 @@ RESULTS = "results"
 
 
 class PublishedValue(NamedTuple):
-    """A figure of the paper; a fraction as such."""
+    """Published number of a paper; shares are fractions, not percent."""
 
     value: float
     over_devices: float | None  # standard deviations
@@ -56,13 +56,13 @@ class PublishedValue(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A study of a reproduction, or several.
+    """World of a reproduction: one setting of a paper, with one study or several.
 
-    A comparison of algorithms has one with the values that the paper gives, and one tuned; an ablation has one, whose
-    every trial is a row; a sweep has one, tuned, whose arms get the same draws or the same grid and are compared over
-    them; sessions have one for each of the ways in which a session may start, their variants; and
-    variants have one for each row of their table, be it an algorithm, a controller over one, or whatever options say;
-    a crossed one compares several algorithms under each of its variants, of which the first adds nothing.
+    A comparison of algorithms has a study with the paper's values and a tuned one. An ablation has one study, whose
+    every trial is a row. A sweep has one tuned study, whose arms get the same draws or the same grid and are compared
+    over them. Sessions have a study for each variant, a way in which a session may start. Variants have a study for
+    each row of their table: an algorithm, a controller over one, or any options. A crossed world compares several
+    algorithms under each of its variants, of which the first adds nothing.
     """
 
     name: str
@@ -70,17 +70,17 @@ class World:
     config: Path
     options: tuple[str, ...] = ()  # command-line options on top of the config
     kind: str = "comparison"
-    preset: str = "the paper's hyper-parameters"  # what the first trial of each algorithm of a comparison has
+    preset: str = "the paper's hyper-parameters"  # of the first trial of each algorithm of a comparison
     measures: tuple[str, ...] = ("accuracy",)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)  # name -> options on top of these
     compared: str = ""  # the variant that the others are compared with
-    sessions: tuple[int, ...] = ()  # that the tables show, from 1
+    sessions: tuple[int, ...] = ()  # numbers, from 1, of the sessions that the tables show
     target: float = 0.95  # ρ of eq. (31): the share of the best accuracy that counts as recovered
-    bandwidths: tuple[float, ...] = ()  # MHz, of a figure of what sessions' first rounds cost
-    shown: tuple[str, ...] = ()  # rows of a crossed one that its figure shows in any case
-    arms: tuple[str, ...] = ()  # keys whose values together make an arm of a sweep
-    without: Mapping[str, str] = field(default_factory=dict, hash=False)  # the paper's rows that cannot be here -> why
-    on_request: bool = False  # run where --worlds names it only: it needs files that do not come along, or days
+    bandwidths: tuple[float, ...] = ()  # MHz, of the figure of the cost of sessions' first rounds
+    shown: tuple[str, ...] = ()  # rows of a crossed world that its figure always shows in colour
+    arms: tuple[str, ...] = ()  # keys whose values together define an arm of a sweep
+    without: Mapping[str, str] = field(default_factory=dict, hash=False)  # the paper's rows that are not here -> why
+    on_request: bool = False  # run only where --worlds names it: it needs files that are not shipped, or days
 
     def __post_init__(self) -> None:
         where = f"worlds.{self.name}"
@@ -101,43 +101,43 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What is reproduced of a paper."""
+    """Plan of a paper's reproduction: its worlds and published values."""
 
     name: str
     folder: Path
     title: str
     worlds: tuple[World, ...]
-    note: str = ""  # what a reader of any of its pages must know
+    note: str = ""  # remark on every page
     published: Mapping[tuple[str, str, str], PublishedValue]  # (world, algorithm, measure) -> figure
 
     @property
     def differences(self) -> str:
-        """What was written about it by hand; '' where nothing was."""
+        """Remarks written by hand in differences.md; '' without the file."""
         path = self.folder / "differences.md"
         return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
 class PaperStage(NamedTuple):
-    """A study of a world."""
+    """Stage of a world: one of its studies."""
 
     world: World
     name: str  # preset: each algorithm once, with its published values; tuned: the whole search; or a variant
 
     def study(self, paper: Paper) -> str:
-        """The name of its study."""
+        """Name of the stage's study."""
         return f"{paper.name}-{self.world.name}" + ("" if self.world.kind == "ablation" else f"-{self.name.lower()}")
 
 
 def read_paper(name: str, configs: Path) -> Paper:
-    """The plan of the paper ``name`` below the folder ``configs``.
+    """Read the plan of the paper ``name`` below the folder ``configs``.
 
     Raises:
-        ConfigError: for an unknown paper, or a plan that says something wrong.
+        ConfigError: for an unknown paper, or an invalid plan.
     """
-    known = sorted(path.parent.name for path in configs.glob("*/reproduction.yaml"))
-    if name not in known:
-        where = "" if known else f"; {configs}/ holds none: run this where tune_configs is"
-        raise ConfigError(f"unknown paper {name!r}{nearest(name, known) if known else where}")
+    papers = sorted(path.parent.name for path in configs.glob("*/reproduction.yaml"))
+    if name not in papers:
+        where = "" if papers else f"; {configs}/ holds none: run this where tune_configs is"
+        raise ConfigError(f"unknown paper {name!r}{nearest(name, papers) if papers else where}")
     path = configs / name / "reproduction.yaml"
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -152,84 +152,85 @@ def read_paper(name: str, configs: Path) -> Paper:
 
 
 def _world(folder: Path, name: str, written: Mapping[str, Any]) -> World:
-    given: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
-    given |= {
+    fields: dict[str, Any] = {key: str(written[key]) for key in ("kind", "preset", "compared") if key in written}
+    fields |= {
         key: tuple(written[key]) for key in ("measures", "sessions", "bandwidths", "arms", "shown") if key in written
     }
-    given["on_request"] = written.get("on_request", False) is True
-    given |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
+    fields["on_request"] = written.get("on_request", False) is True
+    fields |= {key: kind(written[key]) for key, kind in (("target", float), ("without", dict)) if key in written}
     variants = {str(key): tuple(arguments(value or {})) for key, value in (written.get("variants") or {}).items()}
     options, config = tuple(arguments(written.get("options") or {})), folder / str(written["config"])
-    given = {"compared": next(iter(variants), ""), **given}
-    return World(name=name, title=str(written["title"]), config=config, options=options, variants=variants, **given)
+    fields = {"compared": next(iter(variants), ""), **fields}
+    return World(name=name, title=str(written["title"]), config=config, options=options, variants=variants, **fields)
 
 
 def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
     if not path.is_file():
         return {}
-    found = {}
+    values = {}
     with path.open(encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.DictReader(file), start=2):
             try:
                 numbers = [float(row[key]) if row[key] else None for key in ("value", "over_devices", "over_seeds")]
-                found[row["world"], row["algorithm"], row["measure"]] = PublishedValue(*numbers)  # type: ignore[arg-type]
+                key = row["world"], row["algorithm"], row["measure"]
+                values[key] = PublishedValue(*numbers)  # type: ignore[arg-type]
             except (KeyError, ValueError, TypeError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}; columns are those of its first line") from error
-    return found
+    return values
 
 
 def unknown_rows(paper: Paper) -> list[str]:
-    """A sentence for each published figure that no page could show: of an unknown world, row or measure."""
-    known, found = {world.name: (_rows_of(world), _measures_of(world)) for world in paper.worlds}, []
+    """Sentences on published values of an unknown world, row or measure, which no page could show."""
+    shown, sentences = {world.name: (_rows_of(world), _measures_of(world)) for world in paper.worlds}, []
     for name, row, measure in paper.published:
-        if name not in known:
-            found.append(f"unknown world {name!r}{nearest(name, list(known))}")
+        if name not in shown:
+            sentences.append(f"unknown world {name!r}{nearest(name, list(shown))}")
             continue
-        rows, measures = known[name]
+        rows, measures = shown[name]
         if row not in rows:
-            found.append(f"{name}: unknown row {row!r}{nearest(row, rows)}")
-        if measure not in measures and "." not in measure:  # with one it is the key of a hyper-parameter
-            found.append(f"{name}, {row}: unknown measure {measure!r}{nearest(measure, measures)}")
-    return found
+            sentences.append(f"{name}: unknown row {row!r}{nearest(row, rows)}")
+        if measure not in measures and "." not in measure:  # with a dot it is the key of a hyper-parameter
+            sentences.append(f"{name}, {row}: unknown measure {measure!r}{nearest(measure, measures)}")
+    return sentences
 
 
 def _rows_of(world: World) -> list[str]:
-    """What a published figure of a world may be about: its variants, or the algorithms that its study compares, and
-    those that cannot be here."""
+    """Names of the rows of a world that may have published values: its variants, or the algorithms that its study
+    compares, and those that cannot be reproduced."""
     if world.kind == "variants":
         return [*world.variants, *world.without]
     written = yaml.safe_load(world.config.read_text(encoding="utf-8"))
-    own = written.get("algorithm")
+    algorithm = written.get("algorithm")
     choice = ((written.get("study") or {}).get("search") or {}).get("algorithm") or {}
-    own = str(own["class_path"] if isinstance(own, Mapping) else own)
-    return [*(choice.get("choice") or []), own, *world.without]
+    algorithm = str(algorithm["class_path"] if isinstance(algorithm, Mapping) else algorithm)
+    return [*(choice.get("choice") or []), algorithm, *world.without]
 
 
 def _measures_of(world: World) -> list[str]:
-    """Measures that a page of the world can show; of sessions a start and the number of a session, and its efforts."""
+    """Measures that a page of the world can show; for sessions a start and a session's number, and its efforts."""
     starts = [f"{variant} {number}" for variant in world.variants for number in world.sessions]
     return [*MEASURES, *SPENT, *starts, *(f"{start} {effort}" for start in starts for effort in EFFORTS)]
 
 
 def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:
-    """The stages of these worlds (if none is named, of all but those on request), tuned ones last. An ablation has one,
-    sessions and variants have one for each variant, whatever the names; a sweep has one, tuned."""
+    """Stages of these worlds (by default of all but those on request), tuned ones last. An ablation has one stage,
+    sessions and variants have one for each variant, whatever ``names``; a sweep has one, tuned."""
     chosen = [world for world in paper.worlds if (world.name in worlds if worlds else not world.on_request)]
     first = [world for world in chosen if ("preset" in names or world.kind != "comparison") and world.kind != "sweep"]
-    found = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
+    stages = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
     searched = [world for world in chosen if ("tuned" in names and world.kind == "comparison") or world.kind == "sweep"]
-    return found + [PaperStage(world, "tuned") for world in searched]
+    return stages + [PaperStage(world, "tuned") for world in searched]
 
 
 def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -> Config:
-    """The checked config of a stage's study."""
+    """Checked config of a stage's study."""
     path = stage.world.config
-    own = [*stage.world.options, *stage.world.variants.get(stage.name, ()), *options]
+    overrides = [*stage.world.options, *stage.world.variants.get(stage.name, ()), *options]
     if stage.name == "preset" and stage.world.kind == "comparison":
-        search = load(path, options=own, command="tune").study.search
+        search = load(path, options=overrides, command="tune").study.search
         algorithms = (search.get("algorithm") or {}).get("choice") or []
         if not algorithms:
             raise ConfigError(f"{path}: study.search.algorithm must be a choice of algorithms to compare")
         # The first trial of each algorithm has its own values; nobody stops it early, and there is nothing to confirm.
-        own += [f"--study.trials={len(algorithms)}", "--study.scheduler=null", "--study.confirm.seeds=0"]
-    return load(path, options=[*own, f"--study.name={stage.study(paper)}"], command="tune")
+        overrides += [f"--study.trials={len(algorithms)}", "--study.scheduler=null", "--study.confirm.seeds=0"]
+    return load(path, options=[*overrides, f"--study.name={stage.study(paper)}"], command="tune")

@@ -1,5 +1,5 @@
-"""Tables and curves of device sessions (Chang et al. 2025, sec. VI): ways to start a session beside each other, and
-what their first rounds cost over the bandwidth of the cell."""
+"""Tables and curves of device sessions (Chang et al. 2025, sec. VI): ways to start a session beside each other, and the
+cost of their first rounds over the bandwidth of the cell."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,37 +31,37 @@ from flstudy.study import StudyResults
 FIRST = (1, 10)  # rounds that are averaged; ten in Tables II, III and X to XIV
 COSTS = ("wireless/latency_s", "wireless/energy_j")
 DEVICES, STEPS, BATCH = 100, 5, 128  # of the paper, App. C
-SVHN = 667_178  # parameters of its network, Table I
-PHI = 91.04  # FLOPs for each
-DRAWS = 20  # rounds whose mean is one round's cost
+SVHN = 667_178  # parameters of its network for SVHN, Table I
+PHI = 91.04  # FLOPs per parameter
+DRAWS = 20  # simulated rounds over which the cost of one round is averaged
 Starts = Mapping[str, Mapping[str, Speaker]]
 """Best trials by start and algorithm."""
 
 
 class Stretch(NamedTuple):
-    """A session."""
+    """Session of a run: its number and its rounds."""
 
     number: int
     begin: int  # its first round
-    until: int | None  # the first of the next
+    until: int | None  # the first round of the next session; None for the last
 
 
 def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
-    """Markdown of a world whose variants start their sessions differently, and its figures in ``folder``."""
+    """Markdown of a world whose variants start their sessions differently; its figures are written to ``folder``."""
     best = {variant: speakers([results]) for variant, results in studies.items()}
-    several = [found for found in best.values() if len(found) > 1] or list(best.values())
-    names = list(dict.fromkeys(name for found in several for name in found))
-    for variant, found in best.items():
-        if len(found) == 1 and not set(found) & set(names):  # beside all others, as Continuous in the paper
-            best[variant] = dict.fromkeys(names, *found.values())
+    several = [trials for trials in best.values() if len(trials) > 1] or list(best.values())
+    names = list(dict.fromkeys(name for trials in several for name in trials))
+    for variant, trials in best.items():
+        if len(trials) == 1 and not set(trials) & set(names):  # beside every algorithm, as Continuous in the paper
+            best[variant] = dict.fromkeys(names, *trials.values())
     begins = [event.round for event in next(iter(studies.values())).events if event.session]
-    stretches = [Stretch(n, *ends) for n, ends in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
-    chosen = [one for number in world.sessions for one in stretches if one.number == number] or stretches[-1:]
+    spans = [Stretch(n, *ends) for n, ends in enumerate(zip(begins, [*begins[1:], None], strict=True), start=2)]
+    chosen = [span for number in world.sessions for span in spans if span.number == number] or spans[-1:]
     parts = [_start_table(paper, world, best, names, where, first) for where in chosen for first in FIRST]
     compared = world.compared in best and bool(chosen)
     if compared:
         parts.append(_effort_table(paper, world, best, names, chosen[-1]))
-    tuned = [((name, variant), found[name]) for name in names for variant, found in best.items() if name in found]
+    tuned = [((name, variant), trials[name]) for name in names for variant, trials in best.items() if name in trials]
     parts.append(tuned_table(("Algorithm", "Start"), tuned))
     parts += [
         *_spent_table(paper, world, best, names),
@@ -75,21 +75,21 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
 
 
 def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:
-    """Accuracy of the rounds with which a session begins, beside the paper's where it has one, and how the two orders
-    of algorithms and starts agree."""
+    """Table of the accuracy of a session's first rounds, beside the paper's where it has one, and the rank correlation
+    of the two orders of algorithms and starts."""
     rows, beside = [], False
     ours, theirs = dict[str, float](), dict[str, float]()
     for name in names:
         cells = []
-        for variant, found in best.items():
+        for variant, trials in best.items():
             here = NOTHING
-            if name in found:
-                values = 100 * initial_accuracy(*found[name].curve(), where.begin, where.until, first=first)
+            if name in trials:
+                values = 100 * initial_accuracy(*trials[name].curve(), where.begin, where.until, first=first)
                 here = f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if values.size > 1 else "")
             key = (world.name, name, f"{variant} {where.number}")
             published = paper.published.get(key) if first == FIRST[-1] else None
             beside |= published is not None
-            if published is not None and name in found:
+            if published is not None and name in trials:
                 ours[f"{name} {variant}"], theirs[f"{name} {variant}"] = float(values.mean()), published.value
             cells.append(here if published is None else f"{here} / {100 * published.value:.2f}")
         rows.append((name, *cells))
@@ -101,12 +101,12 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
 
 
 def order_of_starts(order: Correlation) -> str:
-    """A sentence on the order of a table's cells."""
+    """Sentence on the rank correlation of a table's cells with the paper's."""
     return f"Spearman's rank correlation, with a 95 % interval, of the paper's order of these cells and ours: {order}."
 
 
 def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch) -> str:
-    """T_ρ, eq. (31), with what it costs in the radio cell, and G_total, eq. (32), as in Table VII."""
+    """Table VII: T_ρ, eq. (31), with its latency and energy in the radio cell, and G_total, eq. (32)."""
     rows, beside = [], False
     for name in [name for name in names if name in best[world.compared]]:
         rounds, proposed = best[world.compared][name].curve()
@@ -130,14 +130,14 @@ def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], wh
 
 
 def _spent_table(paper: Paper, world: World, best: Starts, names: list[str]) -> list[str]:
-    """What the trials took of this machine beside the paper's CPU time and memory, where it has them."""
+    """Table of the trials' time on this machine beside the paper's CPU time and memory; empty where it has none."""
     spent = {name: [paper.published.get((world.name, name, measure)) for measure in SPENT] for name in names}
     if not any(value is not None for values in spent.values() for value in values):
         return []
     rows = []
     for name, published in spent.items():
         theirs = [NOTHING if value is None else f"{value.value:g}" for value in published]
-        for variant in [variant for variant, found in best.items() if name in found]:
+        for variant in [variant for variant, trials in best.items() if name in trials]:
             results, trial, _ = best[variant][name]
             seconds = 3600 * trial_cost(results, trial).hours
             server = sum(float(values[0].sum()) for _, values in recorded(results, trial, "time/server_s"))
@@ -155,15 +155,15 @@ def _spent_table(paper: Paper, world: World, best: Starts, names: list[str]) -> 
 
 
 def _rounds_to_target(world: World, best: Starts, name: str, where: Stretch) -> dict[str, Floats]:
-    """T_ρ [S] of an algorithm's starts."""
+    """T_ρ [S] of each of an algorithm's starts."""
     span = (where.begin, where.until)
     target = world.target * best_accuracy(*best[world.compared][name].curve(), *span)
-    own = {variant: found[name] for variant, found in best.items() if name in found}
-    return {variant: time_to_accuracy(*speaker.curve(), target, *span) for variant, speaker in own.items()}
+    starts = {variant: trials[name] for variant, trials in best.items() if name in trials}
+    return {variant: time_to_accuracy(*speaker.curve(), target, *span) for variant, speaker in starts.items()}
 
 
 def _cost_of_first(speaker: Speaker, metric: str, begin: int, taken: Floats) -> Floats:
-    """[S]: a cost of the first ``taken`` rounds [S] of a session; ∞ where these are, empty where none is recorded."""
+    """Cost [S] of the first ``taken`` rounds [S] of a session; ∞ where ``taken`` is, empty where none is recorded."""
     for rounds, values in recorded(speaker.results, speaker.trial, metric):
         inside = (rounds >= begin) & (rounds < begin + taken[:, None])
         return np.where(np.isfinite(taken), (values * inside).sum(1), taken)
@@ -171,7 +171,7 @@ def _cost_of_first(speaker: Speaker, metric: str, begin: int, taken: Floats) -> 
 
 
 def _mean_or_infinite(values: Floats) -> str:
-    """Mean over seeds; ∞ where one seed's is."""
+    """Format the mean over seeds; ∞ where one seed's value is."""
     if not values.size:
         return NOTHING
     infinite = int((~np.isfinite(values)).sum())
@@ -181,15 +181,15 @@ def _mean_or_infinite(values: Floats) -> str:
 
 
 def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
-    """Fig. 3: accuracy by round in percent, mean over seeds, a panel for each algorithm and a line for each start."""
+    """Figure 3: accuracy by round in percent, mean over seeds, a panel for each algorithm and a line for each start."""
     figure, panels = new_panels(len(names), 2, 2.6, 0.3)
     for axes, name in zip(panels, names, strict=True):
-        for place, (variant, found) in enumerate(best.items()):
-            if name in found:
-                rounds, values = found[name].curve()
+        for place, (variant, trials) in enumerate(best.items()):
+            if name in trials:
+                rounds, values = trials[name].curve()
                 width = 2.0 if variant == world.compared else 1.3
                 draw_mean(axes, rounds, 100 * values, look_of(place), variant, linewidth=width)
-        mark_events(axes, next((found[name].results.events for found in best.values() if name in found), ()))
+        mark_events(axes, next((trials[name].results.events for trials in best.values() if name in trials), ()))
         finish_accuracy(axes, name)
     legend_above(figure, panels, best, below=True)
     figure.suptitle(world.title.partition(" (")[0], fontsize=12, x=0.01, ha="left")
@@ -197,7 +197,7 @@ def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
 
 
 def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folder: Path) -> str:
-    """Fig. 4: the rounds of one algorithm's starts, each at what a round of the paper's SVHN network costs."""
+    """Figure 4 as Markdown: the rounds of an algorithm's starts, at the cost of a round of the paper's SVHN network."""
     needed = {}
     for variant, taken in _rounds_to_target(world, best, name, where).items():
         controller = best[variant][name].results.config.get("controller") or {}
@@ -210,29 +210,29 @@ def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folde
 
 
 def svhn_round_cost(bandwidth: float) -> tuple[float, float]:
-    """Seconds and joules of one round of the paper's SVHN network in a cell of so many Hz."""
+    """Seconds and joules of one round of the paper's SVHN network in a cell of this bandwidth in Hz."""
     cell = Wireless(bandwidth=bandwidth, complexity=PHI)
     bits = 32.0 * SVHN
     rounds = [
         cell.costs([0], n, [list(range(DEVICES))], down=bits, up=bits, steps=STEPS, batch_size=BATCH, parameters=SVHN)
         for n in range(1, DRAWS + 1)
     ]
-    return float(np.mean([one.latency for one in rounds])), float(np.mean([one.energy for one in rounds]))
+    return float(np.mean([cost.latency for cost in rounds])), float(np.mean([cost.energy for cost in rounds]))
 
 
 def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequence[float]) -> Figure:
-    """Latency and energy until a target over the bandwidth in MHz, by start, of the rounds that each needs, its own
-    extra ones included; those that never reach it are left out."""
-    each = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
+    """Figure of latency and energy until a target is reached over the bandwidth in MHz, by start, from the rounds that
+    each start needs, including its extra ones; starts that never reach it are left out."""
+    by_bandwidth = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
     figure, panels = new_panels(2, 2, 3.4)
     named = {start: f"{start}, {needed:.3g} rounds" for start, needed in rounds.items()}
-    headings = {"Latency (s)": each[:, 0], "Energy (kJ)": 1e-3 * each[:, 1]}
+    headings = {"Latency (s)": by_bandwidth[:, 0], "Energy (kJ)": 1e-3 * by_bandwidth[:, 1]}
     for axes, (heading, costs) in zip(panels, headings.items(), strict=True):
         for place, (start, needed) in enumerate(rounds.items()):
             if np.isfinite(needed):
-                own, size = look_of(place), 5 + 3 * place  # rings around each other where starts cost the same
-                ring: dict[str, Any] = {"marker": own.marker, "fillstyle": "none", "markersize": size}
-                ring |= {"color": own.colour, "linestyle": own.dashes, "label": named[start]}
+                look, size = look_of(place), 5 + 3 * place  # rings around each other where starts cost the same
+                ring: dict[str, Any] = {"marker": look.marker, "fillstyle": "none", "markersize": size}
+                ring |= {"color": look.colour, "linestyle": look.dashes, "label": named[start]}
                 axes.plot(bandwidths, needed * costs, **ring)
         axes.set_title(heading, fontsize=11, loc="left")
         axes.set_ylim(bottom=0)

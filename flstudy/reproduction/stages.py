@@ -1,4 +1,4 @@
-"""A paper's studies, each run once or on where it stopped, and their pages written."""
+"""Running of a paper's studies, each once or from where it stopped, and writing of their pages."""
 
 import shlex
 from collections.abc import Sequence
@@ -7,43 +7,45 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from flstudy.config import Config, ConfigError, load, nearest
+from flstudy.config import Config, ConfigError, nearest
 from flstudy.config.shipped import is_installed
 from flstudy.reporting.report import terminal
 from flstudy.reproduction.counterparts import write_overview
 from flstudy.reproduction.pages import write_pages, write_readme
 from flstudy.reproduction.plan import RESULTS, STAGES, Paper, PaperStage, read_paper, stage_config, stages_of
-from flstudy.study import StudyFolder
+from flstudy.study import StudyFolder, load_study
+from flstudy.study.resuming import load_study_config
+from flstudy.study.working_copy import home_of
 from flstudy.tuning.driver import run_study
 
 if TYPE_CHECKING:
-    from flstudy.reproduction.command import ReproductionOptions
+    from flstudy.reproduction.options import ReproductionOptions
 
 
 def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
-    """Check everything, run what is not there yet, write the page.
+    """Check all configs, run the studies that are missing or unfinished, and write the pages.
 
     Args:
         given: the parsed options.
-        arguments: as they were typed, for the page.
+        arguments: the arguments as they were typed, for the page.
 
     Raises:
-        ConfigError: no such paper, world or stage; a config is wrong; a study stopped without a finished trial.
+        ConfigError: for an unknown paper, world or stage, a wrong config, or a study without a finished trial.
     """
     console, options = terminal(), shlex.split(given.options)
     if given.counterparts:
         console.print(f"Counterparts: {write_overview(given.configs)}", highlight=False)
         return 0
     paper = read_paper(given.paper or "", given.configs)
-    for names, known, what in (
+    for names, choices, what in (
         (given.worlds, [world.name for world in paper.worlds], "world"),
         (given.stages, list(STAGES), "stage"),
     ):
         for name in names:
-            if name not in known:
-                raise ConfigError(f"unknown {what} {name!r}{nearest(name, known)}")
+            if name not in choices:
+                raise ConfigError(f"unknown {what} {name!r}{nearest(name, choices)}")
     asked = stages_of(paper, given.worlds, given.stages or STAGES)
-    configs = {stage: stage_config(paper, stage, options) for stage in asked}  # all of them, before the first one runs
+    configs = {stage: stage_config(paper, stage, options) for stage in asked}  # all checked before the first one runs
     if not given.write:
         for checked in configs.values():
             checked.rehearse()  # a world that cannot be dealt out fails now, not after hours of others
@@ -52,11 +54,11 @@ def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
     folders = {}
     for stage in dict.fromkeys([*stages_of(paper), *asked]):
         config = configs.get(stage) or stage_config(paper, stage, options)
-        folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
+        folder = StudyFolder(home_of(config.study.folder) / stage.study(paper))
         if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
     results = given.out or results_folder(paper)
-    if not folders and (results / "README.md").is_file():  # of studies that are elsewhere
+    if not folders and (results / "README.md").is_file():  # the studies are on another machine
         console.print(f"Results: {write_readme(paper, results)}", highlight=False)
         return 0
     if not folders:
@@ -68,20 +70,20 @@ def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
 
 
 def results_folder(paper: Paper) -> Path:
-    """Where a paper's pages go: beside its configs, or here if those are an installed package's."""
+    """Folder of a paper's pages: beside its configs, or below the working directory if these are installed."""
     return (Path("reproduction") / paper.name if is_installed(paper.folder) else paper.folder) / RESULTS
 
 
 def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequence[str] = ()) -> Path:
-    """The folder of a stage's study, which is run unless it is there already; one that stopped goes on, and a search
-    that has fewer trials than are asked for now gets the others. A search begins with the preset stage's trials, if
-    that is finished, instead of training them once more.
+    """Run a stage's study and return its folder. A finished study is left as it is, one that stopped is resumed, and a
+    search with fewer trials than are now asked for gets the rest. A search imports the trials of the preset stage, if
+    that is finished, instead of training them again.
 
     Raises:
         ConfigError: if the study stopped without a single finished trial, or is running elsewhere.
     """
     config = stage_config(paper, stage, options)
-    folder = StudyFolder(Path(config.study.folder) / stage.study(paper))
+    folder = StudyFolder(home_of(config.study.folder) / stage.study(paper))
     state = folder.state().get("state")
     if state == "running":
         raise ConfigError(folder.busy() or f"study {folder.name} has just ended: do this again")
@@ -95,7 +97,7 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
         tried = stage.name == "tuned" and presets.state().get("state") == "finished"
         code = run_study(config, console, import_from=presets.path if tried else None)
     else:
-        code = run_study(load(folder.config, options=more, command="tune"), console, folder.path)
+        code = run_study(load_study_config(folder, options=more), console, folder.path)
     if code:
         raise ConfigError(f"study {folder.name} has no trial to show: see flstudy report {folder.name}")
     if folder.state().get("state") != "finished":
@@ -104,9 +106,10 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
 
 
 def _more_trials(folder: StudyFolder, config: Config) -> list[str]:
-    """The option that extends the study in this folder to as many trials as are asked for: never to fewer, and not
-    where something else was searched."""
-    theirs, asked = load(folder.config, command="tune").study, config.study.trials
-    if theirs.trials is None or asked is None or asked <= theirs.trials or theirs.search != config.study.search:
+    """Option that extends the study in this folder to as many trials as are asked for: never to fewer, and not where it
+    searched another space."""
+    theirs, ours, asked = load_study(folder).section, config.whole_study()["study"], config.study.trials
+    searched = all(theirs.get(name) == ours[name] for name in ("search", "arms"))
+    if theirs["trials"] is None or asked is None or asked <= theirs["trials"] or not searched:
         return []
     return [f"--study.trials={asked}"]

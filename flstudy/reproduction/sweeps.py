@@ -1,10 +1,10 @@
-"""Sweeps: arms over the same draws, or the same grid, and what can be said of their differences.
+"""Sweeps: arms over the same draws, or the same grid, and tests of their differences.
 
 Draws are matched by the values of the hyper-parameters that two arms share: ``RandomSearch`` and ``GridSearch`` give
 them the same ones. A pair's difference is the mean over its draws, with a 95 % interval of a bootstrap over draws
-(BCa, seeded) and Wilcoxon's signed-rank test, adjusted by Holm's method. How much an arm depends on its tuning is its
-shortfall: how far a draw is below the arm's best trial, on average; the best trial stands as it is, so that the
-interval is over what else one might have drawn.
+(BCa, seeded) and Wilcoxon's signed-rank test, adjusted by Holm's method. An arm's dependence on its tuning is measured
+by its shortfall: how far a draw is below the arm's best trial, on average; the best trial is kept fixed, so that the
+interval covers other draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,15 @@ from flstudy.reproduction.values import Speaker, format_measured, measure_headin
 from flstudy.study import StudyResults, Trial
 
 RESAMPLES = 9999
-SEED = 0  # of the bootstrap
-LEAST_DRAWS = 6  # with fewer Wilcoxon's p cannot be below .05
+SEED = 0  # seed of the bootstrap
+LEAST_DRAWS = 6  # with fewer draws Wilcoxon's p cannot be below .05
 LEVEL = 0.05
 Arm = tuple[str, ...]
 """Values of a world's ``arms``, as text."""
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95 % interval and the p of the test that it is 0."""
+    """Mean with its 95 % interval and the p value of the test that it is 0."""
 
     draws: int
     mean: float
@@ -45,48 +45,48 @@ class Estimate(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Two arms over the draws that both have."""
+    """Comparison of two arms over the draws that both have."""
 
     first: Arm
     second: Arm
     better: Estimate  # by how much the first is better
-    easier: Estimate  # by how much less a draw of the first is below its best trial
+    easier: Estimate  # by how much smaller the shortfall of the first is
 
 
 def arms_of(
     results: StudyResults, keys: Sequence[str], metric: str
 ) -> dict[Arm, dict[tuple[Any, ...], tuple[Trial, float]]]:
-    """By arm and draw, a trial that did all its rounds and the last value of the metric, mean over seeds."""
-    found: dict[Arm, dict[tuple[Any, ...], tuple[Trial, float]]] = {}
+    """Trials that did all their rounds, by arm and draw, with the last value of the metric, mean over seeds."""
+    arms: dict[Arm, dict[tuple[Any, ...], tuple[Trial, float]]] = {}
     for trial in results.searched:
         value = trial.metrics.get(metric, np.nan)
         if results.eligible(trial) and np.isfinite(value):
             arm = tuple(str(trial.overrides.get(key)) for key in keys)
             draw = tuple(sorted((key, value) for key, value in trial.overrides.items() if key not in keys))
-            found.setdefault(arm, {})[draw] = trial, value
-    return found
+            arms.setdefault(arm, {})[draw] = trial, value
+    return arms
 
 
 def name_of(arm: Arm) -> str:
-    """As a row's heading."""
+    """Heading of an arm's row."""
     return ", ".join(arm)
 
 
 def shared_draws(one: Mapping[tuple[Any, ...], Any], other: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, Any]]:
-    """Pairs of draws with the same values of all hyper-parameters that the two arms have in common; a draw of which one
-    arm has several such is left out."""
+    """Pairs of draws with the same values of all hyper-parameters that the two arms have in common; values that an arm
+    has drawn several times are left out."""
     keys = [{key for draw in draws for key, _ in draw} for draws in (one, other)]
     common = keys[0] & keys[1]
     by_values: list[dict[tuple[Any, ...], list[Any]]] = [{}, {}]
-    for found, draws in zip(by_values, (one, other), strict=True):
+    for groups, draws in zip(by_values, (one, other), strict=True):
         for draw in draws:
-            found.setdefault(tuple(pair for pair in draw if pair[0] in common), []).append(draw)
+            groups.setdefault(tuple(pair for pair in draw if pair[0] in common), []).append(draw)
     both = [(by_values[0][shared], by_values[1][shared]) for shared in by_values[0] if shared in by_values[1]]
     return [(mine[0], theirs[0]) for mine, theirs in both if len(mine) == len(theirs) == 1]
 
 
 def estimate(differences: Floats, offset: float = 0.0) -> Estimate:
-    """The mean of paired differences, shifted by a constant."""
+    """Estimate of the mean of paired differences [N], shifted by a constant."""
     from scipy import stats
 
     values = differences + offset
@@ -94,35 +94,35 @@ def estimate(differences: Floats, offset: float = 0.0) -> Estimate:
         return Estimate(values.size, float(values.mean()) if values.size else np.nan, np.nan, np.nan, np.nan)
     if np.ptp(values) == 0:
         return Estimate(values.size, float(values[0]), float(values[0]), float(values[0]), float(values[0] == 0))
-    found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, method="BCa", rng=np.random.default_rng(SEED))
-    low, high = found.confidence_interval
+    interval = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, method="BCa", rng=np.random.default_rng(SEED))
+    low, high = interval.confidence_interval
     return Estimate(values.size, float(values.mean()), float(low), float(high), float(stats.wilcoxon(values).pvalue))
 
 
 def matched_pairs(arms: Mapping[Arm, Mapping[tuple[Any, ...], tuple[Trial, float]]], *, higher: bool) -> list[Matched]:
-    """Every pair of arms that differ in one key only; p values adjusted for how many pairs there are."""
-    sign, found = (1 if higher else -1), []
+    """Compare every pair of arms that differ in one key only, with p values adjusted for the number of pairs."""
+    sign, matched = (1 if higher else -1), []
     best = {arm: max(sign * value for _, value in draws.values()) for arm, draws in arms.items()}
-    for one, other in combinations(arms, 2):
-        if sum(mine != theirs for mine, theirs in zip(one, other, strict=True)) != 1:
+    for first, other in combinations(arms, 2):
+        if sum(mine != theirs for mine, theirs in zip(first, other, strict=True)) != 1:
             continue
-        pairs = shared_draws(arms[one], arms[other])
-        gaps = sign * np.array([arms[one][mine][1] - arms[other][theirs][1] for mine, theirs in pairs])
-        found.append(Matched(one, other, estimate(gaps), estimate(gaps, best[other] - best[one])))
-    adjusted = [holm(np.array([getattr(pair, kind).p for pair in found])) for kind in ("better", "easier")]
+        pairs = shared_draws(arms[first], arms[other])
+        gaps = sign * np.array([arms[first][mine][1] - arms[other][theirs][1] for mine, theirs in pairs])
+        matched.append(Matched(first, other, estimate(gaps), estimate(gaps, best[other] - best[first])))
+    adjusted = [holm(np.array([getattr(pair, kind).p for pair in matched])) for kind in ("better", "easier")]
     return [
         pair._replace(better=pair.better._replace(p=float(p)), easier=pair.easier._replace(p=float(q)))
-        for pair, p, q in zip(found, *adjusted, strict=True)
+        for pair, p, q in zip(matched, *adjusted, strict=True)
     ]
 
 
 def sweep_parts(world: World, results: StudyResults, folder: Path) -> list[str]:
-    """Markdown of a sweep, and its figures in ``folder``."""
+    """Markdown of a sweep; its figures are written to ``folder``."""
     metric = MEASURES[world.measures[0]]
     higher = METRICS[metric].better == "max"
     arms = arms_of(results, world.arms, metric)
     sign = 1 if results.objective.higher else -1
-    chosen = {  # by what trials are chosen by, never by test data
+    chosen = {  # by the selection metric, never by test data
         arm: max((trial for trial, _ in draws.values()), key=lambda trial: sign * results.value_of(trial))
         for arm, draws in arms.items()
     }
@@ -158,15 +158,15 @@ def sweep_parts(world: World, results: StudyResults, folder: Path) -> list[str]:
         parts += [pair_cells(pairs, metric).markdown(), most_sensitive(order, pairs)]
     rows = [((name_of(arm),), speaking[arm]) for arm in order]
     parts.append(tuned_table(["Arm"], rows))
-    found = Findings(results=results)
+    findings = Findings(results=results)
     drawn = {
         "curves": variant_curves(world.title.partition(" (")[0], {name_of(arm): speaking[arm] for arm in order[:8]})
     }
-    drawn["sweep"] = sweep_figure(found)
-    traffic = traffic_of(found) if world.arms == ("algorithm",) else None
+    drawn["sweep"] = sweep_figure(findings)
+    traffic = traffic_of(findings) if world.arms == ("algorithm",) else None
     if traffic is not None and (cells := traffic_cells(traffic)) is not None:
         parts += [cells.markdown(), traffic.unit]
-        drawn["bits"] = traffic_figure(traffic, found.looks)
+        drawn["bits"] = traffic_figure(traffic, findings.looks)
     for kind, figure in drawn.items():
         if figure is not None:
             path = to_png(figure, folder / f"{world.name}-{kind}.png", PAGE_DPI)
@@ -179,13 +179,13 @@ def _best(values: Floats, higher: bool) -> float:
 
 
 def pair_cells(pairs: Sequence[Matched], metric: str) -> Cells:
-    """A row for each pair."""
+    """Table with a row for each pair of arms."""
     scale = 100 if is_fraction(metric) else 1
 
-    def interval(one: Estimate) -> str:
-        if np.isnan(one.low):
-            return f"{scale * one.mean:+.1f}" if one.draws else NOTHING
-        return f"{scale * one.mean:+.1f} [{scale * one.low:+.1f}, {scale * one.high:+.1f}]"
+    def interval(gap: Estimate) -> str:
+        if np.isnan(gap.low):
+            return f"{scale * gap.mean:+.1f}" if gap.draws else NOTHING
+        return f"{scale * gap.mean:+.1f} [{scale * gap.low:+.1f}, {scale * gap.high:+.1f}]"
 
     columns = {
         "Arms": [f"{name_of(pair.first)} - {name_of(pair.second)}" for pair in pairs],
@@ -202,7 +202,7 @@ def pair_cells(pairs: Sequence[Matched], metric: str) -> Cells:
 
 
 def most_sensitive(order: Sequence[Arm], pairs: Sequence[Matched]) -> str:
-    """One sentence: whether an arm depends on its tuning more than every other one does."""
+    """Sentence on whether an arm depends on its tuning more than all others do."""
     shortfall: dict[Arm, dict[Arm, Estimate]] = {arm: {} for arm in order}
     for pair in pairs:
         shortfall[pair.second][pair.first] = pair.easier
@@ -210,7 +210,7 @@ def most_sensitive(order: Sequence[Arm], pairs: Sequence[Matched]) -> str:
             mean=-pair.easier.mean, low=-pair.easier.high, high=-pair.easier.low
         )
     for arm, against in shortfall.items():
-        if against and all(one.low > 0 for one in against.values()):
-            said = "than every other arm" if len(against) == len(order) - 1 else "than every arm that it is paired with"
-            return f"{name_of(arm)} depends on its tuning more {said}: all intervals of its excess lie above 0."
+        if against and all(excess.low > 0 for excess in against.values()):
+            whom = "than every other arm" if len(against) == len(order) - 1 else "than every arm that it is paired with"
+            return f"{name_of(arm)} depends on its tuning more {whom}: all intervals of its excess lie above 0."
     return "No arm depends on its tuning more than all others: of each, some interval of its excess reaches 0."

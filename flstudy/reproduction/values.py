@@ -1,4 +1,4 @@
-"""The best trials of a reproduction's studies, and their values beside the paper's."""
+"""Best trials of a reproduction's studies, and their values beside the paper's."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from flstudy.reproduction.plan import MEASURES, PublishedValue
 from flstudy.study import StudyResults, Trial
 
 LEAST_RANKED = 4  # rows that a correlation's interval needs
-ROUNDING = 2e-4  # of published figures
+ROUNDING = 2e-4  # tolerance for the rounding of published figures
 
 
 class ShownUnit(NamedTuple):
-    """How values are shown that are too large in their own unit, or too small for whole numbers."""
+    """Unit in which values are shown that are too large in their own, or too small for whole numbers."""
 
     heading: str
     scale: float
@@ -29,7 +29,7 @@ SHOWN_UNITS = {"bits": ShownUnit(", Gbit", 1e-9, 2), "J": ShownUnit(", J", 1.0, 
 
 
 class Correlation(NamedTuple):
-    """Spearman's, of two orders, with a 95 % interval."""
+    """Spearman's rank correlation of two orders, with a 95 % interval."""
 
     rho: float
     low: float
@@ -41,8 +41,8 @@ class Correlation(NamedTuple):
 
 
 def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation | None:
-    """Of the names that both have; None where they are fewer than four or all alike. The interval is Fisher's, with
-    Bonett and Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
+    """Spearman's rank correlation over the n names of both; None for n < 4, or where all values are alike. The interval
+    is Fisher's, with Bonett and Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
     both = [name for name in one if name in other]
     if len(both) < LEAST_RANKED:
         return None
@@ -57,62 +57,62 @@ def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Co
 
 
 def impossible_spreads(published: Mapping[str, PublishedValue]) -> str:
-    """A sentence on published deviations over devices that no accuracies could have, by row; '' where there are none:
-    values in [0, 1] with mean P deviate from it by √(P (1 - P)) at most."""
-    found = []
+    """Sentence on published standard deviations over devices that no accuracies can have, by row; '' where there are
+    none: values in [0, 1] with mean P have a standard deviation of √(P (1 - P)) at most."""
+    impossible = []
     for name, figure in published.items():
         most = float(np.sqrt(figure.value * (1 - figure.value))) if 0 <= figure.value <= 1 else np.inf
         if figure.over_devices is not None and figure.over_devices > most + ROUNDING:
-            found.append(f"{name} {figure.over_devices:.3f} > {most:.3f}")
-    if not found:
+            impossible.append(f"{name} {figure.over_devices:.3f} > {most:.3f}")
+    if not impossible:
         return ""
     return (
         "Not all of the published deviations over devices can be of accuracies: with mean P in [0, 1] they are at most "
-        f"√(P (1 - P)), but {', '.join(found)}."
+        f"√(P (1 - P)), but {', '.join(impossible)}."
     )
 
 
 class Speaker(NamedTuple):
-    """The best trial of an algorithm, and the study that has its records."""
+    """Best trial of an algorithm, and the study that has its records."""
 
     results: StudyResults
     trial: Trial
-    value: float  # by which it was chosen
+    value: float  # the value by which it was chosen
 
     def last(self, metric: str) -> Floats:
-        """[S]: the last value of a metric by seed; empty where it was not measured."""
+        """Last value [S] of a metric by seed; empty where it was not measured."""
         return np.array(list(last_values(self.results, self.trial, metric).values()), float)
 
     def curve(self, metric: str = "test/accuracy") -> tuple[np.ndarray, Floats]:
-        """(rounds [T], values [S, T])."""
+        """Rounds [T] and values [S, T] of a metric."""
         return self.results.curve(self.trial, metric)
 
 
 def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
-    """The best trial of each algorithm, of one study or of several together; those of one study best first."""
-    found: dict[str, Speaker] = {}
+    """Best trial of each algorithm over all these studies, in the order in which the studies rank them."""
+    leaders: dict[str, Speaker] = {}
     for results in studies:
         sign = 1 if results.objective.higher else -1
         for best in results.best:
-            one, before = Speaker(results, best.speaker, best.judged), found.get(best.trial.algorithm)
-            if before is None or sign * one.value > sign * before.value:
-                found[best.trial.algorithm] = one
-    return found
+            candidate, before = Speaker(results, best.speaker, best.judged), leaders.get(best.trial.algorithm)
+            if before is None or sign * candidate.value > sign * before.value:
+                leaders[best.trial.algorithm] = candidate
+    return leaders
 
 
 def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:
-    """Mean over seeds by algorithm, of those that have it."""
-    found = {name: speaking[name].last(metric) for name in names if name in speaking}
-    return {name: float(values.mean()) for name, values in found.items() if values.size and np.isfinite(values).all()}
+    """Mean of a metric over seeds, for each algorithm that has finite values of it."""
+    last = {name: speaking[name].last(metric) for name in names if name in speaking}
+    return {name: float(values.mean()) for name, values in last.items() if values.size and np.isfinite(values).all()}
 
 
 def places_by(measured: Mapping[str, float]) -> dict[str, int]:
-    """1 for the highest."""
+    """Place of each name by its value, 1 for the highest."""
     return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
 
 
 def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
-    """The hyper-parameters of each row's trial, folded; rows are named by what stands below the headings."""
+    """Folded table of the hyper-parameters of each row's trial; the cells below ``headings`` name the row."""
     cells = []
     for named, speaker in rows:
         chosen = {key: value for key, value in speaker.trial.overrides.items() if key != "seeds"}  # of a confirmation
@@ -123,22 +123,22 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 
 
 def measure_heading(measure: str) -> str:
-    """Of a column."""
+    """Heading of a measure's column."""
     metric = MEASURES[measure]
     unit = SHOWN_UNITS[METRICS[metric].unit].heading if METRICS[metric].unit in SHOWN_UNITS else percent_sign(metric)
     return METRICS[metric].title + unit
 
 
 def scale_and_digits(metric: str) -> tuple[float, int]:
-    """By what a value is multiplied to be shown, and with how many digits behind the point."""
+    """Factor by which a value is multiplied to be shown, and its number of decimals."""
     if is_fraction(metric):
         return 100, 2
-    own = SHOWN_UNITS.get(METRICS[metric].unit)
-    return (1, 0) if own is None else (own.scale, own.digits)
+    unit = SHOWN_UNITS.get(METRICS[metric].unit)
+    return (1, 0) if unit is None else (unit.scale, unit.digits)
 
 
 def format_published(figure: PublishedValue | None, metric: str) -> str:
-    """A figure of the paper."""
+    """Format a published value."""
     if figure is None:
         return NOTHING
     scale, digits = scale_and_digits(metric)
@@ -148,18 +148,18 @@ def format_published(figure: PublishedValue | None, metric: str) -> str:
 
 
 def format_measured(speaker: Speaker | None, metric: str) -> str:
-    """A figure of ours."""
+    """Format our value of a metric."""
     values = np.empty(0) if speaker is None else speaker.last(metric)
-    known = values[np.isfinite(values)]
+    finite = values[np.isfinite(values)]
     if speaker is None or not values.size:
         return NOTHING
-    if not known.size:
+    if not finite.size:
         return "never" if METRICS[metric].unit == "rounds" else NOTHING
     scale, digits = scale_and_digits(metric)
-    text = f"{scale * known.mean():.{digits}f}"
-    if known.size > 1:
-        text += f" ± {scale * known.std(ddof=1):.{digits}f}"
-    if known.size < values.size:
-        text += f" [{known.size} of {values.size} seeds]"
+    text = f"{scale * finite.mean():.{digits}f}"
+    if finite.size > 1:
+        text += f" ± {scale * finite.std(ddof=1):.{digits}f}"
+    if finite.size < values.size:
+        text += f" [{finite.size} of {values.size} seeds]"
     devices = speaker.last(f"{metric}_spread")
     return text + (f" ({scale * devices.mean():.1f})" if devices.size else "")

@@ -1,54 +1,114 @@
-"""What is about to happen, said before anything slow is imported: how many trials of what, on what, and where results
-go. All of it is known from a config's values."""
+"""Announcement of a study or a run before anything slow is imported: how many trials of which methods, with which
+resources, and where results go. All of it follows from a config's values."""
 
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flstudy.config.values import short
+from flstudy.config import ConfigError
+from flstudy.config.composition import composed
+from flstudy.config.objects import section
+from flstudy.config.values import classes_in, completed, flat, label
+from flstudy.remote import child_uri, is_uri, shown_uri
 from flstudy.study.folder import StudyFolder, free_path
+from flstudy.study.working_copy import home_of
+
+if TYPE_CHECKING:
+    from flstudy.config import StudySection
 
 WIDTH = 100
 NAMED = 6  # methods by their names; more are counted
 
 
-def announced_study(values: Mapping[str, Any], path: str, store: str, resume: Path | None = None) -> list[str]:
-    """The lines of ``flstudy tune``.
+class ConfigOutline:
+    """Stand-in for a `Config` with as much of it as the points of a search need, from values alone: nothing is built,
+    no class of the user's is imported, and a user's sampler is left out.
+
+    Args:
+        values: the config's, completed.
+        proposal: the values that a search has chosen.
+    """
+
+    def __init__(self, values: Mapping[str, Any], proposal: Mapping[str, Any] | None = None) -> None:
+        self._values, self._proposal, study = values, dict(proposal or {}), {**values["study"], "scheduler": None}
+        if any("." in path for _, path in classes_in(study["sampler"])):
+            study["sampler"] = None
+        self.study: StudySection = section("study", study)
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        values = completed(composed(self._values, (), self._proposal), imports=False)
+        for key, path in classes_in({**values, "study": None}):
+            if "." in path:
+                raise ConfigError(f"the keys of {key} are known once {path} is imported: import it first")
+        return frozenset(key for key, _ in flat(values))
+
+    def has_key(self, key: str) -> bool:
+        """Whether the config has the key, with the choices of the proposal.
+
+        Raises:
+            ConfigError: for an invalid choice, or a class of the user's, whose keys are not known here.
+        """
+        return key in self._keys
+
+    def variant(self, proposal: Mapping[str, Any]) -> "ConfigOutline":
+        """This outline with more keys chosen."""
+        return ConfigOutline(self._values, {**self._proposal, **proposal})
+
+
+def announced_study(
+    values: Mapping[str, Any],
+    path: str,
+    store: str,
+    resume: Path | None = None,
+    size: tuple[int | None, bool] | None = None,
+) -> list[str]:
+    """The lines that ``flstudy tune`` prints at the start.
 
     Args:
         values: the config's, completed.
         path: of the config's file.
-        store: where runs go, for people.
+        store: the MLflow store, as it is shown to users.
         resume: the folder of a study that goes on.
+        size: number of trials of a sampler that knows its points, and whether it is exact rather than an upper bound;
+            None: study.trials.
     """
     study, folder = values["study"], None if resume is None else StudyFolder(resume)
-    methods = _methods(values)
+    methods, at_most = _methods(values), ""
+    equal = study["allocation"] == "equal" and size is None  # a grid may have more points for one method
+    if size is not None:
+        study, at_most = {**study, "trials": size[0]}, "" if size[1] or size[0] is None else "up to "
     if folder is not None:
         place, name = folder.path, folder.name
         over = sum(trial.is_over for trial in folder.read_trials() if not trial.is_confirmation)
         are = "trial is" if over == 1 else "trials are"
-        first = f"going on with {name}: {over} {are} over of {study['trials'] or 'those that the budget allows'}"
+        wanted = study["trials"] or "those that the budget allows"
+        first = f"going on with {name}: {over} {are} over of {at_most}{wanted}"
     else:
         name = study["name"] or Path(path).stem
-        place = free_path(Path(study["folder"]) / name)
-        first = f"{place.name}: {_trials(study, methods)}"
-    at_most = "up to " if study["scheduler"] is not None or _budget(study) else ""
-    first += f", {at_most}{_count(values['rounds'], 'round')} with {_count(len(values['seeds']), 'seed')} each"
+        place = free_path(home_of(study["folder"]) / name)
+        name = place.name
+        first = f"{name}: {at_most}{_trials(study, methods, equal)}"
+    called = child_uri(study["folder"], name) if folder is None else folder.called
+    where = shown_uri(called) if is_uri(called) else _from_here(place)
+    shorter = "up to " if study["scheduler"] is not None or _budget(study) else ""
+    first += f", {shorter}{_count(values['rounds'], 'round')} with {_count(len(values['seeds']), 'seed')} each"
     confirm = study["confirm"]
     if confirm["seeds"]:
         best = "the best of each method" if confirm["top"] == 1 else f"the best {confirm['top']} of each method"
         first += f"; then {best} again, with {_count(confirm['seeds'], 'new seed')}"
-    return list(_wrapped(first, _resources(study), f"results: {_from_here(place)}; MLflow: {store}"))
+    return list(_wrapped(first, _resources(study), f"results: {where}; MLflow: {store}"))
 
 
 def announced_run(values: Mapping[str, Any], path: str, store: str) -> list[str]:
-    """The lines of ``flstudy run``; the arguments are those of `announced_study`."""
+    """The lines that ``flstudy run`` prints at the start; the arguments are those of `announced_study`."""
     run, population = values["run"], values["population"]
     place = Path(run["folder"]) / (run["name"] or Path(path).stem)
     place = place if run["resume"] else free_path(place)
-    first = f"{place.name}: {_count(values['rounds'], 'round')} of {short(values['algorithm'])} with "
+    first = f"{place.name}: {_count(values['rounds'], 'round')} of {label('algorithm', values['algorithm'])} with "
     first += f"{_count(len(values['seeds']), 'seed')} at once, {population['participants']} of "
     first += f"{_count(population['clients'], 'device')} in each round"
     tracked = f"; MLflow: {store}" if run["track"] else ""
@@ -56,20 +116,19 @@ def announced_run(values: Mapping[str, Any], path: str, store: str) -> list[str]
 
 
 def _methods(values: Mapping[str, Any]) -> list[str]:
-    searched = values["study"]["search"].get("algorithm", {}).get("choice")
-    return list(map(short, searched or [values["algorithm"]]))
+    return list(values["study"]["arms"]) or [label("algorithm", values["algorithm"])]
 
 
-def _trials(study: Mapping[str, Any], methods: Sequence[str]) -> str:
-    told = f"{len(methods)} methods" if len(methods) > NAMED else " and ".join(
+def _trials(study: Mapping[str, Any], methods: Sequence[str], equal: bool) -> str:
+    compared = f"{len(methods)} methods" if len(methods) > NAMED else " and ".join(
         [", ".join(methods[:-1]), methods[-1]] if len(methods) > 1 else methods
     )  # fmt: skip
     if study["trials"] is None:
-        return f"trials of {told}, as many as {_budget(study)} allow"
+        return f"trials of {compared}, as many as {_budget(study)} allow"
     within = f" within {_budget(study)}" if _budget(study) else ""
-    equal = study["allocation"] == "equal" and len(methods) > 1 and study["trials"] % len(methods) == 0
-    each = f" ({study['trials'] // len(methods)} each)" if equal else ""
-    return f"{_count(study['trials'], 'trial')} of {told}{each}{within}"
+    equal = equal and len(methods) > 1 and study["trials"] % len(methods) == 0
+    share = f" ({study['trials'] // len(methods)} each)" if equal else ""
+    return f"{_count(study['trials'], 'trial')} of {compared}{share}{within}"
 
 
 def _budget(study: Mapping[str, Any]) -> str:
@@ -83,16 +142,19 @@ def _budget(study: Mapping[str, Any]) -> str:
 
 def _resources(study: Mapping[str, Any]) -> str:
     asked = study["resources"]
-    each = _count(asked["cpu"], "core") + (f" and {asked['gpu']:g} GPU" if asked["gpu"] else "")
+    more = [f"{asked['gpu']:g} GPU" if asked["gpu"] else "", asked["accelerator_type"] or ""]
+    more += [f"{asked['memory'] / 2**30:,.1f} GiB" if asked["memory"] else ""]
+    more += [f"{amount:g} {name}" for name, amount in asked["custom"].items()]
+    per_trial = " and ".join(filter(None, [_count(asked["cpu"], "core"), *more]))
     address = os.environ.get("RAY_ADDRESS")
     if address not in (None, "", "local"):
-        return f"on the Ray cluster at {address}, {each} for a trial"
+        return f"on the Ray cluster at {address}, {per_trial} for a trial"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [one for one in (study["trials"], study["concurrent"]) if one is not None]
+    most = [limit for limit in (study["trials"], study["concurrent"]) if limit is not None]
     if asked["cpu"] and not asked["gpu"]:
         beside = min([int(cores // asked["cpu"]), *most])
-        return f"on this machine's {_count(cores, 'core')}, {each} for a trial: {beside} side by side"
-    return f"on this machine, {each} for a trial"
+        return f"on this machine's {_count(cores, 'core')}, {per_trial} for a trial: {beside} side by side"
+    return f"on this machine, {per_trial} for a trial"
 
 
 def _count(number: float, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The rule for the best trial: the only one, on which terminal, ``--json``, MLflow, reports and kept models stand.
+"""The rule for the best trial: the only one, used by terminal, ``--json``, MLflow, reports and kept models.
 
 A trial can be the best one if it did all rounds, its value is finite, and it lies within the study's constraints. It is
 chosen by the study's objective on *validation* data: where the study searched on a test score, by that score's
@@ -16,7 +16,7 @@ from flstudy.study.trial import Status, Trial
 
 
 class BestTrial(NamedTuple):
-    """The trial of the search that speaks for its algorithm."""
+    """The best trial of an algorithm, with its confirmation on new seeds, if there is one."""
 
     trial: Trial
     value: float  # of the selection metric on the seeds of the search, mean over them
@@ -25,12 +25,12 @@ class BestTrial(NamedTuple):
 
     @property
     def speaker(self) -> Trial:
-        """The trial whose curves and test figures count."""
+        """The trial whose curves and test figures are reported."""
         return self.trial if self.confirmation is None else self.confirmation
 
     @property
     def judged(self) -> float:
-        """The value that it is ranked by."""
+        """The value by which the algorithm is ranked."""
         return self.value if self.confirmation is None else self.fresh
 
 
@@ -74,13 +74,13 @@ def best_trials(trials: Iterable[Trial], objective: Objective, rounds: int) -> t
     """
     every, sign = list(trials), -1 if objective.higher else 1
     able = {trial.number: trial for trial in ranked(every, objective, rounds)}
-    found: dict[str, BestTrial] = {}
+    searched: dict[str, BestTrial] = {}
     for trial in able.values():
-        found.setdefault(trial.algorithm, BestTrial(trial, value_of(trial, objective)))
+        searched.setdefault(trial.algorithm, BestTrial(trial, value_of(trial, objective)))
     again = [trial for trial in every if trial.confirms in able and eligible(trial, objective, rounds)]
     confirmed: dict[str, BestTrial] = {}
     for trial in sorted(again, key=lambda trial: (sign * value_of(trial, objective), trial.number)):
         original = able[trial.confirms]  # type: ignore[index]
-        one = BestTrial(original, value_of(original, objective), trial, value_of(trial, objective))
-        confirmed.setdefault(original.algorithm, one)
-    return tuple(sorted((found | confirmed).values(), key=lambda one: (sign * one.judged, one.trial.number)))
+        candidate = BestTrial(original, value_of(original, objective), trial, value_of(trial, objective))
+        confirmed.setdefault(original.algorithm, candidate)
+    return tuple(sorted((searched | confirmed).values(), key=lambda entry: (sign * entry.judged, entry.trial.number)))

@@ -1,4 +1,4 @@
-"""Files that a disk, a copy or a hand has damaged: found when they are read, and named in a sentence."""
+"""Damaged files, by a disk, a copy or an edit: detected when they are read, and reported in a sentence."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ _OF_LIGHTNING = ("epoch", "loops", "state_dict")
 
 
 class DamageError(ConfigError):
-    """A file that was whole once; the message names it and what is wrong with it."""
+    """Error of a file that was whole once; the message names it and its damage."""
 
 
 def reason_of(error: BaseException, longest: int = 80) -> str:
@@ -19,7 +19,7 @@ def reason_of(error: BaseException, longest: int = 80) -> str:
 
 
 def checkpoint_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, naming it; None where nothing is. Nothing in it is executed."""
+    """Description of a checkpoint's damage, naming the file; None where there is none. Nothing in it is executed."""
     from flstudy.federation.checkpoint import read_file
 
     try:

@@ -1,14 +1,15 @@
-"""The folder of a study, readable without any server. Nobody else knows where a file of it lies.
+"""Layout and content of a study's folder, readable without any server. No other module knows where its files lie.
 
 studies/<name>/study.yaml              the config
-               state.json              how the study stands: its format, id, process and store
+               state.json              the study's status, format, id, process and store
                lock                    held by the process that drives the study, and names it
                trials.jsonl            a `Trial` per line; of several lines of one trial the last one counts
-               events.json             [{"round": 40, "label": "sudden drift"}]; absent where nothing happens
+               events.json             [{"round": 40, "label": "sudden drift"}]; absent where there are no events
                records/<trial>.parquet every metric of every round and replica
-               snapshots/<trial>.ckpt  where a trial that still runs would go on after a kill
-               snapshots/<trial>.hung  where the threads of a trial stood when a round took too long
-               snapshots/going         there while the study goes on: a `flstudy.tuning.beacon.Beacon`
+               snapshots/<trial>.ckpt  checkpoint from which a running trial would go on after a kill
+               snapshots/<trial>.hung  stacks of a trial's threads when a round took too long
+               snapshots/going         present while the study goes on: a `flstudy.tuning.stop_signal.StopSignal`
+               tracking/<trial>.json   the batch of metrics last sent to MLflow, which may not have arrived
                models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
                report/                 report.html, summary.md, curves.png, tables.tex, citations.bib
                best/<Algorithm>.yaml   each algorithm's best trial as a config that runs
@@ -20,24 +21,30 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from flstudy.config import ConfigError
+from flstudy.config.composition import EARLIER, whole_study
+from flstudy.config.reading import content_of, text_of
+from flstudy.config.values import anchored
+from flstudy.remote import RemoteError, RemoteFolder, child_uri, is_uri
 from flstudy.study.damage import reason_of
 from flstudy.study.lock import FolderLock, Holder, refusal
 from flstudy.study.trial import Trial, read_lines, write_line
+from flstudy.study.working_copy import WorkingCopy, home_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
-FORMAT = 2
-"""Of the files; 1 is that of flstudy's first round."""
+FORMAT, EARLIER_FORMAT = 3, 2
+"""Format of the files. In study.yaml of format 2 another class than the config's starts from its own defaults, and arms
+have no names of their own; format 1 is not read any more."""
 HOME = "studies"
 
 
@@ -65,6 +72,11 @@ class StudyFolder:
     @property
     def lock(self) -> FolderLock:
         return FolderLock(self.path / "lock")
+
+    @property
+    def writing(self) -> FolderLock:
+        """The claim of the process that writes records, snapshots and models."""
+        return FolderLock(self.path / "writer")
 
     @property
     def trials(self) -> Path:
@@ -97,7 +109,7 @@ class StudyFolder:
         return self.path / "snapshots" / f"{trial}.ckpt"
 
     def drop_snapshot(self, trial: int) -> None:
-        """Delete it, with the devices' rows that lie beside it."""
+        """Delete a trial's snapshot, with the devices' rows that lie beside it."""
         path = self.snapshot(trial)
         if (path.parent / "rows").is_dir():
             from flstudy.federation.checkpoint_rows import remove_with_rows
@@ -105,12 +117,13 @@ class StudyFolder:
             remove_with_rows(path)
         path.unlink(missing_ok=True)
 
-    def hung(self, trial: int) -> Path:
-        return self.path / "snapshots" / f"{trial}.hung"
-
     @property
     def going(self) -> Path:
         return self.path / "snapshots" / "going"
+
+    def sending(self, trial: int | None) -> Path:
+        """The metrics of a trial, or of the study itself, that are on their way to MLflow."""
+        return self.path / "tracking" / f"{'study' if trial is None else trial}.json"
 
     def model(self, trial: int) -> Path:
         return self.path / "models" / f"{trial}.pt"
@@ -124,15 +137,25 @@ class StudyFolder:
 
     @classmethod
     def create(cls, config: "Config") -> "StudyFolder":
-        """``<folder>/<name>``, or ``<name>-2``, ``-3``, ... where that exists already.
+        """Make ``<folder>/<name>``, or ``<name>-2``, ``-3``, ... where that exists already; for a folder by URI, the
+        working copy.
 
         Raises:
             ConfigError: for a folder that cannot be written.
         """
-        parent, name = Path(config.study.folder).absolute(), wanted_name(config)
+        uri, name, there = config.study.folder, wanted_name(config), list[str]()
+        if is_uri(uri):
+            try:
+                there = RemoteFolder.open(uri).folders()
+            except RemoteError as error:
+                raise ConfigError(str(error)) from error
+        parent = home_of(uri).absolute()
         taken = 1
         while True:
             path = parent / (name if taken == 1 else f"{name}-{taken}")
+            if path.name in there:
+                taken += 1
+                continue
             try:
                 parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir()  # atomic: of two studies started at once, each gets its own
@@ -144,15 +167,22 @@ class StudyFolder:
                         f"({error.strerror}): give another one"
                     ) from error
                 taken += 1
+        if is_uri(uri):
+            WorkingCopy.of(child_uri(uri, path.name)).note(token=None)  # nothing there is newer
+        folder = cls(path)
+        folder._make_parts()
+        return folder
+
+    def _make_parts(self) -> None:
         for name in ("records", "snapshots", "models"):
-            (path / name).mkdir()
-        return cls(path)
+            (self.path / name).mkdir(exist_ok=True)
 
     @classmethod
     def resume(cls, path: Path, claims: ExitStack) -> "StudyFolder":
         """The folder of a study that stopped or was killed, held by ``claims``; ConfigError for one that runs."""
         folder = cls(path.absolute())
         claims.enter_context(folder.claim())  # before anything is read
+        folder._make_parts()  # which a bucket has only with files in them
         state = folder.state()
         if "study_id" not in state:
             name, reason = folder.name, state.get("damage") or "it has no state.json with the study's id"
@@ -161,41 +191,105 @@ class StudyFolder:
 
     @classmethod
     def named(cls, given: str | os.PathLike[str]) -> "StudyFolder":
-        """A study by its folder, or by its name under studies/."""
+        """A study by its folder or URI, or by its name under studies/."""
+        if is_uri(given):
+            return cls.fetched(str(given))
         path = Path(given)
         return cls(path if path.is_dir() else Path(HOME) / path)
 
+    @classmethod
+    def fetched(cls, uri: str, *beside: str) -> "StudyFolder":
+        """The working copy of a study by URI, updated from the bucket for reading.
+
+        Args:
+            uri: of the study.
+            beside: those of ``models`` and ``optuna.journal`` to fetch as well, which may be large.
+
+        Raises:
+            ConfigError: where there is no such study, or the bucket cannot be used.
+        """
+        copy = WorkingCopy.of(uri)
+        folder = cls(copy.path)
+        left = {"snapshots", "models", "optuna.journal"} - set(beside)
+        if folder.lock.holder() is None:  # else it is driven here
+            copy.refresh(lambda name: PurePosixPath(name).parts[0] not in left)
+        return folder
+
+    @classmethod
+    def heads(cls, uri: str) -> "list[StudyFolder]":
+        """The studies in a folder by URI, with no more than their configs and lists of trials."""
+        try:
+            names = RemoteFolder.open(uri).folders()
+        except RemoteError as error:
+            raise ConfigError(str(error)) from error
+        studies = []
+        for name in names:
+            copy = WorkingCopy.of(child_uri(uri, name))
+            with contextlib.suppress(ConfigError):  # the folder holds no study
+                if cls(copy.path).lock.holder() is None:
+                    copy.refresh(lambda name: "/" not in name and name != "optuna.journal", recursive=False)
+                studies.append(cls(copy.path))
+        return studies
+
     @property
     def called(self) -> str:
-        """What a user types for it: the name, or the path where it lies elsewhere than in studies/."""
+        """The name by which a user opens the study; the path or URI where it lies elsewhere than in studies/."""
+        if (copy := WorkingCopy.at(self.path)) is not None:
+            return copy.uri
         return self.name if self.path.absolute() == Path(HOME, self.name).absolute() else str(self.path)
 
-    # ---- whose it is -------------------------------------------------------------------------------------------------
+    # ---- who holds it ------------------------------------------------------------------------------------------------
 
-    def claim(self) -> AbstractContextManager[None]:
-        """Hold the folder, as a study's driver does all its life; ConfigError where another process does."""
-        return self.lock.held(self.name)
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the folder, as a study's driver does all its life, and the lease of its place in a bucket, which is
+        copied here first; ConfigError where another process holds it."""
+        with self.lock.held(self.name):
+            copy = WorkingCopy.at(self.path)
+            with contextlib.nullcontext() if copy is None else copy.held():
+                yield
+
+    def driver(self) -> Holder | None:
+        """The process that holds the folder; None where none does."""
+        holder = self.lock.holder()
+        if holder is None and (copy := WorkingCopy.at(self.path)) is not None:
+            return copy.driver()
+        return holder
 
     def busy(self) -> str | None:
-        """A sentence that tells who holds the folder; None where nobody does."""
-        holder = self.lock.holder()
+        """A sentence that names the process that holds the folder; None where none does."""
+        holder = self.driver()
         return None if holder is None else refusal(self.name, holder)
 
     # ---- content -----------------------------------------------------------------------------------------------------
 
     def write_config(self, config: "Config") -> None:
-        replace_text(self.config, yaml.safe_dump(config.plain(), sort_keys=False))
+        """Write the study's config with every arm's own values, so that its trials stay the same in later versions."""
+        whole = config.whole_study()
+        whole["study"]["name"] = whole["study"]["name"] or self.name
+        replace_text(self.config, yaml.safe_dump(whole, sort_keys=False))
+
+    def read_config(self) -> str:
+        """The text of study.yaml; one of an earlier format is completed by its own rule. Read in another folder than
+        the one in which the study was begun, its relative paths are absolute."""
+        text, state = text_of(self.config), self.state()
+        if state.get("format") == EARLIER_FORMAT:
+            text = yaml.safe_dump(whole_study(content_of(self.config, text), rule=EARLIER), sort_keys=False)
+        begun = Path(state.get("cwd", ""))
+        if begun.is_absolute() and begun != Path.cwd():
+            text = yaml.safe_dump(anchored(content_of(self.config, text), begun), sort_keys=False)
+        return text
 
     def write_events(self, events: Sequence[Any]) -> None:
-        """What happens to the world, each with a round and a label."""
+        """Write the events of the world, each with a round and a label."""
         self.events.write_text(json.dumps([event._asdict() for event in events], indent=2) + "\n")
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
-        """All of them, a line each; a reader sees the old list or the new one."""
+        """Write all trials, a line each; a reader sees the old list or the new one."""
         replace_text(self.trials, "".join(map(write_line, trials)))
 
     def write_trial(self, trial: Trial) -> None:
-        """One of them. A line is added, so that the last of thousands costs no more than the first."""
+        """Append one trial's line, so that the last of thousands costs no more than the first."""
         append_text(self.trials, write_line(trial))
 
     def make_room(self) -> None:
@@ -214,69 +308,81 @@ class StudyFolder:
             ConfigError: for a list of another format, or that cannot be read.
         """
         state = self.state()
-        if state and "damage" not in state and state.get("format") != FORMAT:
+        if state and "damage" not in state and state.get("format") not in (FORMAT, EARLIER_FORMAT):
             raise ConfigError(
-                f"study {self.name} has format {state.get('format', 1)}, and this flstudy reads {FORMAT}: use the "
-                "flstudy that wrote it, or start the study anew"
+                f"study {self.name} has format {state.get('format', 1)}, and this flstudy reads {EARLIER_FORMAT} and "
+                f"{FORMAT}: use the flstudy that wrote it, or start the study anew"
             )
-        return read_lines(self.trials, damage)
+        trials = read_lines(self.trials, damage)
+        for trial in trials if state.get("format") == EARLIER_FORMAT else ():
+            if "algorithm" in trial.overrides:  # its class, where arms have names now
+                trial.overrides["algorithm"] = trial.algorithm
+        return trials
 
-    # ---- how it stands -----------------------------------------------------------------------------------------------
+    # ---- status ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """How the study stands; ``killed`` where it says that it runs and nobody holds its folder, ``damaged`` where
-        state.json cannot be read, with the reason as ``damage``; empty before it started."""
+        """The content of state.json; ``killed`` where it says that the study runs and nobody holds its folder,
+        ``damaged`` where it cannot be read, with the reason as ``damage``; empty before the study started."""
         try:
-            known: dict[str, Any] = json.loads(self.state_file.read_bytes())
-            _check_state(known)
+            state: dict[str, Any] = json.loads(self.state_file.read_bytes())
+            _check_state(state)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, RecursionError) as error:
             return {"state": "damaged", "damage": f"{self.state_file} is damaged ({reason_of(error)})"}
-        if known.get("state") == "running" and self.lock.holder() is None:
-            known["state"] = "killed"
-        return known
+        if state.get("state") == "running" and self.driver() is None:
+            state["state"] = "killed"
+        return state
 
     def write_state(self, state: Literal["running", "finished", "interrupted", "failed"], **more: Any) -> None:
-        """Say how the study stands, and what else is to be remembered of it."""
+        """Write the study's status, and further values to remember."""
         now = time.time()
-        known = {"format": FORMAT, "started": now, **self.state(), "spent_s": self.spent_s(), **more}
-        known |= {**asdict(Holder()), "since": now, "state": state, "ended": None if state == "running" else now}
-        known.pop("damage", None)  # of a state.json that is written over
-        replace_text(self.state_file, json.dumps(known, indent=1, default=str))
+        content = {"started": now, **self.state(), "spent_s": self.spent_s(), **more}
+        content |= {
+            **asdict(Holder()),
+            "format": FORMAT,
+            "since": now,
+            "state": state,
+            "ended": None if state == "running" else now,
+        }
+        content.pop("damage", None)  # of a state.json that is written over
+        replace_text(self.state_file, json.dumps(content, indent=1, default=str))
 
     def spent_s(self) -> float:
         """Seconds that the study has been at work; for one that was killed, as far as its last trial's line."""
         state = self.state()
-        known: float = state.get("spent_s") or 0.0
+        earlier_s: float = state.get("spent_s") or 0.0
         if state.get("state") not in ("running", "killed"):
-            return known
+            return earlier_s
         me = Holder()
         mine = all(state.get(name) == getattr(me, name) for name in ("pid", "boot", "start"))
         until = time.time() if mine else self.trials.stat().st_mtime if self.trials.exists() else 0.0
-        return known + max(0.0, until - (state.get("since") or until))
+        return earlier_s + max(0.0, until - (state.get("since") or until))
 
 
 _STATES = ("running", "finished", "interrupted", "failed")
-_TEXTS, _TIMES = ("study_id", "store", "modules"), ("started", "since", "ended", "spent_s")
+_TEXTS, _TIMES = ("study_id", "store", "modules", "cwd"), ("started", "since", "ended", "spent_s")
 
 
-def _check_state(known: Any) -> None:
-    """Raise TypeError for what a state.json cannot hold."""
-    if not isinstance(known, dict):
-        raise TypeError(f"it holds a {type(known).__name__}")
-    if known.get("format", 1) != FORMAT:
+def _check_state(state: Any) -> None:
+    """Raise TypeError for content that a state.json cannot have."""
+    if not isinstance(state, dict):
+        raise TypeError(f"it holds a {type(state).__name__}")
+    if state.get("format", 1) not in (FORMAT, EARLIER_FORMAT):
         return  # another flstudy's, which `read_trials` refuses
-    if known.get("state") not in _STATES:
-        raise TypeError(f"its state is {known.get('state')!r}")
+    if state.get("state") not in _STATES:
+        raise TypeError(f"its state is {state.get('state')!r}")
     for name in _TEXTS:
-        if name in known and not isinstance(known[name], str):
-            raise TypeError(f"its {name} is {known[name]!r}")
+        if name in state and not isinstance(state[name], str):
+            raise TypeError(f"its {name} is {state[name]!r}")
     for name in _TIMES:
-        value = known.get(name)
+        value = state.get(name)
         if value is not None and not (type(value) in (int, float) and abs(value) < 1e11):  # year 5138
             raise TypeError(f"its {name} is {value!r}")
-    tags = known.get("environment", {})
+    if not isinstance(state.get("trials"), int | None):
+        raise TypeError(f"its trials is {state['trials']!r}")
+    tags = state.get("environment", {})
     if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
         raise TypeError("its environment is no object of texts")
 
@@ -295,7 +401,7 @@ def replace_text(path: Path, content: str) -> None:
 
 
 def append_text(path: Path, content: str) -> None:
-    """Add all of a text to a file, or nothing: the next one must not follow half of it, which a full disk has taken.
+    """Append all of a text to a file, or nothing, so that the next one does not follow half of it on a full disk.
 
     Unbuffered: a killed process loses nothing that it has written.
     """
@@ -313,12 +419,12 @@ def append_text(path: Path, content: str) -> None:
 
 
 def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
-    """A text file that is made for this user's eyes only: tracebacks may quote more than anybody foresees."""
+    """Open a text file that only this user can read: tracebacks may quote more than anybody foresees."""
     return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def free_path(wanted: Path) -> Path:
-    """A folder's path, or that with -2, -3, … after it where there is one already."""
+    """The path of a new folder: ``wanted``, or with -2, -3, … after it where that exists."""
     path, number = wanted, 2
     while path.exists():
         path, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1

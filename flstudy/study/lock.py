@@ -27,14 +27,14 @@ _SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a folder of somebody els
 
 
 def _boot() -> str:
-    """This start of this machine; its name where the system does not tell."""
+    """The id of this start of this machine; its name where the system does not tell."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return platform.node()
 
 
 def process_start(pid: int) -> str | None:
-    """When a process of this machine started; None where there is none, empty where the system does not tell."""
+    """Start time of a process of this machine; None where there is none, empty where the system does not tell."""
     try:
         os.kill(pid, 0)  # signal 0 only asks
     except (ProcessLookupError, OverflowError):
@@ -49,7 +49,7 @@ def process_start(pid: int) -> str | None:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a study's folder: its number alone would soon be another one's."""
+    """A process that holds a study's folder; its number alone would soon be another process's."""
 
     pid: int = field(default_factory=os.getpid)
     host: str = field(default_factory=platform.node)
@@ -61,15 +61,15 @@ class Holder:
     def parse(cls, text: bytes) -> Self | None:
         """The holder that a lock file names, if it names one."""
         try:
-            found = cls(**json.loads(text))
-            found = cls(int(found.pid), str(found.host)[:64], str(found.boot), str(found.start), float(found.since))
-            return found if str(found).isprintable() else None
+            entry = cls(**json.loads(text))
+            entry = cls(int(entry.pid), str(entry.host)[:64], str(entry.boot), str(entry.start), float(entry.since))
+            return entry if str(entry).isprintable() else None
         except (ValueError, TypeError, OverflowError):
             return None
 
     @property
     def lives(self) -> bool:
-        """Whether it is still there, asked on its own machine."""
+        """Whether the process still runs, asked on its own machine."""
         return self.pid > 0 and process_start(self.pid) == self.start
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class FolderLock:
         self.path = path
 
     def holder(self) -> Holder | None:
-        """The process that holds the folder; None where nobody does."""
+        """The process that holds the folder; None where none does."""
         try:
             file = os.open(self.path, os.O_RDONLY | _SAFE)
         except OSError:
@@ -99,8 +99,8 @@ class FolderLock:
         """Hold the folder.
 
         Args:
-            study: its name, or of what else the folder holds.
-            refused: the sentence for whoever comes while another one holds it; None: a study's.
+            study: its name, or that of another holding of the folder.
+            refused: makes the sentence for a second process; None: that of a study.
 
         Raises:
             ConfigError: where another process holds it; its number, machine and start are named.
@@ -148,14 +148,14 @@ class FolderLock:
 
     @staticmethod
     def _holder(file: int, locked: bool | None) -> Holder | None:
-        said = Holder.parse(os.pread(file, 4096, 0))
+        holder = Holder.parse(os.pread(file, 4096, 0))
         if locked:
-            return said or Holder(pid=0, host="a machine unknown", boot="", since=os.fstat(file).st_mtime)
-        if said is None:
+            return holder or Holder(pid=0, host="a machine unknown", boot="", since=os.fstat(file).st_mtime)
+        if holder is None:
             return None
-        if said.boot == _boot():
-            return said if locked is None and said.lives else None
-        return said if abs(time.time() - os.fstat(file).st_mtime) < SILENT_S else None
+        if holder.boot == _boot():
+            return holder if locked is None and holder.lives else None
+        return holder if abs(time.time() - os.fstat(file).st_mtime) < SILENT_S else None
 
     @staticmethod
     def _beat(file: int, over: threading.Event) -> None:
@@ -165,7 +165,7 @@ class FolderLock:
 
 
 def refusal(study: str, other: Holder) -> str:
-    """Why a study that somebody holds cannot be had."""
+    """The sentence that refuses a study which another process holds."""
     later = "" if other.boot in ("", _boot()) else f", or try again in {SILENT_S:.0f} s if it is gone"
     return f"study {study} is running in {other}: wait for its end, or stop it there (Ctrl-C){later}"
 

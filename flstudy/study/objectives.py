@@ -1,4 +1,4 @@
-"""What a study is after: one objective or several, and the constraints on what counts."""
+"""The goals of a study: one objective or several, and constraints on metrics."""
 
 import math
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from flstudy.config import Config, StudySection
 
 WORST = 1e9
-"""Stands for the objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE
-only ranks, so its size does not matter."""
+"""Objective of a trial without one. Finite, because JSON, Optuna and TPE's densities need it so; TPE only ranks, so its
+size does not matter."""
 
 
 def objectives_of(study: "StudySection") -> list[Objective]:
@@ -21,14 +21,14 @@ def objectives_of(study: "StudySection") -> list[Objective]:
 
 
 def arm_shares(trials: int | None, arms: int) -> list[float]:
-    """How many of a study's trials each arm gets where all get the same; inf where only a budget ends the study."""
+    """The number of trials of each arm where all get the same; inf where only a budget ends the study."""
     if trials is None:
         return [math.inf] * arms
     return [trials // arms + (place < trials % arms) for place in range(arms)]
 
 
 def worst_value(objective: Objective) -> float:
-    """What a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
+    """The value that a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
     if not objective.higher:
         return WORST
     return 0.0 if objective.metric.endswith("accuracy") else -WORST
@@ -37,7 +37,7 @@ def worst_value(objective: Objective) -> float:
 def objective_values(
     study: "StudySection", objective: float, metrics: Mapping[str, float], *, broken: bool
 ) -> tuple[float, ...]:
-    """Of all objectives; the worst where a trial has none, such as a recovery that never came.
+    """Values of all objectives; the worst value where a trial has none, such as a recovery that never came.
 
     Args:
         study: the section.
@@ -45,22 +45,22 @@ def objective_values(
         metrics: last value of each.
         broken: whether the trial failed or diverged.
     """
-    found = [objective]
+    values = [objective]
     for other in study.objectives:
         value = math.nan if broken else metrics.get(other.metric, math.nan)
-        found.append(value if math.isfinite(value) else worst_value(other))
-    return tuple(found)
+        values.append(value if math.isfinite(value) else worst_value(other))
+    return tuple(values)
 
 
 def violations(study: "StudySection", metrics: Mapping[str, float]) -> list[float]:
-    """By how much each bound is exceeded, in the metric's unit; <= 0 within it. What was never measured is outside."""
-    found = []
+    """Excess over each bound, in the metric's unit; <= 0 within it. A metric that was never measured is outside."""
+    excesses = []
     for metric, bounds in study.constraints.items():
         value = metrics.get(metric, math.nan)
         for kind, bound in bounds.items():
             excess = value - bound if kind == "max" else bound - value
-            found.append(excess if math.isfinite(value) else WORST)
-    return found
+            excesses.append(excess if math.isfinite(value) else WORST)
+    return excesses
 
 
 def check_objectives(config: "Config") -> None:
@@ -91,8 +91,8 @@ def check_objectives(config: "Config") -> None:
                 f"study.constraints.{metric} must have min <= max, got {bounds['min']:g} > {bounds['max']:g}: swap them"
             )
     _check_budget(config)
-    known = {len(domain.get("choice", ())) for key, domain in study.search.items() if key == "algorithm"}
-    algorithms = known.pop() if known else 1
+    counts = {len(domain.get("choice", ())) for key, domain in study.search.items() if key == "algorithm"}
+    algorithms = counts.pop() if counts else 1
     if study.allocation == "equal" and study.trials is not None and study.trials < algorithms:
         raise ConfigError(
             f"study.trials must be >= {algorithms}, the number of algorithms, got {study.trials}: raise it, name fewer "

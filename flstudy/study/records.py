@@ -11,7 +11,7 @@ A part is written under a hidden name, synced and renamed, so it is there whole 
 rewritten, so a long run costs no more per round than a short one (rewriting one file and renaming it would cost
 quadratically many bytes). `close` merges the parts into one that replaces them all, by the same rule: a kill between
 the merge and the removal of the old parts loses and doubles nothing. Only `read_records` knows that rule; other tools
-see exactly the right rows once the writer is closed.
+read exactly the right rows once the writer is closed.
 
 Pages carry checksums, so that a flipped bit is found when they are read.
 """
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from flstudy.study.damage import DamageError, reason_of
+from flstudy.user_error import UserError
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ _PART = re.compile(r"(\d{6,})(?:-from-(\d+))?\.parquet")
 
 
 class RoundRecord(Protocol):
-    """What the coordinator says of one round."""
+    """The coordinator's record of one round."""
 
     @property
     def round(self) -> int: ...  # rounds done, from 1
@@ -51,8 +52,15 @@ class RoundRecord(Protocol):
     def metrics(self) -> Mapping[str, Sequence[float]]: ...  # one value per replica
 
 
+class RecordedRound(NamedTuple):
+    """One round as it is recorded."""
+
+    round: int
+    metrics: dict[str, list[float]]
+
+
 def record_schema(seeds: Sequence[int]) -> pa.Schema:
-    """One row per (replica, round, metric), rounds ascending."""
+    """The Arrow schema of records: one row per (replica, round, metric), rounds ascending."""
     return pa.schema(
         [
             ("replica", pa.int16()),
@@ -65,51 +73,40 @@ def record_schema(seeds: Sequence[int]) -> pa.Schema:
     )
 
 
-class RecordWriter:
-    """Appends the rounds of one trial under `path`; `seeds[i]` is the seed of replica i.
+class RoundBuffer:
+    """The rounds of one trial on their way to its records, as tables of many rounds; `seeds[i]` is the seed of replica
+    i. `write` decides where the tables go.
 
-    Opening an existing path continues it: the first round appended replaces that round and all later ones of the
-    earlier attempts, and so does going back to an earlier round with the same writer. A round appended twice in a row
-    is merged metric by metric, the last value winning.
+    The first round appended replaces that round and all later ones of the earlier attempts, and so does going back to
+    an earlier round with the same buffer. A round appended twice in a row is merged metric by metric, the last value
+    winning.
 
-    Rounds reach the disk every `flush_every` rounds, on `flush` and on `close`. Flush before saving a checkpoint:
-    a run resumed from it appends only later rounds, and those in a dead writer's memory would be missing for good.
+    Rounds are written every `flush_every` rounds, on `flush` and on `close`. Flush before saving a checkpoint: a run
+    resumed from it appends only later rounds, and those in a dead process's memory would be missing for good.
     """
 
-    def __init__(self, path: str | os.PathLike[str], seeds: Sequence[int], *, flush_every: int = 25) -> None:
+    def __init__(self, seeds: Sequence[int], *, flush_every: int = 25) -> None:
         if not len(seeds):
-            raise ValueError("seeds must name at least one replica, got []")
+            raise UserError("seeds must name at least one replica, got []")
         if flush_every < 1:
-            raise ValueError(f"flush_every must be >= 1 rounds, got {flush_every}")
-        self.path, self.flush_every = Path(path), flush_every
+            raise UserError(f"flush_every must be >= 1 rounds, got {flush_every}")
+        self.flush_every = flush_every
         self.schema = record_schema(seeds)
         self._seeds = np.asarray(seeds, dtype=np.int64)
         self._pending: dict[int, dict[str, NDArray[np.float64]]] = {}
-        self._last_round: int | None = None  # of this writer; None makes the next round start an attempt
-        self._replaces: int | None = None  # the first pending round, where the pending part starts an attempt
+        self._last_round: int | None = None  # of this buffer; None makes the next round start an attempt
+        self._replaces: int | None = None  # the first pending round, where the pending table starts an attempt
         self._closed = False
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for leftover in self.path.glob(".*.tmp"):
-                leftover.unlink()
-        except OSError as error:
-            raise ValueError(f"records path {self.path} must be a writable directory: {error.strerror}") from error
-        existing = _parts(self.path)
-        self._next_part = existing[-1][0] + 1 if existing else 0
-        if existing:
-            known = _seeds_of(existing[-1][2])
-            if known != self._seeds.tolist():
-                raise ValueError(f"records at {self.path} hold seeds {known}, got {self._seeds.tolist()}")
 
     def append(self, record: RoundRecord) -> None:
         if self._closed:
-            raise ValueError(f"records at {self.path} are closed: open a new RecordWriter to continue them")
+            raise UserError("these records are closed: open new ones to continue them")
         if record.round < 1:
-            raise ValueError(f"round must be >= 1, got {record.round}")
+            raise UserError(f"round must be >= 1, got {record.round}")
         row = {name: np.asarray(values, dtype=np.float64) for name, values in record.metrics.items()}
         for name, values in row.items():
             if values.shape != self._seeds.shape:
-                raise ValueError(
+                raise UserError(
                     f"metric {name!r} must have {self._seeds.size} values, one per seed, got {values.shape}"
                 )
         if self._last_round is None or record.round < self._last_round:
@@ -121,28 +118,21 @@ class RecordWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Puts the rounds appended so far on disk as one part."""
+        """Write the rounds appended so far."""
         if not self._pending:
             return
-        self._write(self._table(), self._replaces)
+        self.write(self._table(), self._replaces)
         self._pending, self._replaces = {}, None
 
+    def write(self, table: pa.Table, replaces: int | None) -> None:
+        """Store the table of some rounds; ``replaces``: they and all later ones replace the stored rounds from this one
+        on."""
+        raise NotImplementedError
+
     def close(self) -> None:
-        """Flushes and merges the parts into one. Closing twice does nothing."""
-        if self._closed:
-            return
+        """Flush, and refuse further rounds. Closing twice does nothing."""
         self.flush()
         self._closed = True
-        merged = _parts(self.path)
-        if len(merged) > 1:
-            try:
-                table = read_records(self.path)
-            except DamageError as error:
-                log.warning("the parts of %s stay as they are: %s", self.path, error)
-                return
-            self._write(table, 1)
-            for _, _, part in merged:
-                part.unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +157,28 @@ class RecordWriter:
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def _write(self, table: pa.Table, replaces: int | None) -> None:
+
+class RecordWriter(RoundBuffer):
+    """Writer of the rounds of one trial as files under `path`; an existing path is continued."""
+
+    def __init__(self, path: str | os.PathLike[str], seeds: Sequence[int], *, flush_every: int = 25) -> None:
+        super().__init__(seeds, flush_every=flush_every)
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink()
+        except OSError as error:
+            raise UserError(f"records path {self.path} must be a writable directory: {error.strerror}") from error
+        existing = _parts(self.path)
+        self._next_part = existing[-1][0] + 1 if existing else 0
+        if existing:
+            recorded = _seeds_of(existing[-1][2])
+            if recorded != self._seeds.tolist():
+                raise UserError(f"records at {self.path} hold seeds {recorded}, got {self._seeds.tolist()}")
+
+    def write(self, table: pa.Table, replaces: int | None) -> None:
+        """Write the table of some rounds to disk as one part."""
         name = f"{self._next_part:06d}" + ("" if replaces is None else f"-from-{replaces}") + ".parquet"
         hidden = self.path / f".{name}.tmp"
         with hidden.open("wb") as file:
@@ -177,15 +188,31 @@ class RecordWriter:
         hidden.replace(self.path / name)
         self._next_part += 1
 
+    def close(self) -> None:
+        """Flush, and merge the parts into one."""
+        if self._closed:
+            return
+        super().close()
+        merged = _parts(self.path)
+        if len(merged) > 1:
+            try:
+                table = read_records(self.path)
+            except DamageError as error:
+                log.warning("the parts of %s stay as they are: %s", self.path, error)
+                return
+            self.write(table, 1)
+            for _, _, part in merged:
+                part.unlink()
+
 
 def read_records(path: str | os.PathLike[str]) -> pa.Table:
     """All rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
 
-    Raises ValueError where there are no records or where a newer flstudy wrote them, DamageError for damaged ones.
+    Raises UserError where there are no records or where a newer flstudy wrote them, DamageError for damaged ones.
     """
     path = Path(path)
     if not path.is_dir():
-        raise ValueError(f"no records at {path}: a trial writes them as a directory of Parquet files")
+        raise UserError(f"no records at {path}: a trial writes them as a directory of Parquet files")
     try:
         return _read_parts(path)
     except FileNotFoundError:  # the writer merged its parts between our listing and our reading
@@ -193,7 +220,7 @@ def read_records(path: str | os.PathLike[str]) -> pa.Table:
 
 
 def records_damage(path: str | os.PathLike[str]) -> str | None:
-    """What is wrong with a trial's records, naming the part; None where nothing is, or where there are none."""
+    """Description of the damage of a trial's records, naming the part; None where there is none, or no records."""
     try:
         if Path(path).is_dir():
             read_records(path)
@@ -204,22 +231,30 @@ def records_damage(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def read_rounds(path: str | os.PathLike[str], before: int) -> dict[int, dict[str, list[float]]]:
-    """Metrics by round, ascending, of the rounds before one, with a value per replica as they were appended."""
-    rounds: dict[int, dict[str, list[float]]] = {}
-    for row in read_records(path).sort_by([("round", "ascending"), ("replica", "ascending")]).to_pylist():
-        if row["round"] < before:
-            rounds.setdefault(row["round"], {}).setdefault(row["metric"], []).append(row["value"])
-    return rounds
+def rounds_of(table: pa.Table) -> Iterator[RecordedRound]:
+    """The rounds of records in the table's order, with a value per replica as they were appended."""
+    if not table.num_rows:
+        return
+    replicas = len(json.loads((table.schema.metadata or {})[_SEEDS]))
+    codes, names = _metric_codes(table)
+    cells = table["value"].to_numpy().reshape(-1, replicas).tolist()  # the replicas of a metric lie together
+    rounds = table["round"].to_numpy()[::replicas].tolist()
+    latest = RecordedRound(rounds[0], {})
+    for round, code, values in zip(rounds, codes[::replicas].tolist(), cells, strict=True):
+        if round != latest.round:
+            yield latest
+            latest = RecordedRound(round, {})
+        latest.metrics[names[code]] = values
+    yield latest
 
 
 def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """`metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, one row per replica."""
+    """Curve of `metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, a row per replica."""
     codes, names = _metric_codes(table)
     if metric not in names:
         near = get_close_matches(metric, names, 1)
         guess = f": did you mean {near[0]!r}?" if near else f": it must be one of {', '.join(sorted(names)) or 'none'}"
-        raise ValueError(f"no metric {metric!r} in these records{guess}")
+        raise UserError(f"no metric {metric!r} in these records{guess}")
     chosen = codes == names.index(metric)
     replica, at, value = (table[name].to_numpy()[chosen] for name in ("replica", "round", "value"))
     rounds, position = np.unique(at, return_inverse=True)
@@ -229,8 +264,8 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
-    """[S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of them, or errors
-    are known of other rounds only."""
+    """Standard errors [S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of
+    them, or errors are known of other rounds only."""
     name = f"{metric}_se"
     if name not in _metric_codes(table)[1]:
         return None
@@ -239,12 +274,12 @@ def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
 
 
 def metric_names(table: pa.Table) -> list[str]:
-    """What was recorded, by name."""
+    """Names of the recorded metrics, sorted."""
     return sorted(_metric_codes(table)[1])
 
 
 def seeds_of(table: pa.Table) -> list[int]:
-    """The seed of each replica."""
+    """Seed of each replica."""
     replicas, first = np.unique(table["replica"].to_numpy(), return_index=True)
     return [int(seed) for seed in table["seed"].to_numpy()[first[np.argsort(replicas)]]]
 
@@ -267,9 +302,9 @@ def _read_parts(path: Path) -> pa.Table:
 
 
 def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
-    """(number, first replaced round, file) in the order of writing."""
-    found = [(match, part) for part in path.iterdir() if (match := _PART.fullmatch(part.name))]
-    return sorted((int(m[1]), None if m[2] is None else int(m[2]), part) for m, part in found)
+    """The parts as (number, first replaced round, file), in the order of writing."""
+    matches = [(match, part) for part in path.iterdir() if (match := _PART.fullmatch(part.name))]
+    return sorted((int(m[1]), None if m[2] is None else int(m[2]), part) for m, part in matches)
 
 
 def _seeds_of(part: Path) -> list[int]:
@@ -289,22 +324,22 @@ def _read_part(part: Path) -> pa.Table:
 
 @contextlib.contextmanager
 def _whole(part: Path) -> Iterator[None]:
-    """What Arrow raises for a damaged file, as one error that names it."""
+    """Raise Arrow's errors for a damaged file as one DamageError that names it."""
     try:
         yield
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
-        if type(error) is ValueError:
+        if isinstance(error, UserError):
             raise  # of another version
         raise DamageError(f"{part} is damaged ({reason_of(error)})") from error
 
 
-def _checked(found: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
-    metadata = found.metadata or {}
+def _checked(schema: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
+    metadata = schema.metadata or {}
     version = metadata.get(_VERSION, b"none").decode()
     if version != str(VERSION):
-        raise ValueError(f"records in {part} have version {version}, this flstudy reads version {VERSION}: update it")
+        raise UserError(f"records in {part} have version {version}, this flstudy reads version {VERSION}: update it")
     return metadata
 
 
@@ -316,7 +351,7 @@ def _metric_codes(table: pa.Table) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def _last_wins(table: pa.Table) -> pa.Table:
-    """One row per (replica, round, metric), the last one written; rounds ascending."""
+    """Keep one row per (replica, round, metric), the last one written; rounds ascending."""
     codes, names = _metric_codes(table)
     rounds, replica = (table[name].to_numpy().astype(np.int64) for name in ("round", "replica"))
     key = (rounds * max(len(names), 1) + codes) * (int(replica.max(initial=0)) + 1) + replica

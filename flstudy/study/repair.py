@@ -1,8 +1,8 @@
-"""What becomes of trials whose files are damaged when a study goes on: each costs itself at most.
+"""Repair of trials with damaged files when a study goes on: damage costs no more than the trial that it belongs to.
 
 A trial that is over keeps its result, which stands in trials.jsonl: training it again would only bring back its curve,
-and what it told the search must stay as it was. A trial that is not over starts anew if its snapshot, or the records of
-the rounds before it, cannot be read.
+and the values that it told the search must stay. A trial that is not over starts anew if its snapshot, or the records
+of the rounds before it, cannot be read.
 """
 
 import shutil
@@ -16,21 +16,21 @@ from flstudy.study.trial import Trial
 
 
 def repair(folder: StudyFolder, trials: Iterable[Trial]) -> list[str]:
-    """Make a study's trials fit to go on; a sentence for each that has lost something."""
-    found = []
+    """Make a study's trials fit to go on; returns a sentence for each that has lost something."""
+    sentences = []
     for trial in trials:
         records = folder.records(trial.number)
         if not trial.is_over:
             lost = begin_anew(records, folder.snapshot(trial.number))
             if lost is not None:
-                found.append(f"trial {trial.number} starts anew: {lost}")
+                sentences.append(f"trial {trial.number} starts anew: {lost}")
         elif (lost := records_damage(records)) is not None:
-            found.append(without_curve(trial, lost))
-    return found
+            sentences.append(without_curve(trial, lost))
+    return sentences
 
 
 def begin_anew(records: Path, snapshot: Path) -> str | None:
-    """Remove what a trial cannot go on from; says what is wrong with it, None where nothing is."""
+    """Remove a trial's files if it cannot go on from them; returns their damage, None where there is none."""
     lost = records_damage(records) or (checkpoint_damage(snapshot) if snapshot.is_file() else None)
     if lost is not None:
         snapshot.unlink(missing_ok=True)

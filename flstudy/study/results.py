@@ -1,5 +1,6 @@
 """A study's folder as a value: its config, trials, events and the curves of its trials. Imports no torch."""
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -16,20 +17,24 @@ import yaml
 from numpy.typing import NDArray
 
 from flstudy.config import Objective
+from flstudy.config.composition import EARLIER, trial_config, whole_study
 from flstudy.config.credentials import censored
+from flstudy.config.values import anchored, classes_in
 from flstudy.metrics.drift import Recovery
+from flstudy.remote import is_uri
 from flstudy.study.best import BestTrial, best_trials, eligible, selection_metric, value_of
 from flstudy.study.damage import DamageError, reason_of
-from flstudy.study.folder import StudyFolder
+from flstudy.study.folder import EARLIER_FORMAT, StudyFolder
 from flstudy.study.records import curve, read_records, records_damage, seeds_of, standard_errors
 from flstudy.study.repair import without_curve
 from flstudy.study.trial import Trial
+from flstudy.user_error import UserError
 
 Content = TypeVar("Content")
 
 
 class WorldEvent(NamedTuple):
-    """Something that the world did at a round: the first round that feels it."""
+    """An event of the world at a round, the first that feels it."""
 
     round: int
     label: str
@@ -42,10 +47,10 @@ class WorldEvent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyResults:
-    """A study that has begun.
+    """Results of a study that has begun.
 
     Attributes:
-        folder: where it lies.
+        folder: of its files.
         config: its plain values, nested.
         trials: all of them, confirmations included.
         events: of the world, rounds ascending.
@@ -70,13 +75,13 @@ class StudyResults:
 
     @property
     def seeds(self) -> list[int]:
-        """One per replica of the search."""
+        """Seeds of the search, one per replica."""
         seeds = self.config.get("seeds", [])
         return [int(seed) for seed in seeds] if isinstance(seeds, list) else [int(seeds)]
 
     @property
     def recovery(self) -> Recovery:
-        """When the study's trials have recovered from a drift."""
+        """Criterion by which the study's trials have recovered from a drift."""
         return Recovery(**(self.config.get("recovery") or {}))
 
     @property
@@ -86,13 +91,13 @@ class StudyResults:
 
     @property
     def objective(self) -> Objective:
-        """What the study searched for."""
+        """The objective of the study's search."""
         return Objective(**(self.section.get("objective") or {}))
 
     @property
     def objectives(self) -> list[Objective]:
         """All objectives, in the order of a trial's values."""
-        return [self.objective, *(Objective(**one) for one in self.section.get("objectives") or [])]
+        return [self.objective, *(Objective(**goal) for goal in self.section.get("objectives") or [])]
 
     @property
     def selection_metric(self) -> str:
@@ -124,8 +129,8 @@ class StudyResults:
 
     def seeds_of(self, trial: Trial) -> list[int]:
         """The seeds of a trial: a confirmation has its own."""
-        own = trial.overrides.get("seeds")
-        return [int(seed) for seed in own] if isinstance(own, list) else self.seeds
+        seeds = trial.overrides.get("seeds")
+        return [int(seed) for seed in seeds] if isinstance(seeds, list) else self.seeds
 
     def counts(self) -> Counter[str]:
         """Trials of the search by status."""
@@ -135,7 +140,7 @@ class StudyResults:
         """A trial by its number, or ``best``.
 
         Raises:
-            ValueError: where the study has none of that name.
+            UserError: where the study has none of that name.
         """
         if name == "best" and self.best:
             return self.best[0].trial
@@ -143,25 +148,33 @@ class StudyResults:
             if str(trial.number) == name:
                 return trial
         span = f"{self.trials[0].number} to {self.trials[-1].number}, or best" if self.trials else "none yet"
-        raise ValueError(f"study {self.name} has no trial {name!r}: it has {span}")
+        raise UserError(f"study {self.name} has no trial {name!r}: it has {span}")
+
+    def trial_config(self, trial: Trial) -> dict[str, Any]:
+        """The complete values that a trial trained with, for `flstudy run`."""
+        state, values = self.folder.state(), trial_config(self.config, trial.overrides)
+        if any("." in path for _, path in classes_in(values)):
+            values["modules"] = values.get("modules") or state.get("modules")
+        started_in: dict[str, Any] = anchored(values, Path(state.get("cwd", "")))
+        return started_in
 
     def records(self, trial: Trial) -> pa.Table:
-        """Every metric of every round and replica of a trial; ValueError where it has no records."""
+        """Every metric of every round and replica of a trial; UserError where it has no records."""
         if trial.number not in self._tables:
             self._tables[trial.number] = read_records(self.folder.records(trial.number))
         return self._tables[trial.number]
 
     def lost(self, trial: Trial) -> str | None:
-        """A sentence about a trial whose records are damaged; None for the others."""
-        found = records_damage(self.folder.records(trial.number))
-        return None if found is None else without_curve(trial, found)
+        """A sentence about a trial whose records are damaged; None for others."""
+        damage = records_damage(self.folder.records(trial.number))
+        return None if damage is None else without_curve(trial, damage)
 
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(rounds [T], values [S, T]) of one metric of a trial."""
+        """Rounds [T] and values [S, T] of one metric of a trial."""
         return curve(self.records(trial), metric)
 
     def standard_errors(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
-        """[S, T] of one metric of a trial; None where it was measured on all devices."""
+        """Standard errors [S, T] of one metric of a trial; None where it was measured on all devices."""
         return standard_errors(self.records(trial), metric)
 
     def last(self, trial: Trial, metric: str) -> dict[int, float]:
@@ -171,17 +184,20 @@ class StudyResults:
 
 
 def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
-    """A study from its folder; what can be done without is left out where it is damaged.
+    """Load a study from its folder; damaged parts that it can do without are left out.
 
     Raises:
-        ValueError: in one sentence, where there is no such study; DamageError where it cannot be read.
+        UserError: in one sentence, where there is no such study; DamageError where it cannot be read.
     """
     folder = given if isinstance(given, StudyFolder) else StudyFolder(given)
     if not folder.config.is_file():
         if folder.state():
             raise DamageError(f"{folder.config} is missing: copy it from the artifacts of the study's run in MLflow")
-        raise ValueError(_no_study(folder.path))
+        raise UserError(_no_study(folder.path))
     config = _read(folder.config, yaml.safe_load, dict)
+    if folder.state().get("format") == EARLIER_FORMAT:
+        with contextlib.suppress(ValueError):  # of a class that there is not any more: the rest can be read
+            config = whole_study(config, rule=EARLIER)
     if not isinstance(config.get("rounds"), int):
         raise DamageError(f"{folder.config} must have a whole number of rounds, got {config.get('rounds')!r}")
     if isinstance(config.get("store"), str):
@@ -205,32 +221,35 @@ def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
 
 
 def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One entry per study in a folder, the latest last: name, state, trials by status, best algorithm and value.
+    """List the studies in a folder, or below a URI, the latest last: name, state, trials by status, best algorithm and
+    value.
 
     A study whose files are damaged has the reasons as ``damage``, and the state ``damaged`` if it cannot be read at
     all; one of another format, ``unreadable``.
     """
-    found: list[dict[str, Any]] = []
-    folders = (path for path in Path(home).glob("*") if StudyFolder(path).is_study)
+    entries: list[dict[str, Any]] = []
+    paths = [folder.path for folder in StudyFolder.heads(str(home))] if is_uri(home) else Path(home).glob("*")
+    folders = (path for path in paths if StudyFolder(path).is_study)
     for path in sorted(folders, key=_written):
         try:
-            found.append(study_entry(load_study(path)))
+            entries.append(study_entry(load_study(path)))
         except Exception as error:  # whatever a folder holds: the other studies are listed
             state = "damaged" if isinstance(error, DamageError) else "unreadable"
-            found.append({"study": path.name, "state": state, "damage": [reason_of(error, 200)]})
-    return found
+            entries.append({"study": path.name, "state": state, "damage": [reason_of(error, 200)]})
+    return entries
 
 
 def _written(path: Path) -> float:
-    """When a study's config was written."""
+    """Time at which a study's config was written."""
     file = StudyFolder(path).config
     return (file if file.exists() else path).stat().st_mtime
 
 
 def study_entry(results: StudyResults) -> dict[str, Any]:
-    """How a study stands, as `list_studies` tells it."""
-    wanted = results.section.get("trials")  # none where the budget alone decides
+    """The entry of a study in `list_studies`."""
     state, best = results.folder.state(), next(iter(results.best), None)
+    # None where the budget alone decides; an earlier flstudy's state does not tell the points of a grid.
+    wanted = None if state.get("state") == "finished" else state.get("trials", results.section.get("trials"))
     return {
         "study": results.name,
         "state": state.get("state", "unknown"),
@@ -244,16 +263,16 @@ def study_entry(results: StudyResults) -> dict[str, Any]:
 
 
 def _read(path: Path, parse: Callable[[str], Any], kind: type[Content]) -> Content:
-    """The parsed file; an empty one of its kind where it does not exist (yet)."""
+    """The parsed file; an empty value of its kind where it does not exist (yet)."""
     try:
-        found = parse(path.read_text(encoding="utf-8"))
-        if not isinstance(found, kind):
-            raise TypeError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
+        content = parse(path.read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
     except FileNotFoundError:
         return kind()
     except (ValueError, OSError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise DamageError(f"{path} is damaged ({reason_of(error)})") from error
-    return found
+    return content
 
 
 def _no_study(folder: Path) -> str:

@@ -9,12 +9,12 @@ from types import FrameType
 from typing import Any
 
 SAVE = getattr(signal, "SIGUSR1", None)
-"""What `sbatch --signal=USR1@60` sends before the end; None on Windows."""
+"""Signal that `sbatch --signal=USR1@60` sends before the end; None on Windows."""
 
 
 @contextlib.contextmanager
 def heeding(handlers: Mapping[int | None, Callable[[], None]]) -> Iterator[None]:
-    """Handlers of signals for a while; in another thread than the main one, where no signals arrive, of none."""
+    """Handle signals for a while; outside the main thread, where no signals arrive, nothing is changed."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
@@ -32,5 +32,5 @@ def _call(handler: Callable[[], None], number: int, frame: FrameType | None) -> 
 
 
 def as_ctrl_c() -> None:
-    """A handler that does what Ctrl-C does."""
+    """Handle a signal as Ctrl-C."""
     raise KeyboardInterrupt

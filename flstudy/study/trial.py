@@ -1,7 +1,8 @@
-"""One trial of a study, as the driver, MLflow, reports and ``--json`` see it."""
+"""Trials of a study, as the driver, MLflow, reports and ``--json`` use them."""
 
 import json
 import math
+import traceback
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -10,22 +11,23 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from flstudy.study.damage import DamageError, reason_of
+from flstudy.user_error import UserError
 
 
 class Status(StrEnum):
-    """How far a trial has come."""
+    """Status of a trial."""
 
     RUNNING = "running"
     FINISHED = "finished"
-    """All rounds are done."""
+    """All rounds of the trial are done."""
     PRUNED = "pruned"
-    """A scheduler stopped it."""
+    """A scheduler stopped the trial."""
     DIVERGED = "diverged"
     """A replica's training loss or objective became NaN or infinite: the trial reports the worst value."""
     FAILED = "failed"
-    """It raised, or its worker was lost for good: the traceback is kept and the study goes on."""
+    """The trial raised, or its worker was lost for good: the traceback is kept and the study goes on."""
     INTERRUPTED = "interrupted"
-    """The study stopped before it; a resumed study runs it again."""
+    """The study stopped before the trial's end; a resumed study runs it again."""
 
 
 OVER = (Status.FINISHED, Status.PRUNED, Status.DIVERGED, Status.FAILED)
@@ -38,7 +40,7 @@ class Trial:
 
     number: int
     algorithm: str
-    """Short class name."""
+    """Short class name, or the arm's name."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Config key to value, as the search proposed them."""
     status: Status = Status.RUNNING
@@ -47,9 +49,9 @@ class Trial:
     objective: float = math.nan
     """The last value, mean over replicas; the worst value if diverged or failed; NaN before the first one."""
     values: tuple[float, ...] = ()
-    """Of all objectives, the first one included, once the trial is over."""
+    """Values of all objectives, the first one included, once the trial is over."""
     feasible: bool = True
-    """Whether it lies within study.constraints."""
+    """Whether the trial lies within study.constraints."""
     stage: Literal["search", "confirm"] = "search"
     """confirm: trained again on new seeds, which its overrides name."""
     confirms: int | None = None
@@ -60,40 +62,40 @@ class Trial:
     source: str | None = None
     """STUDY/TRIAL that trained it, if another study did."""
     started: float | None = None
-    """Seconds since 1970, of the first start."""
+    """Time of the first start, in seconds since 1970."""
     ended: float | None = None
-    """Seconds since 1970; of two trials of a study the one that ended later has the larger number."""
+    """Time of the end, in seconds since 1970; of two trials of a study the later one has the larger number."""
     attempts: int = 0
-    """Starts."""
+    """Number of starts."""
     lineage: list[dict[str, Any]] = field(default_factory=list)
     """Earlier overrides of a population's trial, with the rounds until which they held."""
     synced: bool = True
-    """Whether MLflow has all of it."""
+    """Whether MLflow has all of the trial."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Last value of each, mean over replicas."""
+    """Last value of each metric, mean over replicas."""
     run_id: str | None = None
-    """Of its run in MLflow."""
+    """Id of the trial's run in MLflow."""
     error: str | None = None
     """Traceback."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to an end of its own, and need not be run again."""
+        """Whether the trial ended by itself, and need not be run again."""
         return self.status in OVER
 
     @property
     def is_broken(self) -> bool:
-        """Whether it diverged or failed."""
+        """Whether the trial diverged or failed."""
         return self.status in BROKEN
 
     @property
     def is_confirmation(self) -> bool:
-        """Whether it trains a trial of the search again."""
+        """Whether the trial trains a trial of the search again."""
         return self.stage == "confirm"
 
     @property
     def reason(self) -> str:
-        """The last line of what it raised; empty where it raised nothing."""
+        """The last line of the traceback; empty where the trial raised nothing."""
         return ((self.error or "").strip().splitlines() or [""])[-1]
 
     def to_json(self) -> dict[str, Any]:
@@ -102,18 +104,18 @@ class Trial:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """A trial from what `to_json` wrote; fields that are unknown here are left out.
+        """A trial from the output of `to_json`; unknown fields are left out.
 
         Raises:
-            TypeError, ValueError: for an entry that is no trial's.
+            TypeError, UserError: for an entry that is not a trial's.
         """
-        known = {item.name for item in fields(cls)}
-        given = {name: value for name, value in entry.items() if name in known}
-        for name, value in given.items():
+        field_names = {item.name for item in fields(cls)}
+        values = {name: value for name, value in entry.items() if name in field_names}
+        for name, value in values.items():
             _check_kind(name, value)
-        if not {"number", "algorithm"} <= set(given):
+        if not {"number", "algorithm"} <= set(values):
             raise TypeError("it has no number and algorithm")
-        trial = cls(**given)
+        trial = cls(**values)
         trial.status = Status(trial.status)
         trial.objective = _number(trial.objective)
         trial.values = tuple(_number(value) for value in trial.values)
@@ -142,13 +144,13 @@ def _check_kind(name: str, value: Any) -> None:
     elif name == "stage":
         fits = value in ("search", "confirm")
     elif name == "lineage":
-        fits = fits and all(isinstance(one, dict) for one in value)
+        fits = fits and all(isinstance(entry, dict) for entry in value)
     if not fits:
         raise TypeError(f"{name} cannot be {value!r}")
 
 
 def _number(value: Any) -> float:
-    """A number that JSON had, NaN for None."""
+    """A number from JSON, NaN for None."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} is no number")
     return math.nan if value is None else float(value)
@@ -191,7 +193,7 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
         return []
     except OSError as error:
         raise DamageError(f"{path} cannot be read ({reason_of(error)})") from error
-    found: dict[int, Trial] = {}
+    trials: dict[int, Trial] = {}
     for place, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             trial = _parsed(line)
@@ -199,23 +201,30 @@ def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
             if damage is not None:
                 damage.append(f"{path}, line {place}, is left out: it is no trial ({reason_of(error)})")
             continue
-        found[trial.number] = trial
-    return [found[number] for number in sorted(found)]
+        trials[trial.number] = trial
+    return [trials[number] for number in sorted(trials)]
 
 
 def _parsed(line: bytes) -> Trial:
-    text, own, checksum = line.decode().rpartition(_CHECKSUM)
-    if own and checksum != f"{zlib.crc32(text.encode())}}}":
-        raise ValueError("its checksum is another")
+    text, separator, checksum = line.decode().rpartition(_CHECKSUM)
+    if separator and checksum != f"{zlib.crc32(text.encode())}}}":
+        raise UserError("its checksum is another")
     entry = json.loads(line)
     if not isinstance(entry, dict):
         raise TypeError(f"got {type(entry).__name__}")
     return Trial.from_json(entry)
 
 
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error; its last line, by which a trial's failure is shown, includes the error's notes."""
+    text = "".join(traceback.format_exception(error))
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{text}{type(error).__name__}: {' '.join(str(error).split())} ({notes})" if notes else text
+
+
 def by_algorithm(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
     """Trials by their algorithm, in order of appearance."""
-    found: dict[str, list[Trial]] = {}
+    groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.algorithm, []).append(trial)
-    return found
+        groups.setdefault(trial.algorithm, []).append(trial)
+    return groups

@@ -1,4 +1,4 @@
-"""A task's buffers as a flat vector, and what becomes of those that no vector carries."""
+"""A task's buffers as a flat vector, and copies for steps that write to buffers which must stay."""
 
 import ast
 import copy
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from flstudy.algorithms import Layout
-from flstudy.algorithms.parts.buffers import BufferMode, Carried
+from flstudy.algorithms.parts.buffers import Carried
+from flstudy.run_settings import BufferMode
 
 
 class TaskBuffers:
-    """Numbers that a module's own steps change, b [b]: running statistics, and persistent buffers that the source of
-    some class writes to. Buffers that nobody writes to are constants of the task.
+    """Buffers of a task as one vector b [b], the numbers that a module's own steps change: running statistics, and
+    persistent buffers that the source of some class writes to. Buffers that nobody writes to are constants of the task.
 
     Counts are real numbers in b, rounded where the module reads them. In training BatchNorm uses a batch's
     statistics, but for a batch of one number per channel, which torch refuses: that one is normalised as in evaluation.
@@ -26,7 +27,7 @@ class TaskBuffers:
 
     Args:
         module: a copy of the task; ``freeze`` puts its BatchNorm layers in evaluation mode.
-        mode: what becomes of its buffers.
+        mode: whether buffers are averaged over devices, local to them, or frozen.
     """
 
     def __init__(self, module: nn.Module, mode: BufferMode) -> None:
@@ -37,22 +38,23 @@ class TaskBuffers:
                 part.register_forward_pre_hook(look_up_one)
                 part.register_forward_hook(look_on, always_call=True)
         norms = {name for name, part in module.named_modules() if isinstance(part, _NormBase)}
-        own = dict(changing(module, norms))
-        carried = {} if mode == "freeze" else own
+        changed = dict(changing(module, norms))
+        carried = {} if mode == "freeze" else changed
         self.layout = Layout.of(carried.items())
         self.dtypes = {name: buffer.dtype for name, buffer in carried.items()}
         # Other layers than BatchNorm may write to theirs in training, frozen or not: they write to copies.
-        self._frozen = [name for name in own if name not in carried and name.rpartition(".")[0] not in norms]
+        self._frozen = [name for name in changed if name not in carried and name.rpartition(".")[0] not in norms]
         self.change = bool(carried) or bool(self._frozen)  # whether some part of training writes to buffers
         self._held: Tensor | None = None
         self._module = module
 
+    def named_first(self) -> dict[str, Tensor]:
+        """The named buffers of b with the values that the module has."""
+        return {name: self._module.get_buffer(name).detach() for name in self.layout.names}
+
     def first(self) -> Tensor:
-        """b as the module has it."""
-        named = dict(self._module.named_buffers())
-        return self.flat(
-            {name: named[name].detach() for name in self.layout.names}, torch.empty(0, dtype=torch.float64)
-        )
+        """The vector b with the values that the module has."""
+        return self.flat(self.named_first(), torch.empty(0, dtype=torch.float64))
 
     def normalised(self) -> Tensor:
         """[w]: places of BatchNorm's weights among the trained parameters."""
@@ -65,20 +67,20 @@ class TaskBuffers:
         return torch.cat(places)
 
     def carried(self) -> Carried:
-        """What states hold beside the trained parameters."""
+        """Carried part of the state: b, and the places of BatchNorm's weights among the trained parameters."""
         return Carried(self.first(), self.normalised())
 
     def split(self, b: Tensor) -> dict[str, Tensor]:
-        """The named buffers of b [b], each of its own kind."""
+        """The named buffers of b [b], each of its own type."""
         return {name: self._as(part, self.dtypes[name]) for name, part in self.layout.split(b).items()}
 
     def flat(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """b [b] of named buffers, of the kind of another tensor."""
+        """The vector b [b] of named buffers, of the type and device of another tensor."""
         parts = [tensors[name].reshape(-1).to(like) for name in self.layout.names]
         return torch.cat(parts) if parts else like.new_empty(0)
 
     def holding(self, b: Tensor) -> Self:
-        """The same, given to models that come without buffers."""
+        """These buffers, with the values of b [b] for models that come without any."""
         held = copy.copy(self)
         held._held = b
         return held
@@ -103,12 +105,12 @@ class TaskBuffers:
 
 def changing(module: nn.Module, norms: set[str]) -> Iterator[tuple[str, Tensor]]:
     """The buffers that a step may change, those of layers with running statistics among them."""
-    kept = module.state_dict(keep_vars=True)
+    state = module.state_dict(keep_vars=True)
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for name, buffer in module.named_buffers():
         owner, _, last = name.rpartition(".")
         if owner in norms or (
-            name in kept and buffer.dtype != torch.bool and any(last in attributes_written(k) for k in kinds)
+            name in state and buffer.dtype != torch.bool and any(last in attributes_written(k) for k in kinds)
         ):
             yield name, buffer
 
@@ -140,12 +142,12 @@ def in_place(method: str) -> bool:
 
 
 def look_up_one(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Before BatchNorm's pass: evaluate, if a channel has one number, which has no variance."""
+    """Set BatchNorm to evaluation before its pass, if a channel has a single number, which has no variance."""
     x = inputs[0]
     norm.one = norm.training and x.numel() == x.shape[1]  # type: ignore[assignment]
     norm.training = norm.training and not norm.one
 
 
 def look_on(norm: nn.Module, *_: object) -> None:
-    """After it: as before."""
+    """Set BatchNorm back to training after its pass, if `look_up_one` has set it to evaluation."""
     norm.training = norm.training or norm.one  # type: ignore[assignment]

@@ -17,7 +17,7 @@ class Logistic(Task):
 
     Args:
         shape: shape of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         l1: λ of a penalty λ ‖x‖₁ on all parameters.
         l2: λ of a penalty λ/2 ‖x‖².
     """
@@ -40,11 +40,11 @@ class Logistic(Task):
 
 
 class Mlp(Task):
-    """A multi-layer perceptron with ReLU; one hidden layer is FLASH's "2 layer fully connected model".
+    """Multi-layer perceptron with ReLU; one hidden layer is FLASH's "2 layer fully connected model".
 
     Args:
         shape: shape of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         hidden: width of the hidden layers.
         layers: number of hidden layers.
         projection: width of a projection head before the classifier, of two more dense layers; null has none.
@@ -82,9 +82,9 @@ class Mlp(Task):
 
 
 class Quadratic(Task):
-    """F(w, ξ) = ½ ‖w‖² + ⟨ξ, w⟩ for inputs ξ: the expected objective is ½ ‖w‖² where ξ has mean 0, its optimum w* = 0
-    (FedAda², Lee et al. 2024, App. A). In evaluation mode the loss is the expected one, so that ``valid/loss`` is
-    ½ ‖w - w*‖². It is right, for accuracy's sake, where w is ``near`` w*.
+    """Noisy quadratic of FedAda² (Lee et al. 2024, App. A): F(w, ξ) = ½ ‖w‖² + ⟨ξ, w⟩ for inputs ξ. Its expectation is
+    ½ ‖w‖² where ξ has mean 0, its optimum w* = 0. In evaluation mode the loss is the expected one, so that
+    ``valid/loss`` is ½ ‖w - w*‖². For accuracy an example counts as right where w is ``near`` w*.
 
     Args:
         shape: shape of w and of one ξ; a config leaves it out and gets the data set's.
@@ -99,12 +99,12 @@ class Quadratic(Task):
         self.w = nn.Parameter(torch.full(tuple(shape), float(start)))
 
     def reset_parameters(self) -> None:
-        """The start is no draw."""
+        """Reset w to the start, which is the same for all seeds."""
         with torch.no_grad():
             self.w.fill_(self.start)
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B] losses of ξ [B, *shape]."""
+        """Losses [B] of ξ [B, *shape]."""
         noise, w = batch[0].flatten(1), self.w.flatten()
         expected = (w * w).sum() / 2 + torch.zeros_like(noise[:, 0])
         return expected + noise @ w if self.training else expected

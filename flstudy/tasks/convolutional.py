@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
-from flstudy.lean import opaque
 from flstudy.tasks import kernels
 from flstudy.tasks.task import HeadedTask, Penalty, projector
+from flstudy.user_error import UserError
 
 FEW = 3  # input channels, for which 9 products each cost less than transforming tiles
 
 
-@opaque  # whether kernels can be had is not for the compiler to trace
+@torch.compiler.allow_in_graph  # whether kernels can be had is not for the compiler to trace
 def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    """A 3×3 convolution of stride 1: of images x [B, C, H, W] with weight [O, C, 3, 3] and bias [O]."""
+    """A 3×3 convolution of stride 1 of images x [B, C, H, W] with weight [O, C, 3, 3] and bias [O]."""
     if not kernels.compiling(x):
         return F.conv2d(x, weight, bias, padding=padding)
     if weight.shape[1] <= FEW:
@@ -41,25 +41,25 @@ def bordered(x: Tensor, padding: int) -> Tensor:
 
 
 class Conv3x3(nn.Conv2d):
-    """A convolution that compiled programs do by a kernel of ours."""
+    """A 3×3 convolution that compiled programs do by flstudy's own kernel."""
 
     def __init__(self, inputs: int, outputs: int, padding: int = 0) -> None:
         super().__init__(inputs, outputs, 3, padding=padding)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[B, O, H', W'] of images [B, C, H, W]."""
+        """Feature maps [B, O, H', W'] of images [B, C, H, W]."""
         assert self.bias is not None
         return convolution(input, self.weight, self.bias, int(self.padding[0]))
 
 
 class Cnn(HeadedTask):
-    """Two 3×3 convolutions, each followed by ReLU, the second by 2×2 pooling, and a dense layer: the
-    EMNIST model of Reddi et al. 2021 (App. C.2), whose 1,206,590 parameters for 62 classes are the defaults'. Its
-    dropout is ``[0.25, 0.5]``; what is dropped differs between executors, so that they then agree on average only.
+    """Convolutional network of Reddi et al. 2021 (App. C.2) for EMNIST: two 3×3 convolutions, each followed by ReLU,
+    the second by 2×2 pooling, and a dense layer. The defaults have its 1,206,590 parameters for 62 classes. Its dropout
+    is ``[0.25, 0.5]``; dropped units differ between executors, so that these then agree on average only.
 
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         channels: feature maps of the two convolutions.
         dense: width of the dense layer.
         dropout: shares dropped while training after pooling and after the dense layer.
@@ -83,7 +83,7 @@ class Cnn(HeadedTask):
         super().__init__()
         self.regulariser = Penalty(l1, l2)
         if len(shape) != 3 or min(shape[1:]) < 6:
-            raise ValueError(f"Cnn: shape must be (channels, height ≥ 6, width ≥ 6), got {tuple(shape)}; use Mlp")
+            raise UserError(f"Cnn: shape must be (channels, height ≥ 6, width ≥ 6), got {tuple(shape)}; use Mlp")
         early, late = ([nn.Dropout(share)] if share else [] for share in dropout)  # without dropout nothing is drawn
         first, second = channels
         self.backbone = nn.Sequential(
@@ -105,18 +105,18 @@ class Cnn(HeadedTask):
 
 
 class Vgg(HeadedTask):
-    """A small network in the manner of VGG (Simonyan & Zisserman 2015): blocks of 3×3 convolutions with padding, each
+    """Small network in the manner of VGG (Simonyan & Zisserman 2015): blocks of 3×3 convolutions with padding, each
     followed by GroupNorm and ReLU, each block by 2×2 pooling; a dense layer with ReLU, and the classifier.
 
     The defaults are the CNN of Chang et al. 2025 for SVHN, of which their Table I says that it has 667,178 parameters
-    and 91.04 operations for each; their text gives no layers. These have both, counted as ptflops 0.7 does from
+    and 91.04 operations for each; their text gives no layers. The defaults have both, counted as ptflops 0.7 does from
     torchvision's modules (twice the multiplications of a forward pass; ReLU and pooling count twice), a way that also
     gives the table's 2.00, 6.50 and 27.69 for the other image models. The network that they released has these layers
     too, with dropout 0.4. Differs: it normalises batches, which has as many parameters.
 
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         blocks: feature maps of each block's convolutions; a block halves height and width.
         dense: width of the dense layer.
         groups: of channels that are normalised together; must divide each number of feature maps.
@@ -138,16 +138,16 @@ class Vgg(HeadedTask):
         super().__init__()
         maps = {f"blocks[{i}][{j}]": width for i, block in enumerate(blocks) for j, width in enumerate(block)}
         if not blocks or not all(blocks):
-            raise ValueError(f"Vgg: blocks must hold one or more blocks of one or more convolutions, got {blocks}")
+            raise UserError(f"Vgg: blocks must hold one or more blocks of one or more convolutions, got {blocks}")
         least = 2 ** len(blocks)
         if len(shape) != 3 or min(shape[1:]) < least:
-            raise ValueError(
+            raise UserError(
                 f"Vgg: shape must be (channels, height ≥ {least}, width ≥ {least}) for {len(blocks)} blocks, got "
                 f"{tuple(shape)}; use fewer blocks, or Mlp"
             )
         for name, width in maps.items():
             if width % groups:
-                raise ValueError(f"Vgg: groups must divide all feature maps, got {groups} for {name} {width}")
+                raise UserError(f"Vgg: groups must divide all feature maps, got {groups} for {name} {width}")
         layers: list[nn.Module] = []
         channels = shape[0]
         for block in blocks:
@@ -167,12 +167,12 @@ class Vgg(HeadedTask):
 
 
 class ResNet(HeadedTask):
-    """A residual network (He et al. 2016) with GroupNorm instead of BatchNorm, as in Hsieh et al. 2020 and Reddi et al.
+    """Residual network (He et al. 2016) with GroupNorm instead of BatchNorm, as in Hsieh et al. 2020 and Reddi et al.
     2021.
 
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         groups: of channels that are normalised together; must divide 64.
         stem: imagenet begins with a 7×7 convolution of stride 2 and pooling, which leaves 8×8 of a 32×32 image; cifar
             with a 3×3 convolution and no pooling (He et al. 2016, sec. 4.2), which needs some 16 times the work.
@@ -192,9 +192,9 @@ class ResNet(HeadedTask):
         super().__init__()
         name = type(self).__name__
         if len(shape) != 3:
-            raise ValueError(f"{name}: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
+            raise UserError(f"{name}: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
         if 64 % groups:
-            raise ValueError(f"{name}: groups must divide 64, got {groups}")
+            raise UserError(f"{name}: groups must divide 64, got {groups}")
         network = self.published()(num_classes=classes, norm_layer=lambda channels: nn.GroupNorm(groups, channels))
         if stem == "cifar":
             network.conv1, network.maxpool = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.Identity()
@@ -214,7 +214,7 @@ class ResNet(HeadedTask):
         """torchvision's constructor, a study dependency: the engine runs without it."""
 
     def reset_parameters(self) -> None:
-        """He et al.'s initial distribution of convolutions; the other layers draw their own."""
+        """Draw convolutions from He et al.'s initial distribution; the other layers draw their own."""
         for module in self.network.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -229,8 +229,8 @@ class ResNet18(ResNet):
     With projection 256 it has the 11,573,066 parameters that Chang et al. 2025 (Table I) report for CIFAR-10, and
     11,596,196 for CIFAR-100; theirs normalises batches and starts from weights trained on ImageNet.
 
-    Differs: it is torchvision's network, with normalisation after each convolution; Reddi et al. took the variant with
-    normalisation before. Their 11,181,642 parameters for 10 classes are those of stem ``imagenet``.
+    Differs: this is torchvision's network, with normalisation after each convolution; Reddi et al. took the variant
+    with normalisation before. Their 11,181,642 parameters for 10 classes are those of stem ``imagenet``.
     """
 
     def published(self) -> Callable[..., Any]:

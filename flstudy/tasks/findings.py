@@ -1,7 +1,7 @@
-"""What calling a LightningModule on a few examples tells of it: how it can be trained, and what it will log.
+"""Findings from calling a LightningModule on a few examples: how it can be trained, and what it will log.
 
-Nothing else says whether a ``training_step`` is a mean over examples, whether it can be mapped, whether labels matter
-to it, or under which names it logs. The calls are made on a copy, near the module's own parameters.
+Only such calls tell whether a ``training_step`` is a mean over examples, whether it can be mapped, whether labels
+matter to it, or under which names it logs. They are made on a copy, near the module's own parameters.
 """
 
 import copy
@@ -18,57 +18,58 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
 from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent, step_and_log
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     from flstudy.tasks.task_function import TaskFunction
 
-EXAMPLES = 6  # that a module is called on
-NOISE = 0.05  # deviation of what is added to its parameters: at zeros nothing would depend on anything
+EXAMPLES = 6  # on which a module is called
+NOISE = 0.05  # deviation of the noise on its parameters: at zeros nothing would depend on anything
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
 
 Runs = Literal["mapped", "one by one", "under a trainer"]
 
 
 class TaskFindings(NamedTuple):
-    """What is known of a task."""
+    """Findings about a task: how it can be trained, and what it logs."""
 
-    per_example: bool  # its loss is the mean of those of single examples, so that padding can be masked
+    per_example: bool  # its loss is the mean of the losses of single examples, so that padding can be masked
     runs: Runs = "mapped"
-    why: str = ""  # it is not mapped, or its losses are not those of single examples
-    classifies: bool = False  # what it says can be right or wrong
+    why: str = ""  # the reason why it is not mapped, or its loss is no mean over single examples
+    classifies: bool = False  # its outputs can be right or wrong
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
-    told: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: whatever they are
+    training_logs: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: not known
     draws: bool = False  # random numbers while it trains, as dropout's masks
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:
-    """What a module's methods say of it, before it is called."""
+    """Findings from a module's methods alone, before it is called."""
     tells_losses = hasattr(task, "example_losses")
     runs: Runs = "mapped" if tells_losses or task.automatic_optimization else "under a trainer"
-    told = () if runs == "mapped" else None
+    training_logs = () if runs == "mapped" else None
     classifies = hasattr(task, "example_correct") or overrides(task, "forward")
     why = "" if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
     draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
-    return TaskFindings(tells_losses, runs, why, classifies, told=told, draws=draws)
+    return TaskFindings(tells_losses, runs, why, classifies, training_logs=training_logs, draws=draws)
 
 
 def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> TaskFindings:
-    """What a few examples x [B, ...] with labels y tell of a task, which are of so many classes (0: of none).
+    """Findings from a few examples x [B, ...] with labels y of so many classes (0: of none).
 
     Raises:
-        ValueError: where its training_step fails, or returns no loss.
+        UserError: where its training_step fails, or returns no loss.
     """
-    found = plain_findings(task_function.model)
+    findings = plain_findings(task_function.model)
     with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
         torch.default_generator.manual_seed(0)
         task = near(task_function.model)
-        if not task_function.tells_losses and found.runs == "mapped":
-            found = of_training_step(task_function, task, x, y)
-            told = None if found.runs == "under a trainer" else names_told(task_function, task, x, y)
-            found = found._replace(told=told)
+        if not task_function.tells_losses and findings.runs == "mapped":
+            findings = of_training_step(task_function, task, x, y)
+            training_logs = None if findings.runs == "under a trainer" else names_told(task_function, task, x, y)
+            findings = findings._replace(training_logs=training_logs)
         draws = plain_findings(task).draws or is_random(task_function, x, y)
         classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
-        return found._replace(classifies=classifies, logs=names_logged(task_function, x, y), draws=draws)
+        return findings._replace(classifies=classifies, logs=names_logged(task_function, x, y), draws=draws)
 
 
 def near(model: L.LightningModule) -> L.LightningModule:
@@ -83,19 +84,19 @@ def near(model: L.LightningModule) -> L.LightningModule:
 
 
 def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> TaskFindings:
-    """How a task that defines nothing but a training_step can be trained."""
+    """Findings on how a task that defines nothing but a training_step can be trained."""
     form = task_function.form
     without_dropout(task)
     try:
         whole = plain_loss(task, form(x, y))
     except Exception as error:
-        said = str(error)
-        if isinstance(error, RuntimeError) and "is not attached to a" in said:
+        message = str(error)
+        if isinstance(error, RuntimeError) and "is not attached to a" in message:
             return TaskFindings(False, "under a trainer", "its training_step asks for its Trainer")
-        if isinstance(error, ValueError) and said.startswith("task: "):
+        if isinstance(error, ValueError) and message.startswith("task: "):
             raise
         name = type(task).__name__
-        raise ValueError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
+        raise UserError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
     if not equal_losses(whole, plain_loss(task, form(x, y), seed=1)):  # random even now
         task.eval()
         whole = plain_loss(task, form(x, y))
@@ -120,8 +121,8 @@ def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: 
 
 
 def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
-    """Whether a loss of training is another one where random numbers are, as with ``functional.dropout``; not known of
-    a task that cannot be called by itself."""
+    """Whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task that
+    cannot be called by itself."""
     task = near(task_function.model).train()
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
@@ -140,7 +141,7 @@ def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
 
 
 def without_dropout(task: L.LightningModule) -> None:
-    """Training mode, but for dropout."""
+    """Set a module to training mode, but for its dropout."""
     task.train()
     for part in task.modules():
         if isinstance(part, _DropoutNd):
@@ -148,7 +149,7 @@ def without_dropout(task: L.LightningModule) -> None:
 
 
 def plain_loss(task: L.LightningModule, batch: Any, index: int = 0, seed: int = 0) -> Tensor:
-    """[]: the loss as Lightning computes it."""
+    """Loss [] as Lightning computes it."""
     torch.default_generator.manual_seed(seed)
     with torch.no_grad():
         return loss_of(run_step(task, "training", batch, index), task)
@@ -167,15 +168,15 @@ def is_mean(task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: T
         twin, both = task, [x, y]
         whole = plain_loss(twin, form(*both))
     try:
-        each = [plain_loss(twin, form(*(part[k : k + 1] for part in both))) for k in range(len(x))]
+        losses = [plain_loss(twin, form(*(part[k : k + 1] for part in both))) for k in range(len(x))]
     except Exception:  # a layer that needs several examples
         return False
-    return equal_losses(whole, torch.stack(each).mean())
+    return equal_losses(whole, torch.stack(losses).mean())
 
 
 @contextmanager
 def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
-    """A module's parts are in training or evaluation mode as another's are."""
+    """Set a module's parts to training or evaluation mode as another's are, for a while."""
     modes = {name: part.training for name, part in like.named_modules()}
     before = [(part, part.training) for part in module.modules()]
     try:
@@ -188,7 +189,7 @@ def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
 
 
 def functional_loss(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> Tensor:
-    """[]: the loss as executors compute it, which also differentiate it."""
+    """Loss [] as executors compute it, which also differentiate it."""
     named, b = parts_of_model(task_function, task)
     with in_modes_of(task_function.module, task):
         grad(lambda named: task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y)))(named)
@@ -216,9 +217,9 @@ def parts_of_model(task_function: "TaskFunction", task: L.LightningModule) -> tu
 def mapping_trouble(
     task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, masked: bool
 ) -> str | None:
-    """Why the gradient cannot be mapped over devices; None: it can."""
+    """Reason why the gradient cannot be mapped over devices; None: it can."""
     named, b = parts_of_model(task_function, task)
-    one = task_function.layout.flat(named)
+    flat_parameters = task_function.layout.flat(named)
     mask = torch.ones(len(x), dtype=torch.bool, device=x.device) if masked else None
     before = task_function.findings
     task_function.findings = before._replace(per_example=masked)
@@ -230,7 +231,7 @@ def mapping_trouble(
         return grad(loss)(task_function.layout.split(flat))
 
     try:
-        torch.vmap(slope, randomness="different")(*(torch.stack([part, part]) for part in (one, b, x, y)))
+        torch.vmap(slope, randomness="different")(*(torch.stack([part, part]) for part in (flat_parameters, b, x, y)))
     except Exception as error:  # torch.func has many, and a module's own code others
         return brief(error)
     finally:
@@ -249,27 +250,27 @@ def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Ten
             if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape or logits.shape[-1] < classes:
                 return False
             named = trained_parameters(task)
-            one, two = (task_function.fit(named, Batch(x, labels)) for labels in (y, (y + 1) % classes))
-            return not torch.equal(one, two)
+            loss, other_loss = (task_function.fit(named, Batch(x, labels)) for labels in (y, (y + 1) % classes))
+            return not torch.equal(loss, other_loss)
     except Exception:  # a forward of another kind
         return False
 
 
 def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:
     """Names under which a module's validation_step and test_step log, by split; None where they fail."""
-    found = {}
+    names = {}
     for split in ("valid", "test"):
         if task_function.steps is not None and task_function.steps.has(split):
             named = trained_parameters(task_function.model)
             try:
-                found[split] = tuple(task_function.logged(named, split, x, y))
+                names[split] = tuple(task_function.logged(named, split, x, y))
             except Exception:  # as an evaluation will say, if there is one
                 return None
-    return found
+    return names
 
 
 def names_told(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:
-    """Names of the numbers that a training_step logs; not what torchmetrics say, which are muted where it is mapped."""
+    """Names of the numbers that a training_step logs, but for torchmetrics, which are muted where it is mapped."""
     torch.default_generator.manual_seed(0)
     with torch.no_grad():
         _, plain = step_and_log(task, task_function.form(x, y))
@@ -280,19 +281,19 @@ def names_told(task_function: "TaskFunction", task: L.LightningModule, x: Tensor
             heard.fit({**named, **own_buffers(task_function, b)}, Batch(x, y))
     sums = heard.heard_sums(x.new_zeros((), dtype=next(iter(named.values())).dtype)).unflatten(0, (-1, 2))
     means = dict(zip(plain, (sums[:, 0] / sums[:, 1]).unbind(), strict=True))
-    own = {name: torch.stack([torch.as_tensor(value).reshape(()) for value in values]).to(means[name]).mean()
+    step_means = {name: torch.stack([torch.as_tensor(value).reshape(()) for value in values]).to(means[name]).mean()
            for name, values in plain.items()}  # fmt: skip
-    return tuple(name for name in plain if equal_losses(own[name], means[name]))
+    return tuple(name for name in plain if equal_losses(step_means[name], means[name]))
 
 
-def equal_losses(one: Tensor, other: Tensor) -> bool:
+def equal_losses(loss: Tensor, other_loss: Tensor) -> bool:
     """Whether two losses are equal to rounding."""
-    if not torch.isfinite(one):
-        return not torch.isfinite(other)
-    return bool((one - other).abs() <= ROUNDING.get(one.dtype, 1e-2) * (1 + one.abs()))
+    if not torch.isfinite(loss):
+        return not torch.isfinite(other_loss)
+    return bool((loss - other_loss).abs() <= ROUNDING.get(loss.dtype, 1e-2) * (1 + loss.abs()))
 
 
 def brief(error: BaseException) -> str:
-    """The first line of an error, as a part of a sentence."""
-    said = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-    return said if len(said) <= 80 else f"{said[:77]}..."
+    """First line of an error, as a part of a sentence."""
+    line = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+    return line if len(line) <= 80 else f"{line[:77]}..."

@@ -4,17 +4,17 @@ A program that runs eagerly takes torch's own operations: these kernels round di
 compiler takes the kernels, if a compiler can build them here and now. They hold no lock of Python's.
 """
 
-import contextlib
-import ctypes
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from flstudy.tasks import compiler
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 _building = threading.Lock()
@@ -28,8 +28,8 @@ def folded(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> tuple[tuple[Tensor, ...], Sequence[int]]:
-    """A function with mapped arguments as one on more lanes, which its inputs and outputs have at given places;
-    arguments that are no tensors come last and are left out of ``inputs``."""
+    """Results of a function with mapped arguments, called once on more lanes, which its inputs and outputs have at
+    given places; arguments that are no tensors come last and are left out of ``inputs``."""
     flat, others = [], arguments[len(inputs) :]
     for argument, place, lanes in zip(arguments, mapped, inputs, strict=False):
         shape = argument.shape
@@ -58,8 +58,8 @@ def maps(operator: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
 
 def operator_of(name: str) -> Callable[..., Any]:
     """The operator of a name such as ``flstudy::lstm``."""
-    space, _, own = name.partition("::")
-    return getattr(getattr(torch.ops, space), own)  # type: ignore[no-any-return]
+    space, _, operator = name.partition("::")
+    return getattr(getattr(torch.ops, space), operator)  # type: ignore[no-any-return]
 
 
 # ---- the operators of `SOURCE` ---------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def kernel(schema: str, tensors: int) -> Callable[[Callable[..., Any]], Callable
 
 
 def build_first(operator: str, *arguments: Any) -> Any:
-    """In a kernel's place until it is built, as for a program that comes from a disk."""
+    """Stand-in for a kernel that is not built yet, as for a program that comes from a disk: builds and calls it."""
     if arguments[0].device.type != "cpu":
         raise NotImplementedError(f"{operator} runs on CPUs only, got {arguments[0].device}")
     build()
@@ -91,8 +91,8 @@ def build_first(operator: str, *arguments: Any) -> Any:
 
 @kernel("lstm(Tensor projected, Tensor weight) -> (Tensor, Tensor, Tensor)", 2)
 def lstm_kernel(projected: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    """`recurrence` of projected [L, B, T, 4H] with weight [L, 4H, H]: hidden states [L, B, T, H] and, for the gradient,
-    gates [L, B, T, 4H] and cells [L, B, T, H]."""
+    """Forward `recurrence` of projected [L, B, T, 4H] with weight [L, 4H, H]: hidden states [L, B, T, H] and, for the
+    gradient, gates [L, B, T, 4H] and cells [L, B, T, H]."""
     width = weight.shape[2]
     return tuple(projected.new_empty(*projected.shape[:3], size) for size in (width, 4 * width, width))
 
@@ -107,7 +107,7 @@ def lstm_gradient_kernel(
 
 @kernel("conv3x3(Tensor x, Tensor weight, int padding) -> Tensor", 2)
 def conv3x3_kernel(x: Tensor, weight: Tensor, padding: int) -> Tensor:
-    """Images x [L, B, H, W, C] convolved with weight [L, O, C, 3, 3]: [L, B, H + 2p - 2, W + 2p - 2, O]."""
+    """Convolution [L, B, H + 2p - 2, W + 2p - 2, O] of images x [L, B, H, W, C] with weight [L, O, C, 3, 3]."""
     lanes, batch, height, width, _ = x.shape
     more = 2 * padding - 2
     return x.new_empty(lanes, batch, height + more, width + more, weight.shape[1])
@@ -123,7 +123,7 @@ def conv3x3_gradient_kernel(grad: Tensor, x: Tensor, weight: Tensor, padding: in
 
 
 class KeepsResults(torch.autograd.Function):
-    """A recurrence of (projected, weight), whose gradient needs all that was computed, and the weight."""
+    """Recurrence of (projected, weight) whose gradient needs all that was computed, and the weight."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -134,7 +134,7 @@ class KeepsResults(torch.autograd.Function):
 
 
 class LstmKernel(KeepsResults):
-    """``torch.func.grad`` does not take an operator's own derivative."""
+    """LSTM recurrence by the kernel with its derivative: ``torch.func.grad`` does not take an operator's own one."""
 
     generate_vmap_rule = True
 
@@ -150,7 +150,7 @@ class LstmKernel(KeepsResults):
 
 
 class Conv3x3Kernel(torch.autograd.Function):
-    """The same for a convolution."""
+    """3×3 convolution by the kernel with its derivative: ``torch.func.grad`` does not take an operator's own one."""
 
     generate_vmap_rule = True
 
@@ -172,22 +172,22 @@ class Conv3x3Kernel(torch.autograd.Function):
 
 
 class OnceDifferentiable(torch.autograd.Function):
-    """A gradient, which has none itself."""
+    """Gradient that cannot be differentiated again."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Refused."""
+        """Refuse to differentiate again."""
         raise NotImplementedError("a kernel's gradient cannot be differentiated again; do not compile such a method")
 
 
 class LstmKernelGradient(OnceDifferentiable):
-    """Of `LstmKernel`."""
+    """Gradient of `LstmKernel`."""
 
     @staticmethod
     def forward(*arguments: Tensor) -> Any:
@@ -196,7 +196,7 @@ class LstmKernelGradient(OnceDifferentiable):
 
 
 class Conv3x3KernelGradient(OnceDifferentiable):
-    """Of `Conv3x3Kernel`."""
+    """Gradient of `Conv3x3Kernel`."""
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
@@ -209,70 +209,26 @@ class Conv3x3KernelGradient(OnceDifferentiable):
 
 def compiling(x: Tensor) -> bool:
     """Whether a computation with x is being traced for a compiler, and may take kernels."""
-    traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
     suits = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
-    return traced and suits and not torch.is_autocast_enabled("cpu") and built()
+    return compiler.tracing() and suits and not torch.is_autocast_enabled("cpu") and built()
 
 
 def build() -> None:
-    """Compile `SOURCE` with the compiler and into the cache that torch's own programs use, and load it."""
-    from torch._inductor.codecache import CppCodeCache  # seconds of imports, which tracing has done by now
-
+    """Compile and load `SOURCE`."""
     with _building:
-        library = trusting(lambda: CppCodeCache.load(SOURCE.read_text()))
-        ctypes.CDLL(library._name, mode=ctypes.RTLD_GLOBAL)  # for programs that call a kernel by its `shims`
-
-
-def trusting(compile: Callable[[], Any]) -> Any:
-    """What a call of torch's compiler returns, which takes for granted that the C++ compiler knows the processor's
-    instructions. Otherwise torch compiles and runs an example of each kind, which takes longer than a program; that is
-    left for where the compiler turns out to be older than the processor."""
-    from torch._inductor import config, cpu_vec_isa
-    from torch._inductor.exc import CppCompileError
-
-    try:
-        with config.patch({"cpp.vec_isa_ok": True}), no_examples(cpu_vec_isa.VecISA):
-            return compile()
-    except CppCompileError:
-        cpu_vec_isa.valid_vec_isa_list.cache_clear()
-        for kind in (cpu_vec_isa.VecAVX512, cpu_vec_isa.VecAVX512VNNI, cpu_vec_isa.VecAMX):
-            for remembered in (kind.__bool__, kind.is_avx512_bf16_supported):
-                getattr(remembered, "cache_clear", list)()
-        for processor in cpu_vec_isa.supported_vec_isa_list:
-            vars(processor).pop("_is_avx512_bf16_supported", None)
-        return compile()
-
-
-@contextlib.contextmanager
-def no_examples(kind: Any) -> Iterator[None]:
-    """Torch's examples of rarer instructions are neither compiled nor run, which takes a second each: the processor
-    tells that it has them."""
-    probe = vars(kind).get("check_build")
-    if probe is None or probe is granted:  # another version, or another thread is here
-        yield
-        return
-    kind.check_build = granted
-    try:
-        yield
-    finally:
-        kind.check_build = probe
-
-
-def granted(kind: Any, code: str) -> bool:
-    """In the place of an example's result."""
-    return True
+        compiler.load_source(SOURCE.read_text())
 
 
 def shims() -> dict[Any, list[str]]:
-    """How C++ calls the kernels without Python: torch's option ``aot_inductor.custom_ops_to_c_shims``."""
-    one, name = "AtenTensorHandle", "AOTITorchError aoti_torch_cpu_"
+    """Declarations by which C++ calls the kernels: torch's option ``aot_inductor.custom_ops_to_c_shims``."""
+    arg, name = "AtenTensorHandle", "AOTITorchError aoti_torch_cpu_"
     by_operator = {
-        lstm_kernel: f"{name}lstm({one}, {one}, {one}*, {one}*, {one}*)",
-        lstm_gradient_kernel: f"{name}lstm_gradient({one}, {one}, {one}, {one}, {one}, {one}*, {one}*)",
-        conv3x3_kernel: f"{name}conv3x3({one}, {one}, int64_t, {one}*)",
-        conv3x3_gradient_kernel: f"{name}conv3x3_gradient({one}, {one}, {one}, int64_t, {one}*, {one}*)",
+        lstm_kernel: f"{name}lstm({arg}, {arg}, {arg}*, {arg}*, {arg}*)",
+        lstm_gradient_kernel: f"{name}lstm_gradient({arg}, {arg}, {arg}, {arg}, {arg}, {arg}*, {arg}*)",
+        conv3x3_kernel: f"{name}conv3x3({arg}, {arg}, int64_t, {arg}*)",
+        conv3x3_gradient_kernel: f"{name}conv3x3_gradient({arg}, {arg}, {arg}, int64_t, {arg}*, {arg}*)",
     }
-    return {operator.default: [told] for operator, told in by_operator.items()}  # type: ignore[attr-defined]
+    return {operator.default: [shim] for operator, shim in by_operator.items()}  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -282,7 +238,7 @@ def built() -> bool:
         build()
     except Exception as error:
         first, *_ = str(error).strip().splitlines() or [""]
-        told = f"kernels: programs go without those in C++, since these could not be built: {type(error).__name__}"
-        warnings.warn(f"{told}: {first[:100]}", stacklevel=2)
+        trouble = f"kernels: programs go without those in C++, since these could not be built: {type(error).__name__}"
+        warnings.warn(f"{trouble}: {first[:100]}", stacklevel=2)
         return False
     return True

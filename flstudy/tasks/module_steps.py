@@ -1,4 +1,4 @@
-"""A LightningModule's own steps without a Trainer: what it logs is recorded, its torchmetrics are kept or muted."""
+"""A LightningModule's own steps without a Trainer: logged values are recorded, torchmetrics are kept or muted."""
 
 import copy
 import inspect
@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 import lightning as L
 import torch
 from torch import Tensor, nn
+
+from flstudy.user_error import UserError
 
 Stage = Literal["training", "validation", "test"]
 MOST = 4096  # examples of a device that a step is given at once
@@ -20,7 +22,7 @@ def overrides(task: L.LightningModule, method: str) -> bool:
 
 
 def silent(*_: Any, **__: Any) -> None:
-    """A log call without a trainer."""
+    """Log call that does nothing, since there is no trainer."""
 
 
 def is_metric(module: nn.Module) -> bool:
@@ -29,14 +31,14 @@ def is_metric(module: nn.Module) -> bool:
 
 
 class Muted(nn.Module):
-    """Stands for a torchmetric where it would keep tensors of a mapped step: it remembers nothing and says 0."""
+    """Stand-in for a torchmetric that would keep tensors of a mapped step: it remembers nothing, its value is 0."""
 
     def __init__(self, metric: nn.Module) -> None:
         super().__init__()
         self.several = isinstance(metric, nn.ModuleDict)  # a collection says something by name
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """Its value."""
+        """Value 0, or no values of a collection."""
         return {} if self.several else torch.zeros(())
 
     compute = forward
@@ -62,15 +64,15 @@ def unmute(module: nn.Module, like: nn.Module) -> None:
 
 
 def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: int) -> list[Any]:
-    """What Lightning gives a step: the batch, its number where the step takes one, and 0 for the loader, a device's own
-    data, where it takes that."""
+    """Arguments that Lightning passes to a step: the batch, its number where the step takes one, and 0 for the loader,
+    a device's own data, where it takes that."""
     names = list(inspect.signature(getattr(task, f"{stage}_step")).parameters)
     numbers = {"batch_idx": index, "dataloader_idx": 0}
     return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
 
 
 def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: int = 0) -> Any:
-    """What a step says of a batch, after the module's own hooks have changed it."""
+    """Result of a step on a batch, after the module's own hooks have changed the batch."""
     for hook in ("on_before_batch_transfer", "on_after_batch_transfer"):
         if overrides(task, hook):
             batch = getattr(task, hook)(batch, 0)
@@ -78,18 +80,18 @@ def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: int = 0) 
 
 
 def loss_of(result: Any, task: L.LightningModule) -> Tensor:
-    """[]: the loss in what a training_step returned.
+    """Loss [] in the result of a training_step.
 
     Raises:
-        ValueError: where there is none.
+        UserError: where there is none.
     """
     loss = result.get("loss") if isinstance(result, Mapping) else result
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        said = "None" if loss is None else f"{type(loss).__name__}"
+        got = "None" if loss is None else f"{type(loss).__name__}"
         if isinstance(loss, Tensor):
-            said = f"a tensor {list(loss.shape)}"
-        raise ValueError(
-            f"task: {type(task).__name__}.training_step must return the loss of a batch, one number, got {said}: "
+            got = f"a tensor {list(loss.shape)}"
+        raise UserError(
+            f"task: {type(task).__name__}.training_step must return the loss of a batch, one number, got {got}: "
             "return it, or {'loss': it}"
         )
     return loss.reshape(())
@@ -100,11 +102,11 @@ class LoggedValue(NamedTuple):
 
     value: Any  # a number, a tensor of one, or a torchmetric
     examples: int  # of the batch
-    reduce: Any  # how Lightning makes one of several batches
+    reduce: Any  # Lightning's reduction of the values of several batches
 
 
 class Log:
-    """Stands for ``log`` and ``log_dict``, and remembers what they are given."""
+    """Recorder in the place of ``log`` and ``log_dict``: remembers the logged values."""
 
     def __init__(self) -> None:
         self.entries: dict[str, list[LoggedValue]] = {}
@@ -112,7 +114,7 @@ class Log:
         self.examples = 1
 
     def __call__(self, name: str, value: Any, *positional: Any, **options: Any) -> None:
-        """``LightningModule.log``."""
+        """Record a value, as ``LightningModule.log`` takes it."""
         if positional[:1] == (True,) or options.get("prog_bar"):
             self.bar.add(name)
         examples = options.get("batch_size") or self.examples
@@ -120,28 +122,28 @@ class Log:
         self.entries.setdefault(name, []).append(LoggedValue(value, examples, options.get("reduce_fx", "mean")))
 
     def all(self, values: Mapping[str, Any], *positional: Any, **options: Any) -> None:
-        """``LightningModule.log_dict``."""
+        """Record values by name, as ``LightningModule.log_dict`` takes them."""
         for name, value in values.items():
             self(name, value, *positional, **options)
 
     def taken(self) -> dict[str, Tensor]:
-        """What has been logged, one number each; forgotten here."""
+        """The logged values, reduced to one number for each name; the recorder forgets them."""
         entries, self.entries = self.entries, {}
         return {name: reduced(name, several) for name, several in entries.items()}
 
 
 def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
-    """[]: what Lightning makes at an epoch's end of what was logged batch by batch.
+    """Lightning's reduction [] at an epoch's end of the values that were logged batch by batch.
 
     Raises:
-        ValueError: for what is not one number.
+        UserError: for a value that is not one number.
     """
     last = entries[-1]
     if isinstance(last.value, nn.Module):
         entries = [last._replace(value=last.value.compute())]  # type: ignore[operator]
     values = [torch.as_tensor(entry.value).detach().double() for entry in entries]
     if any(value.numel() != 1 for value in values):
-        raise ValueError(f"task: self.log({name!r}, ...) must be given one number, got a tensor of several")
+        raise UserError(f"task: self.log({name!r}, ...) must be given one number, got a tensor of several")
     stacked = torch.stack([value.reshape(()) for value in values])
     if callable(last.reduce):
         return torch.as_tensor(last.reduce(stacked)).reshape(())
@@ -157,14 +159,14 @@ def is_number(value: Any) -> bool:
 
 
 def training_logs(log: Log) -> dict[str, list[Any]]:
-    """The numbers that a training_step has logged, by name; forgotten here."""
+    """The numbers that a training_step has logged, by name; the recorder forgets them."""
     entries, log.entries = log.entries, {}
-    found = {name: [one.value for one in several if is_number(one.value)] for name, several in entries.items()}
-    return {name: values for name, values in found.items() if values}
+    numbers = {name: [entry.value for entry in several if is_number(entry.value)] for name, several in entries.items()}
+    return {name: values for name, values in numbers.items() if values}
 
 
 def step_and_log(task: L.LightningModule, batch: Any) -> tuple[Tensor, dict[str, list[Any]]]:
-    """The loss of a training_step, and what it logs; the module's log is silent before and afterwards."""
+    """The loss of a training_step, and the numbers that it logs; the module's log is silent before and afterwards."""
     log = Log()
     task.log, task.log_dict = log, log.all  # type: ignore
     try:
@@ -175,11 +177,11 @@ def step_and_log(task: L.LightningModule, batch: Any) -> tuple[Tensor, dict[str,
 
 
 class OwnSteps:
-    """Runs a module's ``validation_step`` or ``test_step`` on one device's data, its hooks around epochs and batches
-    included; torchmetrics begin anew.
+    """Runner of a module's ``validation_step`` or ``test_step`` on one device's data, with its hooks around epochs and
+    batches; torchmetrics begin anew.
 
     Args:
-        module: in evaluation mode, which no other may call.
+        module: in evaluation mode; nobody else may call it.
     """
 
     def __init__(self, module: L.LightningModule) -> None:
@@ -194,7 +196,7 @@ class OwnSteps:
     def run(
         self, task: L.LightningModule, split: str, x: Tensor, y: Tensor, form: Callable[[Tensor, Tensor], Any]
     ) -> dict[str, Tensor]:
-        """What the module, which is ``task``, logs of a device's data x [D, ...], y [D, ...], by name."""
+        """Values by name that the module, which is ``task``, logs of a device's data x [D, ...], y [D, ...]."""
         stage, call = STAGES[split], self._hook
         for metric in self._metrics:
             metric.reset()  # type: ignore[operator]
@@ -222,5 +224,5 @@ def parts_of(x: Tensor, y: Tensor, size: int, form: Callable[[Tensor, Tensor], A
 
 
 def as_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """A batch as flstudy's own tasks are given it, and most modules."""
+    """The pair (x, y), a batch in the form of flstudy's own tasks and of most modules."""
     return x, y

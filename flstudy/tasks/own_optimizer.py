@@ -1,9 +1,9 @@
-"""What a LightningModule's ``configure_optimizers`` returns, as far as a device's step can follow it."""
+"""A LightningModule's own optimizer from ``configure_optimizers``, as far as a device's step can follow it."""
 
 import copy
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 from torch.optim import Optimizer
@@ -17,17 +17,18 @@ from flstudy.algorithms.parts.module_rule import (
     rule_of,
     with_module_optimizer,
 )
+from flstudy.run_settings import LocalOptimizer
 from flstudy.tasks.module_steps import overrides
+from flstudy.user_error import UserError
 
-LocalOptimizer = Literal["rule", "module", "module_reset"]
-HOOKS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # that only Lightning's own loop calls
+HOOKS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # which only Lightning's own loop calls
 
 
 def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode: LocalOptimizer) -> Algorithm:
     """The method with the optimizer that devices step by.
 
     Raises:
-        ValueError: where the method, or the module's optimizer, does not allow it.
+        UserError: where the method, or the module's optimizer, does not allow it.
     """
     if mode != "rule" and task.automatic_optimization:
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
@@ -47,8 +48,8 @@ def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode
 
 
 def refuse_by_itself(algorithm: Algorithm, task: L.LightningModule) -> None:
-    """Raise ValueError for a method that has more to say of a device's steps than a task in manual optimisation can
-    hear."""
+    """Raise UserError for a method that changes a device's steps in ways that a task in manual optimisation does not
+    follow."""
     parts = ("local_step", "device_rule", "correct", "loss")
     why = algorithm.steps_by_sgd
     if not why and any(getattr(plain_class(algorithm), part) is not getattr(Algorithm, part) for part in parts):
@@ -58,14 +59,14 @@ def refuse_by_itself(algorithm: Algorithm, task: L.LightningModule) -> None:
     if not why and (algorithm.gamma is not None or algorithm.clip_norm is not None):
         why = "gamma and clip_norm need losses and gradients that only the task sees; leave them out"
     if why:
-        raise ValueError(
+        raise UserError(
             f"task: {type(task).__name__} optimises by itself (automatic_optimization = False), which makes no sense "
             f"for {type(algorithm).__name__}: {why}; use FedAvg or another method that changes the server's step alone"
         )
 
 
 def own_optimizer(task: L.LightningModule) -> bool:
-    """Whether a module says how it is optimised."""
+    """Whether a module defines how it is optimised."""
     return overrides(task, "configure_optimizers")
 
 
@@ -73,37 +74,37 @@ def configured(task: L.LightningModule) -> Configured:
     """The module's optimizer and its schedulers, in any of the forms that Lightning takes.
 
     Raises:
-        ValueError: where there is no optimizer, or several, or a scheduler that asks for a metric, or a hook between
+        UserError: where there is no optimizer, or several, or a scheduler that asks for a metric, or a hook between
             gradient and step.
     """
     name = type(task).__name__
     if not own_optimizer(task):
-        raise ValueError(f"local_optimizer: module needs one, but {name} defines no configure_optimizers; use rule")
+        raise UserError(f"local_optimizer: module needs one, but {name} defines no configure_optimizers; use rule")
     if (hook := next((hook for hook in HOOKS if overrides(task, hook)), None)) is not None:
-        raise ValueError(f"local_optimizer: module does not call {name}.{hook}: leave it out, or use rule")
+        raise UserError(f"local_optimizer: module does not call {name}.{hook}: leave it out, or use rule")
     optimizers, schedulers = parts(task.configure_optimizers())
     if len(optimizers) != 1:
-        raise ValueError(
+        raise UserError(
             f"local_optimizer: module takes one optimizer, {name} configures {len(optimizers)}: several need "
             "automatic_optimization = False, as in Lightning, which runs under executor: trainer"
         )
-    return Configured(optimizers[0], tuple(scheduled(one, name) for one in schedulers))
+    return Configured(optimizers[0], tuple(scheduled(scheduler, name) for scheduler in schedulers))
 
 
-def scheduled(given: Any, name: str) -> Scheduled:
-    """A scheduler of a module of that name, and when it steps.
+def scheduled(returned: Any, name: str) -> Scheduled:
+    """Scheduler of a module of that name, with the times of its steps.
 
     Raises:
-        ValueError: for one that asks for a metric.
+        UserError: for one that asks for a metric.
     """
-    told = given if isinstance(given, Mapping) else {"scheduler": given}
-    if isinstance(told["scheduler"], ReduceLROnPlateau):
-        raise ValueError(f"local_optimizer: module: {name} schedules by a metric (ReduceLROnPlateau); use another")
-    return Scheduled(told["scheduler"], int(told.get("frequency", 1)), told.get("interval", "epoch") == "epoch")
+    config = returned if isinstance(returned, Mapping) else {"scheduler": returned}
+    if isinstance(config["scheduler"], ReduceLROnPlateau):
+        raise UserError(f"local_optimizer: module: {name} schedules by a metric (ReduceLROnPlateau); use another")
+    return Scheduled(config["scheduler"], int(config.get("frequency", 1)), config.get("interval", "epoch") == "epoch")
 
 
 def parts(returned: Any) -> tuple[list[Optimizer], list[Any]]:
-    """All optimizers, and all schedulers."""
+    """All optimizers, and all schedulers, in the result of ``configure_optimizers``."""
     if isinstance(returned, Optimizer):
         return [returned], []
     if isinstance(returned, Mapping):
@@ -113,5 +114,6 @@ def parts(returned: Any) -> tuple[list[Optimizer], list[Any]]:
         return [], []
     if len(returned) == 2 and isinstance(returned[0], list | tuple):
         return list(returned[0]), list(returned[1])
-    found = [parts(one) for one in returned]
-    return [one for optimizers, _ in found for one in optimizers], [one for _, many in found for one in many]
+    pairs = [parts(part) for part in returned]
+    optimizers = [optimizer for many, _ in pairs for optimizer in many]
+    return optimizers, [scheduler for _, many in pairs for scheduler in many]

@@ -1,6 +1,6 @@
-"""An LSTM over sequences of tokens, which predicts each position's successor or the token after the sequence.
+"""LSTM over sequences of tokens, which predicts each position's successor or the token after the sequence.
 
-The recurrence of an LSTM layer as one operator with its own gradient and its own batching rule.
+The recurrence of an LSTM layer is one operator with its own gradient and its own batching rule.
 
 A loop in Python over time is unrolled by a compiler and costs every mapped operation its dispatch. Here lanes become
 a leading dimension of batched products, and to the compiler a layer is two opaque calls, forward and backward.
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flstudy.hyper import checked
-from flstudy.lean import opaque
 from flstudy.tasks import kernels
 from flstudy.tasks.kernels import folded, maps
 from flstudy.tasks.task import Task
+from flstudy.user_error import UserError
 
 INPUTS, STORED = (0, 0), (0, 1, 1, 1)  # where the operator's inputs, and its outputs, have their lanes
 
 
-@opaque  # the compiler cannot map an autograd.Function; called as it is, it maps itself
+@torch.compiler.allow_in_graph  # the compiler cannot map an autograd.Function; called as it is, it maps itself
 def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
     """The hidden states of an LSTM layer (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000) that
     starts from h_0 = c_0 = 0, with torch.nn.LSTM's order of gates:
@@ -59,12 +59,12 @@ class Recurrence(kernels.KeepsResults):
 
     @staticmethod
     def vmap(info: Any, mapped: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        """The mapped dimension becomes part of the lanes."""
+        """Map by making the mapped dimension a part of the lanes."""
         return folded(Recurrence.apply, info.batch_size, mapped, arguments, INPUTS, STORED)
 
 
 class RecurrenceGradient(torch.autograd.Function):
-    """The gradient, which has none itself."""
+    """Gradient of `Recurrence`, which cannot be differentiated again."""
 
     @staticmethod
     def forward(*arguments: Tensor) -> Any:
@@ -73,16 +73,16 @@ class RecurrenceGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Refused."""
+        """Refuse to differentiate again."""
         raise NotImplementedError("an LSTM's gradient cannot be differentiated again; use torch.nn.LSTM for that")
 
     @staticmethod
     def vmap(info: Any, mapped: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        """The mapped dimension becomes part of the lanes."""
+        """Map by making the mapped dimension a part of the lanes."""
         return folded(RecurrenceGradient.apply, info.batch_size, mapped, arguments, (0, *STORED, 0), INPUTS)
 
 
@@ -228,9 +228,9 @@ class LstmLayers(nn.Module):
 
 
 class Lstm(Task):
-    """An embedding, LSTM layers and a dense layer to the vocabulary.
+    """LSTM language model (Reddi et al. 2021, App. C): an embedding, LSTM layers and a dense layer to the vocabulary.
 
-    With ``biases`` 1, as in Keras, Reddi et al. 2021 (App. C) have embedding 8, hidden 256 and two layers for
+    With ``biases`` 1, as in Keras, Reddi et al. have embedding 8, hidden 256 and two layers for
     Shakespeare's characters (McMahan et al. 2017; 820,522 parameters with 90 characters), and embedding 96, hidden 670
     and projection 96 for Stack Overflow's words (4,050,748 with 10,004).
 
@@ -239,7 +239,7 @@ class Lstm(Task):
 
     Args:
         shape: (sequence length,) of one input; a config leaves it out and gets the data set's.
-        classes: size of the vocabulary, of which tokens and labels are 0 … classes − 1; likewise.
+        classes: size of the vocabulary, of which tokens and labels are 0 … classes − 1; a config leaves it out, too.
         embedding: width of a token's embedding.
         hidden: width of the LSTM layers.
         layers: number of LSTM layers.
@@ -260,7 +260,7 @@ class Lstm(Task):
     ) -> None:
         super().__init__()
         if len(shape) != 1 or shape[0] < 1:
-            raise ValueError(
+            raise UserError(
                 f"Lstm: shape must be (sequence length ≥ 1,), got {tuple(shape)}; flatten the inputs, or use Mlp or Cnn"
             )
         self.embedding = nn.Embedding(classes, embedding)
@@ -291,7 +291,7 @@ class Lstm(Task):
 
     def _states(self, x: Tensor) -> Tensor:
         if x.dim() != 2 or x.is_floating_point():
-            raise ValueError(f"Lstm: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
+            raise UserError(f"Lstm: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
         return self.lstm(self.embedding(x))
 
     def _predict(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -302,7 +302,7 @@ class Lstm(Task):
             states, y = states[:, -1:], y[:, None]
         if y.shape != states.shape[:2]:
             got = list(batch[1].shape)
-            raise ValueError(f"Lstm: labels must be [B] or like the inputs, {list(x.shape)}, got {got}")
+            raise UserError(f"Lstm: labels must be [B] or like the inputs, {list(x.shape)}, got {got}")
         return self.head(states), y.clamp(min=0), y >= 0
 
 

@@ -1,4 +1,4 @@
-"""The base of flstudy's own tasks: classification with per-example losses, and what they share."""
+"""Base classes of flstudy's own tasks: classification with per-example losses, penalties and projection heads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class Penalty(NamedTuple):
-    """l1 ‖x‖₁ + l2/2 ‖x‖² of all trained parameters x, biases too.
+    """Penalty l1 ‖x‖₁ + l2/2 ‖x‖² on all trained parameters x, biases too.
 
     Ganguly & Aggarwal 2024, eq. (39), print λ/2 ‖x‖₂, a norm that is not squared, under the name of L1
     regularisation, and say that FedNova and FedProx use L2; these are the two that carry those names.
@@ -21,11 +21,11 @@ class Penalty(NamedTuple):
     l2: float = 0.0
 
     def __bool__(self) -> bool:
-        """Whether anything is asked of a model."""
+        """Whether there is a penalty, which is where l1 or l2 exceeds 0."""
         return self.l1 > 0 or self.l2 > 0
 
     def __call__(self, parameters: Iterable[Tensor]) -> Tensor:
-        """[]: of parameters, one tensor or more; a part that is 0 is not computed."""
+        """Penalty [] on parameters, one tensor or more; a part with l1 or l2 of 0 is not computed."""
         terms = []
         for x in parameters:
             if self.l1 > 0:
@@ -36,21 +36,21 @@ class Penalty(NamedTuple):
 
 
 class Task(L.LightningModule):
-    """A classifier: ``forward(x [B, ...]) -> logits [B, classes]``; batches are (x, y) as in any Lightning module.
+    """Classifier: ``forward(x [B, ...]) -> logits [B, classes]``; batches are (x, y) as in any Lightning module.
 
     Executors ask for ``example_losses`` (per example, so that padding can be masked and validation losses weighed)
     and ``example_correct`` (for accuracies). A user's own LightningModule needs no base class: the first of these,
     or else its ``training_step``, is enough. Methods that compare representations, such as Moon, also ask for
     ``features(x) -> [B, d]``. A task whose first layers are frozen may set ``embeds`` and define ``embed(x) -> z``,
-    what they say of inputs: it is computed once for every example, and all other methods are given z in place of x.
+    these layers' outputs: they are computed once for every example, and all other methods are given z in place of x.
 
     A task with a ``regulariser`` trains on the mean loss of its examples plus that penalty, whatever the executor, so
-    that ``train/loss`` holds it. What is measured of single examples does not: ``valid/loss``, ``test/loss``, the
+    that ``train/loss`` holds it. Measures of single examples do not: ``valid/loss``, ``test/loss``, the
     surveys of methods that ask for losses, and the losses by which devices stop early.
     """
 
     regulariser: Penalty = Penalty()
-    """Of the trained parameters, as a user's own LightningModule may have one."""
+    """Penalty on the trained parameters; a user's own LightningModule may have one, too."""
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross-entropy [B] of each example."""
@@ -75,7 +75,7 @@ class HeadedTask(Task, ABC):
 
     @abstractmethod
     def body(self, x: Tensor) -> Tensor:
-        """What the head is given [B, d]."""
+        """Inputs [B, d] of the head."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, classes]."""
@@ -88,7 +88,7 @@ class HeadedTask(Task, ABC):
 
 def projector(width: int, projection: int | None) -> tuple[list[nn.Module], int]:
     """Layers Linear(width, width), ReLU, Linear(width, projection) between a backbone and its classifier, as in MOON
-    (Li et al. 2021, sec. 3.2), and what the classifier is given then; no layers without a projection."""
+    (Li et al. 2021, sec. 3.2), and the width of the classifier's input then; no layers without a projection."""
     if projection is None:
         return [], width
     return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection)], projection

@@ -1,4 +1,4 @@
-"""A task seen as functions of its parameters: what executors differentiate, whatever LightningModule it is."""
+"""A task as functions of its parameters, which executors differentiate, whatever LightningModule it is."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flstudy.algorithms import Algorithm, Batch, Layout
-from flstudy.algorithms.parts.buffers import BufferMode
+from flstudy.run_settings import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
 from flstudy.tasks.findings import EXAMPLES, is_random, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
@@ -28,35 +28,36 @@ from flstudy.tasks.module_steps import (
     unmute,
 )
 from flstudy.tasks.task import Penalty, Task
+from flstudy.user_error import UserError
 
 
 class TaskFunction:
     """Losses and accuracies of a task at given parameters.
 
     Args:
-        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; what its
-            own steps are given is of the ``form`` that the data have, a pair (x, y) unless `meet` was told otherwise.
-            A ``regulariser`` (`Penalty`) is added to the mean of ``example_losses``. It is copied; the copy's ``log``
-            is silent, since no trainer stands behind it, and so are its torchmetrics. Methods that compare
-            representations also ask for ``features(x) -> [B, d]``.
-        buffers: what becomes of its buffers.
+        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; batches of
+            its own steps have the ``form`` of the data, a pair (x, y) unless `meet` gets another. A ``regulariser``
+            (`Penalty`) is added to the mean of ``example_losses``. The task is copied; the copy's ``log`` is silent,
+            since no trainer stands behind it, and so are its torchmetrics. Methods that compare representations also
+            ask for ``features(x) -> [B, d]``.
+        buffers: whether its buffers are averaged over devices, local to them, or frozen.
 
     Raises:
-        ValueError: if the task has neither, or has no trainable parameter.
+        UserError: if the task has neither, or has no trainable parameter.
     """
 
     def __init__(self, task: L.LightningModule, buffers: BufferMode = "average") -> None:
         name = type(task).__name__
         self.tells_losses = hasattr(task, "example_losses")
         if not self.tells_losses and not overrides(task, "training_step"):
-            raise ValueError(
+            raise UserError(
                 f"task: {name} defines neither example_losses nor training_step, so it has no loss; add "
                 f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
             )
         trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = without_values(task)
-        own = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
-        self.steps = OwnSteps(copy.deepcopy(task).eval()) if own else None
+        has_steps = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
+        self.steps = OwnSteps(copy.deepcopy(task).eval()) if has_steps else None
         self.model = task if isinstance(task, Task) else copy.deepcopy(task)  # as it is, its log and metrics alive
         task._trainer = trainer
         self.module.log = self.module.log_dict = silent  # type: ignore
@@ -64,7 +65,7 @@ class TaskFunction:
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         self._places = parameter_places(self.module)
         if self.layout.n == 0:
-            raise ValueError(f"task: {name} has no trainable parameter")
+            raise UserError(f"task: {name} has no trainable parameter")
         penalty = getattr(task, "regulariser", None) if self.tells_losses else None  # a training_step has its own
         self.regulariser = penalty if isinstance(penalty, Penalty) else Penalty()
         self.buffers = TaskBuffers(self.module, buffers)
@@ -92,12 +93,12 @@ class TaskFunction:
 
     @property
     def scores_accuracy(self) -> bool:
-        """Whether what the task says of an example can be right or wrong."""
+        """Whether the task's output for an example can be right or wrong."""
         return self.findings.classifies
 
     @property
     def has_loss(self) -> bool:
-        """Whether there is a loss to tell of a device's data: not where a module optimises by itself."""
+        """Whether there is a loss of a device's data: not where a module optimises by itself."""
         return self.tells_losses or bool(self.module.automatic_optimization)
 
     @property
@@ -106,16 +107,16 @@ class TaskFunction:
         return set() if self.steps is None else self.steps.log.bar
 
     def meet(self, x: Tensor, y: Tensor, classes: int, form: Callable[[Tensor, Tensor], Any] | None = None) -> None:
-        """Find out by some examples how the task can be trained, and what it tells.
+        """Find out by some examples how the task can be trained, and what it logs.
 
         Args:
             x: [D, ...] inputs.
             y: [D, ...] labels.
-            classes: how many labels there are; 0 where they are no classes.
-            form: makes the batch that the task's own steps are given of x and y; None: a pair.
+            classes: number of labels; 0 where they are no classes.
+            form: function of x and y that makes the batch for the task's own steps; None: a pair.
 
         Raises:
-            ValueError: if its training_step fails on them, or returns no loss.
+            UserError: if its training_step fails on them, or returns no loss.
         """
         self.form = form or as_pair
         if not isinstance(self.model, Task):
@@ -138,7 +139,7 @@ class TaskFunction:
         return self
 
     def for_trainer(self) -> L.LightningModule:
-        """A copy of the task for a Trainer of its own, which gives it pairs (x, y); with its own log and metrics."""
+        """Copy of the task for a Trainer of its own, which gives it pairs (x, y); with its own log and metrics."""
         task = copy.deepcopy(self.module)
         del task.log, task.log_dict
         unmute(task, self.model)
@@ -148,16 +149,16 @@ class TaskFunction:
         return task
 
     def serves(self, algorithm: Algorithm) -> None:
-        """Raise ValueError if the task lacks what the method asks of it."""
+        """Raise UserError if the task lacks a function that the method needs."""
         name, method = type(self.module).__name__, type(algorithm).__name__
         if "features" in algorithm.needs and not hasattr(self.module, "features"):
-            raise ValueError(
+            raise UserError(
                 f"task: {name} defines no features(x), which {method} compares; add `def features(self, x)`, the "
                 f"representations [B, d] that its classifier is given, or use Mlp, Cnn, Vgg, ResNet18, ResNet34, "
                 f"FastText or Lstm"
             )
         if "forward" in algorithm.needs and not overrides(self.module, "forward"):
-            raise ValueError(
+            raise UserError(
                 f"task: {name} defines no forward(x), whose logits {method} compares; add `def forward(self, x)` that "
                 f"returns them, [B, classes]"
             )
@@ -169,15 +170,15 @@ class TaskFunction:
         return listener
 
     def heard_sums(self, like: Tensor) -> Tensor:
-        """[2 L]: of each name that was listened for the sum over examples and their number, since the last call."""
+        """[2 L]: sum over examples, and their number, of each name that was listened for, since the last call."""
         assert self._heard is not None
         return self._heard.taken(like)
 
     def no_losses(self, like: Tensor) -> Tensor:
-        """Sums of losses before the first step, for lanes as in ``like`` [...]; behind the loss of a step stands what
-        ``training_step`` logs, where it does: [..., 1 + 2 L]."""
-        told = self.findings.told
-        return like.new_zeros((*like.shape, 1 + 2 * len(told)) if told else like.shape)
+        """Sums of losses before the first step, for lanes as in ``like`` [...]; the values that ``training_step`` logs
+        stand behind the loss of a step, where there are any: [..., 1 + 2 L]."""
+        training_logs = self.findings.training_logs
+        return like.new_zeros((*like.shape, 1 + 2 * len(training_logs)) if training_logs else like.shape)
 
     def holding(self, b: Tensor) -> "TaskFunction":
         """This task, whose models [n] without buffers have these, [b]."""
@@ -186,11 +187,11 @@ class TaskFunction:
         return held
 
     def example_losses(self, y: Any, batch: Batch) -> Tensor:
-        """[B] losses at parameters y, flat [n] or as named tensors; of a task that tells none, those of its
-        training_step on batches of one."""
+        """Losses [B] at parameters y, flat [n] or as named tensors; those of training_step on batches of one for a task
+        without ``example_losses``."""
         if self.tells_losses:
-            told: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
-            return told
+            own_losses: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
+            return own_losses
         tensors = y if isinstance(y, Mapping) else self.tensors(y)
 
         names = list[str]()
@@ -206,24 +207,24 @@ class TaskFunction:
             mask = batch.mask
             real = torch.ones_like(losses) if mask is None else mask.to(losses.dtype)
             for name, values in zip(names, logged, strict=True):
-                kept = values if mask is None else torch.where(mask, values, 0)
-                self._heard.add(name, kept.sum(), real.sum())
+                masked = values if mask is None else torch.where(mask, values, 0)
+                self._heard.add(name, masked.sum(), real.sum())
         return losses
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
-        """[] mean loss over the batch's real examples, and the task's penalty."""
+        """Mean loss [] over the batch's real examples, plus the task's penalty."""
         return self.regularised(self.fit(y, batch), y)
 
     def regularised(self, loss: Tensor, y: Any) -> Tensor:
-        """[] a loss and the task's penalty on parameters y, flat [n] or as named tensors."""
+        """Loss [] plus the task's penalty on parameters y, flat [n] or as named tensors."""
         if not self.regulariser:
             return loss
         n = self.layout.n
         return loss + self.regulariser([y[name] for name in self.layout.names] if isinstance(y, Mapping) else [y[:n]])
 
     def fit(self, y: Any, batch: Batch) -> Tensor:
-        """[] mean loss over the batch's real examples, without a penalty; a task that knows no losses of single
-        examples is taken at the word of its ``training_step``."""
+        """Mean loss [] over the batch's real examples, without a penalty; for a task without losses of single examples
+        the loss that its ``training_step`` returns."""
         if self.tells_losses or (self.per_example and batch.mask is not None):
             return batch.mean(self.example_losses(y, batch))
         loss, logged = self._step(y, batch.x, batch.y)
@@ -233,20 +234,20 @@ class TaskFunction:
         return loss
 
     def _step(self, y: Any, x: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """[]: the loss that training_step returns, and what it logs, where that is listened for."""
+        """Loss [] that training_step returns, and the values that it logs under names that are listened for."""
         if self._heard is None:
             return loss_of(self._at(y, run_step, "training", self.form(x, labels)), self.module), {}
         loss, logged = self._at(y, step_and_log, self.form(x, labels))
         return loss, {name: mean_of(values, loss) for name, values in logged.items() if name in self._heard.names}
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """What the task's own validation_step or test_step logs of a device's data x [D, ...], by name, at parameters
-        y."""
+        """Values by name that the task's own validation_step or test_step logs of a device's data x [D, ...], at
+        parameters y."""
         assert self.steps is not None
         call = Call(self.steps.module)
         with torch.no_grad():
-            found: dict[str, Tensor] = self._at(y, self.steps.run, split, x, labels, self.form, call=call)
-        return found
+            values: dict[str, Tensor] = self._at(y, self.steps.run, split, x, labels, self.form, call=call)
+        return values
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
         """[B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors;
@@ -254,7 +255,7 @@ class TaskFunction:
         return self._output("features", y, x, fixed).flatten(1)
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, ..., classes]: the task's ``forward``, as `features`."""
+        """[B, ..., classes]: the task's ``forward`` of inputs x [B, ...], with the arguments of `features`."""
         return self._output("forward", y, x, fixed)
 
     def _output(self, method: str, y: Any, x: Tensor, fixed: bool) -> Tensor:
@@ -262,14 +263,14 @@ class TaskFunction:
         return self._at(y, method, x, call=self._fixed if fixed else self._call)
 
     def example_correct(self, y: Any, batch: Batch) -> Tensor:
-        """[B] 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
+        """[B]: 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
         if hasattr(self.module, "example_correct"):
             return self._at(y, "example_correct", (batch.x, batch.y))
         return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The module in evaluation mode: dropout is off."""
+        """Set the module to evaluation mode for a while: dropout is off."""
         training = [part for part in self.module.modules() if part.training]
         self.module.eval()
         try:
@@ -279,14 +280,14 @@ class TaskFunction:
                 part.training = True
 
     def tensors(self, y: Tensor) -> dict[str, Tensor]:
-        """The named tensors of a model: of its parameters [n], and of buffers that lie behind them [n + b]."""
+        """Named tensors of a model: of its parameters [n], and of buffers that lie behind them [n + b]."""
         if len(y) == self.layout.n:
             return self.layout.split(y)
         x, b = torch.split(y, [self.layout.n, len(y) - self.layout.n])
         return self.layout.split(x) | self.buffers.split(b)
 
     def _at(self, y: Any, method: str | Callable[..., Any], *arguments: Any, call: nn.Module | None = None) -> Any:
-        """A method of the task, or a function of it, at parameters y: here, and nowhere else, they come in."""
+        """Call a method of the task, or a function of it, at parameters y: they come in here and nowhere else."""
         tensors = self.buffers.given(y if isinstance(y, Mapping) else self.tensors(y))
         named = {f"task.{path}": tensors[name] for path, name in self._places if name in tensors}
         # Not tie_weights: of a module under two names it would leave the last call's tensors behind.
@@ -294,10 +295,10 @@ class TaskFunction:
 
 
 class Heard:
-    """What a ``training_step`` has logged.
+    """Record of the values that a ``training_step`` logs.
 
     Args:
-        names: of those that are remembered.
+        names: of the values that are remembered.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -305,11 +306,11 @@ class Heard:
         self._sums = dict[str, tuple[Tensor, Tensor]]()
 
     def add(self, name: str, total: Tensor, examples: Tensor) -> None:
-        """A sum over examples, and their number."""
+        """Record a sum over examples, and their number."""
         self._sums[name] = total, examples
 
     def taken(self, like: Tensor) -> Tensor:
-        """[2 L]: of each name sum and number, 0 where it was not logged; forgotten here."""
+        """[2 L]: sum and number of each name, 0 where it was not logged; the record is then empty."""
         sums, self._sums = self._sums, {}
         nothing = like.new_zeros(())
         parts = [part for name in self.names for part in sums.get(name, (nothing, nothing))]
@@ -317,14 +318,14 @@ class Heard:
 
 
 def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
-    """[]: mean of numbers."""
-    each = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
+    """Mean [] of numbers."""
+    numbers = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
             for value in values]  # fmt: skip
-    return each[0] if len(each) == 1 else torch.stack(each).mean()
+    return numbers[0] if len(numbers) == 1 else torch.stack(numbers).mean()
 
 
 def without_values(task: L.LightningModule) -> L.LightningModule:
-    """A copy whose trained parameters are zero, since they are always given as arguments: so the copies of equal tasks
+    """Copy whose trained parameters are zero, since they are always given as arguments: so the copies of equal tasks
     are equal."""
     plain = [p for p in task.parameters() if p.requires_grad and type(p) is nn.Parameter and not vars(p)]
     copied = copy.deepcopy(task, {id(p): nn.Parameter(torch.empty_like(p)) for p in plain})
@@ -336,19 +337,19 @@ def without_values(task: L.LightningModule) -> L.LightningModule:
 
 
 def parameter_places(module: nn.Module) -> list[tuple[str, str]]:
-    """Where a module keeps its parameters and buffers, each place once, though the module that it is in may have
-    several names, as pairs of its first name there and the parameter's name; a tied one has several places."""
-    names = {id(one): name for name, one in (*module.named_parameters(), *module.named_buffers())}
+    """Places of a module's parameters and buffers, each once even if a submodule has several names, as pairs of the
+    place's first path and the parameter's name; a tied parameter has several places."""
+    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     return [
-        (f"{path}.{own}" if path else own, names[id(one)])
+        (f"{path}.{attribute}" if path else attribute, names[id(tensor)])
         for path, part in module.named_modules()
-        for own, one in (*part._parameters.items(), *part._buffers.items())
-        if id(one) in names
+        for attribute, tensor in (*part._parameters.items(), *part._buffers.items())
+        if id(tensor) in names
     ]
 
 
 class Call(nn.Module):
-    """Calls any method of a task, or function of it, so that ``functional_call`` can reach it."""
+    """Module that calls any method of a task, or function of it, so that ``functional_call`` can reach it."""
 
     def __init__(self, task: nn.Module) -> None:
         super().__init__()

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from flstudy.hyper import checked
 from flstudy.tasks.task import HeadedTask, Task, projector
+from flstudy.user_error import UserError
 
 
 class FastText(HeadedTask):
-    """The mean of a text's word embeddings and a linear classifier (Joulin et al. 2017, without their n-grams).
+    """fastText (Joulin et al. 2017) without n-grams: the mean of a text's word embeddings and a linear classifier.
 
     With 30,522 tokens and four classes the default has the 9,157,804 parameters that Chang et al. 2025 (Table I) report
     for AG News. Inputs are integer tokens [B, T], padded with 0, which counts in no mean; a text of padding alone is
@@ -20,8 +21,8 @@ class FastText(HeadedTask):
 
     Args:
         shape: (text length,) of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
-        tokens: size of the vocabulary, of which inputs are 0 … tokens − 1; likewise.
+        classes: number of labels; a config leaves it out, too.
+        tokens: size of the vocabulary, of which inputs are 0 … tokens − 1; a config leaves it out, too.
         embedding: width of a word's embedding.
         projection: width of a projection head before the classifier, of two more dense layers; null has none.
     """
@@ -37,7 +38,7 @@ class FastText(HeadedTask):
     ) -> None:
         super().__init__()
         if len(shape) != 1 or shape[0] < 1 or tokens < 1:
-            raise ValueError(
+            raise UserError(
                 f"FastText: inputs must be texts of shape (length ≥ 1,) and tokens ≥ 1, got shape {tuple(shape)} and "
                 f"tokens {tokens}; use Mlp or Cnn"
             )
@@ -49,10 +50,10 @@ class FastText(HeadedTask):
         """Mean embeddings [B, embedding] of texts x [B, T].
 
         Raises:
-            ValueError: x are not integer tokens [B, T].
+            UserError: x are not integer tokens [B, T].
         """
         if x.dim() != 2 or x.is_floating_point():
-            raise ValueError(f"FastText: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
+            raise UserError(f"FastText: inputs must be integer tokens [B, T], got {x.dtype} {list(x.shape)}; use Mlp")
         words = self.embedding(x)
         real = (x != 0).to(words.dtype)
         weight = real / real.sum(1, keepdim=True).clamp(min=1)
@@ -71,8 +72,8 @@ class TagLogistic(Task):
 
     Args:
         shape: (words,) of one input; a config leaves it out and gets the data set's.
-        classes: number of tags; likewise.
-        tokens: words, unknown and padding; likewise.
+        classes: number of tags; a config leaves it out, too.
+        tokens: words, unknown and padding; a config leaves it out, too.
         loss: binary is one-vs-rest cross-entropy, the mean over tags as in Reddi et al. 2021, and ``accuracy`` then is
             recall, the share of a text's tags among the ``top`` most likely; softmax is the cross-entropy of a text's
             first tag, and ``accuracy`` the share of texts where that is the most likely one, as in the published code
@@ -91,7 +92,7 @@ class TagLogistic(Task):
     ) -> None:
         super().__init__()
         if len(shape) != 1 or tokens < 3:
-            raise ValueError(
+            raise UserError(
                 f"TagLogistic: inputs must be texts of shape (words,) and tokens ≥ 3 (a word, unknown, padding), got "
                 f"shape {tuple(shape)} and tokens {tokens}; use Logistic"
             )
@@ -101,7 +102,7 @@ class TagLogistic(Task):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot and Bengio's uniform weights, no bias: the initial model of Reddi et al."""
+        """Draw Glorot and Bengio's uniform weights, no bias: the initial model of Reddi et al."""
         nn.init.xavier_uniform_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -109,17 +110,17 @@ class TagLogistic(Task):
         """Logits [B, classes] of texts x [B, T].
 
         Raises:
-            ValueError: x are not integer words [B, T].
+            UserError: x are not integer words [B, T].
         """
         if x.dim() != 2 or x.is_floating_point():
-            raise ValueError(f"TagLogistic: inputs must be integer words [B, T], got {x.dtype} {list(x.shape)}")
-        known = ((x > 0) & (x <= self.words)).to(self.weight.dtype)
-        share = known / (x > 0).to(known.dtype).sum(1, keepdim=True).clamp(min=1)
+            raise UserError(f"TagLogistic: inputs must be integer words [B, T], got {x.dtype} {list(x.shape)}")
+        in_vocabulary = ((x > 0) & (x <= self.words)).to(self.weight.dtype)
+        share = in_vocabulary / (x > 0).to(in_vocabulary.dtype).sum(1, keepdim=True).clamp(min=1)
         rows = F.embedding((x - 1).clamp(0, self.words - 1), self.weight)
         return torch.einsum("bt,btk->bk", share, rows) + self.bias
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: of each text."""
+        """Loss [B] of each text."""
         logits, y = self(batch[0]), batch[1]
         if self.loss == "softmax":
             return F.cross_entropy(logits, y[:, 0], reduction="none")
@@ -131,11 +132,11 @@ class TagLogistic(Task):
         if self.loss == "softmax":
             return (logits.argmax(1) == y[:, 0]).to(logits.dtype)
         targets = self._targets(y, logits)
-        found = targets.gather(1, logits.topk(self.top, 1).indices).sum(1)
-        return found / targets.sum(1).clamp(min=1)
+        hits = targets.gather(1, logits.topk(self.top, 1).indices).sum(1)
+        return hits / targets.sum(1).clamp(min=1)
 
     def _targets(self, y: Tensor, like: Tensor) -> Tensor:
         """[B, classes]: 1 for each of a text's tags."""
         if y.dim() != 2:
-            raise ValueError(f"TagLogistic: labels must be tags [B, L], −1 for padding, got {list(y.shape)}")
+            raise UserError(f"TagLogistic: labels must be tags [B, L], −1 for padding, got {list(y.shape)}")
         return (y.unsqueeze(-1) == torch.arange(self.classes, device=y.device)).any(1).to(like.dtype)

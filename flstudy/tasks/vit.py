@@ -1,4 +1,4 @@
-"""A vision transformer, trained from nothing or from a file of weights."""
+"""Vision transformer, trained from scratch or from a file of weights."""
 
 import pickle
 import re
@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flstudy.hyper import checked
+from flstudy.hyper import FilePath, checked
 from flstudy.tasks.task import Task
+from flstudy.user_error import UserError
 
 EPS = 1e-6  # of layer normalisation, as in Dosovitskiy et al.'s code
 
 
 class AttentionBlock(nn.Module):
-    """Attention and a dense network, each after a normalisation and beside a short cut."""
+    """Transformer block: attention and a dense network, each after a normalisation and with a residual connection."""
 
     def __init__(self, dim: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class AttentionBlock(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
     def forward(self, z: Tensor) -> Tensor:
-        """[B, T, dim] of z [B, T, dim]."""
+        """The block's outputs [B, T, dim] of z [B, T, dim]."""
         q, k, v = self.qkv(self.norm1(z)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, heads, T, d]
         weight = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
         z = z + self.proj((weight @ v).transpose(1, 2).flatten(2))
@@ -36,16 +37,16 @@ class AttentionBlock(nn.Module):
 
 
 class Vit(Task):
-    """A vision transformer (Dosovitskiy et al. 2021) without dropout, of any size; the defaults are for images of 8×8.
+    """Vision transformer (Dosovitskiy et al. 2021) without dropout, of any size; the defaults are for images of 8×8.
 
     ViT-S/16 is ``{image: 224, patch: 16, dim: 384, depth: 12, heads: 6}`` with 21,665,664 parameters before its head
     (22,050,664 with one of 1,000 classes). FedAda² (Lee et al. 2024) trains its head, or all of it, from weights
-    pretrained on ImageNet-21k. With ``train: head`` all else is frozen, a model on its way has the head's
-    (dim + 1) × classes numbers, and what the head is given is computed once for each example instead of in every step.
+    pretrained on ImageNet-21k. With ``train: head`` all else is frozen, a model that is sent has the head's
+    (dim + 1) × classes numbers, and the head's input is computed once for each example instead of in every step.
 
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
-        classes: number of labels; likewise.
+        classes: number of labels; a config leaves it out, too.
         image: height and width to which inputs are scaled, a multiple of patch; null takes them as they are.
         patch: height and width of a patch.
         dim: width of the network, a multiple of heads.
@@ -68,21 +69,21 @@ class Vit(Task):
         depth: Annotated[int, "[1, 1e3]"] = 2,
         heads: Annotated[int, "[1, 1e3]"] = 4,
         mlp_ratio: Annotated[int, "[1, 1e3]"] = 4,
-        checkpoint: str | None = None,
+        checkpoint: FilePath | None = None,
         train: Literal["full", "head"] = "full",
     ) -> None:
         super().__init__()
         if len(shape) != 3:
-            raise ValueError(f"Vit: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
+            raise UserError(f"Vit: shape must be (channels, height, width), got {tuple(shape)}; use Mlp or Lstm")
         size = tuple(shape[1:]) if image is None else (image, image)
         if min(size) < patch or any(side % patch for side in size):
-            raise ValueError(
+            raise UserError(
                 f"Vit: patch must divide height and width, got {patch} for {size[0]}×{size[1]}; set image or patch"
             )
         if dim % heads:
-            raise ValueError(f"Vit: heads must divide dim, got {heads} for {dim}")
+            raise UserError(f"Vit: heads must divide dim, got {heads} for {dim}")
         if train == "head" and checkpoint is None:
-            raise ValueError("Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint")
+            raise UserError("Vit: train head keeps all else as it is loaded, got no checkpoint: set checkpoint")
         self.size, self.patch, self.checkpoint, self.embeds = size, patch, checkpoint, train == "head"
         self.patch_embed = nn.Linear(shape[0] * patch**2, dim)  # a convolution whose windows do not overlap
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
@@ -95,7 +96,7 @@ class Vit(Task):
                 parameter.requires_grad_(name.startswith("head."))
 
     def reset_parameters(self) -> None:
-        """Truncated normal weights of deviation 0.02 and no biases, as timm draws them, or the checkpoint's."""
+        """Draw truncated normal weights of deviation 0.02 and no biases, as timm does, or load the checkpoint's."""
         if self.checkpoint is not None:
             pretrained(self, self.checkpoint)
             return
@@ -109,7 +110,7 @@ class Vit(Task):
                     nn.init.trunc_normal_(parameter, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of images x [B, channels, height, width], or of what ``embed`` says of them [B, dim]."""
+        """Logits [B, classes] of images x [B, channels, height, width], or of their ``embed`` [B, dim]."""
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
@@ -120,10 +121,10 @@ class Vit(Task):
         """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block.
 
         Raises:
-            ValueError: x have another number of dimensions.
+            UserError: x have another number of dimensions.
         """
         if x.dim() != 4:
-            raise ValueError(f"Vit: inputs must be images [B, channels, height, width], got {list(x.shape)}; use Mlp")
+            raise UserError(f"Vit: inputs must be images [B, channels, height, width], got {list(x.shape)}; use Mlp")
         if tuple(x.shape[2:]) != self.size:
             x = F.interpolate(x, self.size, mode="bilinear", align_corners=False)
         rows, columns = (side // self.patch for side in self.size)
@@ -165,35 +166,35 @@ def pretrained(task: nn.Module, checkpoint: str) -> None:
         checkpoint: path of the file.
 
     Raises:
-        ValueError: for no such file, one that cannot be read, or weights of another architecture.
+        UserError: for no such file, one that cannot be read, or weights of another architecture.
         ImportError: for a .safetensors file without the package safetensors.
     """
     name, path = type(task).__name__, Path(checkpoint)
-    found = renamed(read_weights(path, name))
-    own = {key: parameter for key, parameter in task.named_parameters() if not key.startswith("head.")}
+    weights = renamed(read_weights(path, name))
+    parameters = {key: parameter for key, parameter in task.named_parameters() if not key.startswith("head.")}
 
     def refuse(reason: str) -> NoReturn:
-        raise ValueError(f"{name}: checkpoint {str(path)!r} is of another architecture: {reason}; {STEP}")
+        raise UserError(f"{name}: checkpoint {str(path)!r} is of another architecture: {reason}; {STEP}")
 
-    for key in own:
-        if key not in found:
+    for key in parameters:
+        if key not in weights:
             refuse(f"it lacks {key}")
-    for key in found:
-        if key not in own:
+    for key in weights:
+        if key not in parameters:
             refuse(f"it has {key}, which is not here")
-    for key, parameter in own.items():
-        value = found[key].flatten(1) if key == "patch_embed.weight" else found[key]
+    for key, parameter in parameters.items():
+        value = weights[key].flatten(1) if key == "patch_embed.weight" else weights[key]
         if value.shape != parameter.shape:
             refuse(f"{key} is {list(value.shape)}, here {list(parameter.shape)}")
     with torch.no_grad():
-        for key, parameter in own.items():
-            parameter.copy_(found[key].view_as(parameter))
+        for key, parameter in parameters.items():
+            parameter.copy_(weights[key].view_as(parameter))
 
 
 def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
     """The tensors of a file, without running what it may hold."""
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"{name}: there is no checkpoint {str(path)!r}: save a model's state_dict there, such as that of timm's "
             f"vit_small_patch16_224, or set checkpoint to null to train from nothing"
         )
@@ -206,7 +207,7 @@ def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise ValueError(
+        raise UserError(
             f"{name}: checkpoint {str(path)!r} holds no weights that can be read ({str(error).splitlines()[0]}); save "
             f"a state_dict with torch.save"
         ) from error
@@ -214,17 +215,17 @@ def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{name}: checkpoint {str(path)!r} must hold a state_dict, got {type(content).__name__}")
+        raise UserError(f"{name}: checkpoint {str(path)!r} must hold a state_dict, got {type(content).__name__}")
     return content
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the names of `Vit`, unknown ones by their own; without heads."""
     table = TORCHVISION if any(key.startswith("encoder.") for key in tensors) else TIMM
-    found = {}
+    weights = {}
     for key, value in tensors.items():
         if key.partition(".")[0] in HEADS:
             continue
         matches = ((re.fullmatch(pattern, key), name) for pattern, name in table)
-        found[next((match.expand(name) for match, name in matches if match), key)] = value
-    return found
+        weights[next((match.expand(name) for match, name in matches if match), key)] = value
+    return weights

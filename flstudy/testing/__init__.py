@@ -1,4 +1,4 @@
-"""Laws for classes of one's own, those that flstudy's own classes obey: each raises AssertionError that names the law
+"""Checks that a class of your own obeys the laws of flstudy's classes: each raises an AssertionError that names the law
 and the numbers that break it."""
 
 from flstudy.testing.algorithms import check_algorithm

@@ -1,11 +1,9 @@
-"""The laws of a federated optimizer, tried on a small ragged federation in double precision."""
+"""Laws of a federated optimizer, checked on a small ragged federation in double precision."""
 
 import dataclasses
-import logging
 import warnings
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
@@ -14,9 +12,9 @@ from flstudy.algorithms import Algorithm, Batch, Inbox, Job
 from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized
 from flstudy.execution.executor import TrainingContext, gradient
-from flstudy.execution.sharded import Share
+from flstudy.execution.parts import Share, upload_sums
 from flstudy.execution.trees import take
-from flstudy.federation import Coordinator
+from flstudy.federation import FederatedRun, RunSettings
 from flstudy.federation.blocks import Collected
 from flstudy.population import InMemory, Population, SuddenDrift
 from flstudy.tasks import Mlp
@@ -25,9 +23,9 @@ BOUND = 1e-10  # of rounding in double precision
 
 
 def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
-    """Try a method's laws: it trains alike in the sequential and the vectorised executor, its functions are pure, the
-    order of jobs means nothing, single uploads are read and rows prepared only where it says so, weights are heeded,
-    and its ``means`` are means of rows, after a new initial model too.
+    """Check a method's laws: it trains alike in the sequential and the vectorised executor, its functions are pure, the
+    order of jobs is irrelevant, single uploads are read and rows prepared only where it declares so, weights are used,
+    and its ``means`` are means of rows, also after a new initial model.
 
     Args:
         algorithm: the method, or its class with its defaults.
@@ -38,21 +36,21 @@ def check_algorithm(algorithm: Algorithm | type[Algorithm]) -> None:
     method = algorithm() if isinstance(algorithm, type) else algorithm
     population = small_world()
     played = {name: play(method, name, small_world()) for name in ("sequential", "vectorized")}
-    apart = largest_difference(played["sequential"].server, played["vectorized"].server)
+    apart = largest_difference(*(run.state.server for run in played.values()))
     assert apart <= BOUND, f"{type(method).__name__}: executors agree: their servers differ by {apart:.3g}"
-    coordinator = play(method, "sequential", population)
-    methods_are_pure(method, coordinator, population)
+    run = play(method, "sequential", population)
+    methods_are_pure(method, run, population)
     for kind in (Sequential, Vectorized):
-        order_means_nothing(method, kind, coordinator, population)
-    reads_what_it_says(method, coordinator, population)
-    sums_suffice(method, coordinator, population)
-    rows_are_prepared_where_said(method, coordinator, population)
-    weights_are_heeded(method, coordinator, population)
+        order_means_nothing(method, kind, run, population)
+    reads_what_it_says(method, run, population)
+    sums_suffice(method, run, population)
+    rows_are_prepared_where_said(method, run, population)
+    weights_are_heeded(method, run, population)
     means_are_means(method, play(method, "vectorized", small_world(), 5, controllers=[Restart(rounds=[3])]))
 
 
 def small_world() -> Population:
-    """Six ragged devices, four of which work in a round, with a drift at round 2."""
+    """Population of six devices of unequal size, four of which participate in a round, with a drift at round 2."""
     rng = np.random.default_rng(5)
     sizes = (9, 12, 17, 22, 27, 33)
     x = rng.normal(size=(sum(sizes), 12))
@@ -61,38 +59,25 @@ def small_world() -> Population:
     data = InMemory((torch.from_numpy(x), torch.from_numpy(y)))
     drift = SuddenDrift(round=2, p_drift=0.5)
     return Population(
-        data, clients=6, participants=4, partition=[own.tolist() for own in lists], batch_size=4, epochs=2, drift=drift
+        data, clients=6, participants=4, partition=[ids.tolist() for ids in lists], batch_size=4, epochs=2, drift=drift
     )
 
 
-def play(algorithm: Algorithm, executor: Any, population: Population, rounds: int = 2, **more: Any) -> Coordinator:
-    """The coordinator after some rounds of two replicas."""
+def play(algorithm: Algorithm, executor: Any, population: Population, rounds: int = 2, **parts: Any) -> FederatedRun:
+    """Run an algorithm with two replicas for some rounds."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(3)
-        settings = {"seeds": (0, 44), "executor": executor, "compile": False, **more}
-        coordinator = Coordinator(Mlp((12,), 4, hidden=5), algorithm, **settings)
-        quiet = logging.getLogger("lightning.pytorch")
-        before, quiet.level = quiet.level, logging.ERROR
-        trainer = L.Trainer(
-            max_epochs=rounds,
-            precision="64-true",
-            accelerator="cpu",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-        )
-        trainer.fit(coordinator, datamodule=population)
-        quiet.level = before
-    return coordinator
+        settings = RunSettings(seeds=(0, 44), executor=executor, compile=False)
+        run = FederatedRun(Mlp((12,), 4, hidden=5), algorithm, settings, **parts)
+        run.start(population, rounds, precision="64-true")
+        for _ in range(rounds):
+            run.play_round()
+    return run
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """Between the leaves of two trees; equal infinities do not differ."""
+    """Largest absolute difference between the leaves of two trees; equal infinities do not differ."""
     pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
     doubles = [(a.detach().double(), b.detach().double()) for a, b in pairs if a.numel()]
     return max((float(torch.where(a == b, 0.0, a - b).abs().max()) for a, b in doubles), default=0.0)
@@ -102,35 +87,35 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def copied(tree: Any) -> list[torch.Tensor]:
-    """Copies of all leaves."""
+    """Copies of all tensors among the leaves of a tree."""
     return [leaf.clone() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def equal_copies(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether copies are equal bit for bit."""
+    """Whether two lists of tensors are equal bit for bit."""
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def pure(function: Any, *arguments: Any) -> Any:
-    """The result of a function that is called twice: the arguments are left alone, and the same ones give the same."""
+    """Call a function twice, check that it leaves its arguments alone and repeats its result, and return the result."""
     before = copied(arguments)
     first = function(*arguments)
-    kept = copied(first)
+    returned = copied(first)
     assert equal_copies(copied(arguments), before), f"purity: {function.__name__} changes its arguments"
     second = function(*arguments)
-    assert equal_copies(copied(second), kept), f"purity: {function.__name__} remembers"
-    assert equal_copies(copied(first), kept), f"purity: {function.__name__} writes into what it returned before"
+    assert equal_copies(copied(second), returned), f"purity: {function.__name__} remembers"
+    assert equal_copies(copied(first), returned), f"purity: {function.__name__} writes into what it returned before"
     return first
 
 
-def methods_are_pure(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
+def methods_are_pure(algorithm: Algorithm, run: FederatedRun, population: Population) -> None:
     """Law: a method's functions leave their arguments alone, remember nothing, and keep the form of states."""
-    task_function, layout = module.task_function, module.task_function.layout
-    server, work = take(module.server, 0), population.cohort(3)
+    task_function, layout = run.task_function, run.task_function.layout
+    server, work = take(run.state.server, 0), population.cohort(3)
     x = server.x.view(-1, layout.n)[0]
     pure(algorithm.server_init, x.expand(algorithm.starts, -1) if algorithm.starts > 1 else x, layout)
     fresh = pure(algorithm.client_init, x)
-    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
+    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
     client, job = take(clients, (0, 0)), take(work.jobs, (0, 0))
     assert pytree.tree_structure(fresh) == pytree.tree_structure(client), "form: client_init's row is another than kept"
     msg = pure(algorithm.broadcast, server, job)
@@ -151,118 +136,120 @@ def methods_are_pure(algorithm: Algorithm, module: Coordinator, population: Popu
     after = pure(algorithm.server_step, server, inbox, take(work.round, 0))
     same_form = pytree.tree_structure(after) == pytree.tree_structure(server)
     assert same_form, "form: server_step returns another state than it is given"
-    said = set(pure(algorithm.diagnostics, server, after, inbox))
-    assert said >= {"update_norm", "effective_lr"}, f"diagnostics: update_norm or effective_lr is missing, got {said}"
+    names = set(pure(algorithm.diagnostics, server, after, inbox))
+    assert names >= {"update_norm", "effective_lr"}, f"diagnostics: update_norm or effective_lr is missing, got {names}"
 
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
 
 
-def order_means_nothing(algorithm: Algorithm, kind: Any, module: Coordinator, population: Population) -> None:
-    """Law: jobs in another order are trained alike, and give the same server."""
+def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, population: Population) -> None:
+    """Law: the order of jobs changes neither their training nor the server."""
     work, order = population.cohort(3), torch.tensor([3, 2, 0, 1])
-    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
-    executor = kind(TrainingContext(module.task_function, population.store))
-    given = (module.server, clients, work.jobs, work.batches)
-    before = copied(given)
-    straight = executor.fit(algorithm, *given)
-    assert equal_copies(copied(given), before), "purity: an executor changes what it is given"
-    mixed = [pytree.tree_map(lambda leaf: leaf[:, order], tree) for tree in given[1:]]
-    permuted = executor.fit(algorithm, module.server, *mixed)
+    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
+    executor = kind(TrainingContext(run.task_function, population.store))
+    inputs = (run.state.server, clients, work.jobs, work.batches)
+    before = copied(inputs)
+    straight = executor.fit(algorithm, *inputs)
+    assert equal_copies(copied(inputs), before), "purity: an executor changes what it is given"
+    mixed = [pytree.tree_map(lambda leaf: leaf[:, order], tree) for tree in inputs[1:]]
+    permuted = executor.fit(algorithm, run.state.server, *mixed)
     for field in ("uploads", "clients", "personal", "steps", "loss"):
-        one, other = getattr(straight, field), getattr(permuted, field)
-        apart = largest_difference(pytree.tree_map(lambda leaf: leaf[:, order], one), other)
+        expected, other = getattr(straight, field), getattr(permuted, field)
+        apart = largest_difference(pytree.tree_map(lambda leaf: leaf[:, order], expected), other)
         assert apart <= 1e-12, f"order of jobs: {field} differ by {apart:.3g}"
     assert (straight.down, straight.up) == (permuted.down, permuted.up), "order of jobs: traffic differs"
 
     def step(uploads: Any, sizes: torch.Tensor, jobs: Job) -> Any:
         weights = torch.vmap(algorithm.weights)(sizes.to(straight.loss.dtype))
-        return torch.vmap(algorithm.server_step)(module.server, Inbox(uploads, weights, jobs.model), work.round)
+        return torch.vmap(algorithm.server_step)(run.state.server, Inbox(uploads, weights, jobs.model), work.round)
 
-    one = step(straight.uploads, work.sizes, work.jobs)
+    expected = step(straight.uploads, work.sizes, work.jobs)
     other = step(permuted.uploads, work.sizes[:, order], mixed[1])
-    apart = largest_difference(one, other)
+    apart = largest_difference(expected, other)
     assert apart <= 1e-12, f"order of jobs: servers differ by {apart:.3g}"
 
 
 # ---- uploads -----------------------------------------------------------------------------------------------------
 
 
-def _received(algorithm: Algorithm, module: Coordinator, population: Population) -> tuple[Any, Inbox, Any]:
-    """The first replica's server, inbox and round."""
+def _received(algorithm: Algorithm, run: FederatedRun, population: Population) -> tuple[Any, Inbox, Any]:
+    """Server, inbox and round of the first replica."""
     work = population.cohort(3)
-    clients = module.bank.gather(algorithm, work.jobs.client, module.server.x)
-    executor = Sequential(TrainingContext(module.task_function, population.store))
-    uploads = executor.fit(algorithm, module.server, clients, work.jobs, work.batches).uploads
-    weights = algorithm.weights(work.sizes[0].to(module.server.x.dtype))
-    return take(module.server, 0), Inbox(take(uploads, 0), weights, work.jobs.model[0]), take(work.round, 0)
+    clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
+    executor = Sequential(TrainingContext(run.task_function, population.store))
+    uploads = executor.fit(algorithm, run.state.server, clients, work.jobs, work.batches).uploads
+    weights = algorithm.weights(work.sizes[0].to(run.state.server.x.dtype))
+    return take(run.state.server, 0), Inbox(take(uploads, 0), weights, work.jobs.model[0]), take(work.round, 0)
 
 
-def reads_what_it_says(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
-    """Law: a server that does not say ``reads_each`` needs no more than the mean of uploads, which is what private
-    runs show it in every upload's place."""
+def reads_what_it_says(algorithm: Algorithm, run: FederatedRun, population: Population) -> None:
+    """Law: a server without ``reads_each`` needs only the mean of uploads, as private runs show it in place of each."""
     if algorithm.asks or algorithm.oracle or algorithm.reads_each or algorithm.by_model:
         return
     algorithm = dataclasses.replace(algorithm, weighting="uniform")
-    server, inbox, round_ = _received(algorithm, module, population)
+    server, inbox, round_ = _received(algorithm, run, population)
     count = len(inbox.weights)
     mean = pytree.tree_map(lambda leaf: leaf.mean(0).expand(count, *leaf.shape[1:]), inbox.uploads)
-    after = [algorithm.server_step(server, one, round_) for one in (inbox, inbox._replace(uploads=mean))]
-    apart = largest_difference(*after)
+    shown = inbox, inbox._replace(uploads=mean)
+    after = [algorithm.server_step(server, view, round_) for view in shown]
+    diagnostics = [algorithm.diagnostics(server, new, view) for new, view in zip(after, shown, strict=True)]
+    apart = max(largest_difference(*after), largest_difference(*diagnostics))
     assert apart <= BOUND, (
         f"{type(algorithm).__name__}: single uploads: the server differs by {apart:.3g} when each upload is the mean "
         "of all; set reads_each = True, so that privacy refuses the method"
     )
 
 
-def sums_suffice(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
-    """Law: a server that does not say ``reads_each`` does with the sums of uploads, by model where it has several, what
-    it does with all of them, which are not kept of a large cohort."""
+def sums_suffice(algorithm: Algorithm, run: FederatedRun, population: Population) -> None:
+    """Law: a server without ``reads_each`` steps alike on the sums of uploads, by model where it has several, and on
+    all uploads, which are not kept for a large cohort."""
     if algorithm.reads_each:
         return
-    server, inbox, round_ = _received(algorithm, module, population)
-    found = Collected(inbox.weights[None], inbox.model[None], len(server.x) if server.x.dim() > 1 else 1, each=False)
+    server, inbox, round_ = _received(algorithm, run, population)
+    collected, models = Collected(inbox.weights[None], inbox.model[None]), len(server.x) if server.x.dim() > 1 else 1
     everybody = list(range(len(inbox.weights)))
-    for rows in (everybody[::2], everybody[1::2]):
-        found.add(Share(1, rows), pytree.tree_map(lambda leaf, rows=rows: leaf[None, rows], inbox.uploads))
-    totals = take(found.inbox(), 0)
-    after = [algorithm.server_step(server, one, round_) for one in (inbox, totals)]
-    told = [algorithm.diagnostics(server, new, one) for new, one in zip(after, (inbox, totals), strict=True)]
-    apart = max(largest_difference(*after), largest_difference(*told))
+    for part in (Share(1, everybody[::2]), Share(1, everybody[1::2])):
+        uploads, weights, model = part.of(pytree.tree_map(lambda leaf: leaf[None], tuple(inbox)))
+        collected.add(part, upload_sums(uploads, weights, model, models))
+    totals = take(collected.inbox(), 0)
+    after = [algorithm.server_step(server, view, round_) for view in (inbox, totals)]
+    diagnostics = [algorithm.diagnostics(server, new, view) for new, view in zip(after, (inbox, totals), strict=True)]
+    apart = max(largest_difference(*after), largest_difference(*diagnostics))
     assert apart <= BOUND, (
         f"{type(algorithm).__name__}: sums of uploads: the server differs by {apart:.3g} when it is given no more than "
         "these; set reads_each = True"
     )
 
 
-def rows_are_prepared_where_said(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
-    """Law: ``prepare`` of a method that does not say ``prepares_rows`` neither reads nor changes the devices' rows."""
+def rows_are_prepared_where_said(algorithm: Algorithm, run: FederatedRun, population: Population) -> None:
+    """Law: ``prepare`` of a method without ``prepares_rows`` neither reads nor changes the devices' rows."""
     if algorithm.prepares_rows:
         return
-    work, x = population.cohort(3), module.server.x
-    server, jobs, round_ = take(module.server, 0), take(work.jobs, 0), take(work.round, 0)
-    rows = take(module.bank.gather(algorithm, work.jobs.client, x[:, 0] if x.dim() > 2 else x), 0)
+    work, x = population.cohort(3), run.state.server.x
+    server, jobs, round_ = take(run.state.server, 0), take(work.jobs, 0), take(work.round, 0)
+    rows = take(run.state.bank.gather(algorithm, work.jobs.client, x[:, 0] if x.dim() > 2 else x), 0)
     asked = {"gradient": (1, server.x.shape[-1]), None: None}.get(algorithm.asks, (len(server.x),))
     survey = None if asked is None else torch.ones(len(jobs.client), *asked, dtype=server.x.dtype)
     others = pytree.tree_map(lambda leaf: leaf + 1, rows)
-    one, other = (algorithm.prepare(server, each, survey, jobs, round_) for each in (rows, others))
-    apart = largest_difference((one[0], one[2], one[1], other[1]), (other[0], other[2], rows, others))
+    first, other = (algorithm.prepare(server, table, survey, jobs, round_) for table in (rows, others))
+    apart = largest_difference((first[0], first[2], first[1], other[1]), (other[0], other[2], rows, others))
     assert apart == 0, (
         f"{type(algorithm).__name__}: prepare reads or changes the devices' rows; set prepares_rows = True"
     )
 
 
-def weights_are_heeded(algorithm: Algorithm, module: Coordinator, population: Population) -> None:
-    """Law: where a method weighs by examples by default, an upload of weight 0 does not move the model."""
+def weights_are_heeded(algorithm: Algorithm, run: FederatedRun, population: Population) -> None:
+    """Law: an upload of weight 0 does not move the model of a method that weighs by examples by default."""
     usual = {field.name: field.default for field in dataclasses.fields(algorithm)}["weighting"]
     if algorithm.asks or algorithm.oracle or usual != "examples":
         return
-    server, inbox, round_ = _received(algorithm, module, population)
+    server, inbox, round_ = _received(algorithm, run, population)
     weights = inbox.weights.clone()
     weights[0] = 0
     inbox = inbox._replace(weights=weights / weights.sum())
     louder = pytree.tree_map(lambda leaf: torch.cat([3 * leaf[:1], leaf[1:]]), inbox.uploads)
-    after = [algorithm.server_step(server, one, round_).x for one in (inbox, inbox._replace(uploads=louder))]
+    after = [algorithm.server_step(server, view, round_).x for view in (inbox, inbox._replace(uploads=louder))]
     apart = largest_difference(*after)
     assert apart <= BOUND, (
         f"{type(algorithm).__name__}: weighted mean: an upload of weight 0 moves the model by {apart:.3g}; use "
@@ -273,14 +260,14 @@ def weights_are_heeded(algorithm: Algorithm, module: Coordinator, population: Po
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def means_are_means(algorithm: Algorithm, module: Coordinator) -> None:
-    """Law: what a method calls ``means`` are the means over all devices of their rows, whatever happened before."""
-    x = module.server.x.flatten(1, -2)[:, 0] if module.server.x.dim() > 2 else module.server.x
-    everybody = torch.arange(module.population.clients).expand(len(x), -1)
-    rows = module.bank.read(algorithm, everybody, torch.zeros_like(x)) if algorithm.means else None
+def means_are_means(algorithm: Algorithm, run: FederatedRun) -> None:
+    """Law: the server's fields in a method's ``means`` are the means over all devices of these fields of the rows."""
+    x = run.state.server.x.flatten(1, -2)[:, 0] if run.state.server.x.dim() > 2 else run.state.server.x
+    everybody = torch.arange(run.population.clients).expand(len(x), -1)
+    rows = run.state.bank.read(algorithm, everybody, torch.zeros_like(x)) if algorithm.means else None
     for name in algorithm.means:
         mean = getattr(rows, name).mean(1)
-        apart = largest_difference(getattr(module.server, name), mean)
+        apart = largest_difference(getattr(run.state.server, name), mean)
         assert apart <= BOUND * max(1.0, float(mean.abs().max())), (
             f"{type(algorithm).__name__}: means: the server's {name} and the mean of the devices' differ by "
             f"{apart:.3g}; say in server_restarted and client_restarted what a new initial model means for both"

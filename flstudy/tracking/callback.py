@@ -14,12 +14,12 @@ from flstudy.tracking.store import EXPERIMENT, open_store
 
 
 class MlflowRounds(L.Callback):
-    """Logs every round's metrics to a run of its own, as trials of a study do: means, spreads and seeds.
+    """Lightning callback that logs every round's metrics to a run of its own: means, spreads and seeds.
 
         trainer = L.Trainer(max_epochs=200, callbacks=[MlflowRounds(name="flash, tau 1e-3")])
 
-    Needs ``pl_module.record``, as a Coordinator has. Of an own logger it is independent; ``MLFlowLogger`` would log
-    the means only.
+    It needs ``pl_module.record``, as a Coordinator has, and is independent of the Trainer's loggers; ``MLFlowLogger``
+    would log the means only.
 
     Args:
         store: MLflow tracking URI; None: SQLite under ./mlflow_tracking. Opened and checked at once.
@@ -48,7 +48,7 @@ class MlflowRounds(L.Callback):
 
     @property
     def run_id(self) -> str | None:
-        """Of the MLflow run, once it is open."""
+        """Id of the MLflow run, once it is open."""
         return self._run.run_id if self._run is not None else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -71,7 +71,7 @@ class MlflowRounds(L.Callback):
         )
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The round's record, its evaluation included: Lightning validates before this hook."""
+        """Log the round's record, its evaluation included: Lightning validates before this hook."""
         record = getattr(pl_module, "record", None)
         if self._run is not None and record is not None:
             self._run.log(record)

@@ -1,6 +1,6 @@
 """The content of runs in MLflow: names, tags, parameters and metrics of a study and of its trials.
 
-A trial that runs and `flstudy.tracking.sync`, which delivers later what a store has missed, write the same by this.
+Running trials and `flstudy.tracking.sync`, which delivers later what a store has missed, both write this content.
 """
 
 import getpass
@@ -35,10 +35,10 @@ _MAIN = ("train/loss", "valid/accuracy", "test/accuracy", "traffic/up_bytes", "t
 
 
 def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
-    """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the spread of what
-    evaluations say of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
+    """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of metrics of
+    predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
 
-    The main ones come first, as MLflow's overview of a run keeps that order, and also by a name of `headline`."""
+    Metrics with a `headline` come first, since MLflow's overview of a run keeps the order, and also by that name."""
     for name in sorted(metrics, key=lambda name: headline(name) is None):  # stable
         values = metrics[name]
         if (heading := headline(name)) is not None:
@@ -55,8 +55,8 @@ def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -
 
 
 def headline(name: str) -> str | None:
-    """The name by which MLflow's charts show an accuracy, a loss or what a drift did before everything else, since they
-    go by the alphabet of what stands before the slash, capital letters first; None for other metrics."""
+    """The name by which MLflow's charts show an accuracy, a loss or a metric of a drift before all others, since charts
+    are sorted by the part before the slash, capital letters first; None for other metrics."""
     split, _, what = name.partition("/")
     if split not in ("train", "valid", "test"):
         return None
@@ -75,7 +75,7 @@ def trial_identity(
     tags: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> tuple[dict[str, str], str, dict[str, str]]:
-    """What makes a trial's run: the key by which it is found again, its name, its tags.
+    """Identity of a trial's run: the key by which it is found again, its name, its tags.
 
     Args:
         trial: its number, algorithm and what it confirms.
@@ -86,11 +86,11 @@ def trial_identity(
         environment: of the study.
     """
     key, name = {STUDY_ID: study_id, TRIAL: str(trial.number)}, f"{trial.number} {trial.algorithm}"
-    made = {"flstudy.kind": "trial", PARENT: parent, STUDY: study, **environment, **tags}
-    made |= {"algorithm": trial.algorithm, "stage": trial.stage, "diverged": "false"}
+    run_tags = {"flstudy.kind": "trial", PARENT: parent, STUDY: study, **environment, **tags}
+    run_tags |= {"algorithm": trial.algorithm, "stage": trial.stage, "diverged": "false"}
     if trial.confirms is not None:
-        name, made["confirms"] = f"{name} confirms {trial.confirms}", str(trial.confirms)
-    return key, name, made
+        name, run_tags["confirms"] = f"{name} confirms {trial.confirms}", str(trial.confirms)
+    return key, name, run_tags
 
 
 def study_tags(config: "Config") -> dict[str, str]:
@@ -101,16 +101,16 @@ def study_tags(config: "Config") -> dict[str, str]:
 
 
 def study_note(config: "Config") -> str:
-    """What the metrics say by which a study decides, and the main ones beside them, as a table in Markdown."""
+    """Description of the metrics by which a study decides, and of the main ones beside them, as a table in Markdown."""
     study = config.study
-    roles = {one.metric: f"objective, {one.mode}" for one in objectives_of(study)}
+    roles = {objective.metric: f"objective, {objective.mode}" for objective in objectives_of(study)}
     for metric, bounds in study.constraints.items():
         bound = "constraint, " + ", ".join(f"{kind} {value:g}" for kind, value in bounds.items())
         roles[metric] = f"{roles[metric]}; {bound}" if metric in roles else bound
     rows = [_METRICS_HEAD, "|---|---|---|---|"]
     for name in dict.fromkeys([*roles, *_MAIN]):
-        known = METRICS.get(name)
-        unit, sentence = (known.unit, known.sentence) if known else ("", "")
+        entry = METRICS.get(name)
+        unit, sentence = (entry.unit, entry.sentence) if entry else ("", "")
         rows.append(f"| {name} | {roles.get(name, '')} | {unit} | {sentence} |")
     return "\n".join(rows)
 
@@ -144,19 +144,19 @@ def error_tags(error: str | None) -> dict[str, str]:
 
 
 def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[str, str], dict[str, float]]:
-    """Tags and metrics of a study's run in the end: its best trial, each algorithm's best value, trials by status."""
+    """Final tags and metrics of a study's run: its best trial, each algorithm's best value, trials by status."""
     tags = {f"trials.{status}": str(count) for status, count in Counter(trial.status for trial in trials).items()}
     if best:
         trial = best[0].trial
         tags |= {"best.trial": str(trial.number), "best.algorithm": trial.algorithm, "best.run_id": str(trial.run_id)}
-    return tags, {f"best/{one.trial.algorithm}": one.judged for one in best}
+    return tags, {f"best/{ranked.trial.algorithm}": ranked.judged for ranked in best}
 
 
 def concluded_note(
     note: str, *, study: str, experiment: str, run: str, best: Sequence[BestTrial], measured: str
 ) -> str:
-    """A study's description in the end, in Markdown: its ranking with links to the runs, the commands that go on from
-    here, and what its metrics say.
+    """Final description of a study, in Markdown: its ranking with links to the runs, the commands that go on from here,
+    and the table of its metrics.
 
     Args:
         note: its description so far.
@@ -167,15 +167,15 @@ def concluded_note(
         measured: the metric by which they are ranked.
     """
     rows = [f"| # | algorithm | {measured} | trial |", "|--:|---|--:|---|"]
-    for place, one in enumerate(best, 1):
-        trial = f"{one.trial.number} {one.trial.algorithm}"
-        link = f"[{trial}](#/experiments/{experiment}/runs/{one.trial.run_id}?{_FRAME})" if one.trial.run_id else trial
-        rows.append(f"| {place} | {one.trial.algorithm} | {one.judged:.4g} | {link} |")
+    for place, ranked in enumerate(best, 1):
+        trial, title = ranked.trial, f"{ranked.trial.number} {ranked.trial.algorithm}"
+        link = f"[{title}](#/experiments/{experiment}/runs/{trial.run_id}?{_FRAME})" if trial.run_id else title
+        rows.append(f"| {place} | {trial.algorithm} | {ranked.judged:.4g} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]
     files = f"#/experiments/{experiment}/runs/{run}/artifacts/report"
     pages = [
-        f"[{told}]({files}/{file}?{_FRAME})" for told, file in (("At a glance", OVERVIEW), ("report", "report.html"))
+        f"[{page}]({files}/{file}?{_FRAME})" for page, file in (("At a glance", OVERVIEW), ("report", "report.html"))
     ]
     go_on = f"`flstudy report {study}` draws it, `flstudy tune --resume {study} --study.trials N` extends it."
     metrics = note[note.find(_METRICS_HEAD) :] if _METRICS_HEAD in note else ""

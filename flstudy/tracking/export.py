@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDED = {".pt": (), ".onnx": ("onnx", "onnxscript"), ".safetensors": ("safetensors",)}
-"""Packages by a file's ending."""
+"""Required packages by a file's ending."""
 
 
 def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
@@ -27,8 +27,8 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
     """
     import torch
 
-    from flstudy.config import load
     from flstudy.federation.checkpoint import read_file
+    from flstudy.study.resuming import load_study_config
 
     packages = NEEDED.get(path.suffix)
     if packages is None:
@@ -38,9 +38,9 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
         raise ConfigError(f"{path.name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--to: there is no folder {str(path.parent)!r}: make it first")
-    kept = kept_model(results, trial)
+    model_path = kept_model(results, trial)
     try:
-        saved = read_file(kept)
+        saved = read_file(model_path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     hidden = path.with_name(f".{path.name}.tmp")
@@ -52,7 +52,7 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
             write_safetensors(saved["state"], hidden, {"study": results.name, "trial": str(trial.number)})
             reader = "safetensors.torch.load_file({!r})"
         else:
-            write_onnx(ServedTask(load(results.folder.config, trial.overrides, command="tune"), saved), hidden)
+            write_onnx(ServedTask(load_study_config(results.folder).with_overrides(trial.overrides), saved), hidden)
             reader = "onnxruntime.InferenceSession({!r})"
         os.replace(hidden, path)
     finally:
@@ -62,18 +62,18 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
 
 def kept_model(results: StudyResults, trial: Trial) -> Path:
     """The file in which a study kept a trial's trained model; ConfigError where it kept none."""
-    kept = results.folder.model(trial.number)
-    if not kept.is_file():
-        names = sorted((one.stem for one in kept.parent.glob("*.pt")), key=lambda name: (len(name), name))
+    path = results.folder.model(trial.number)
+    if not path.is_file():
+        names = sorted((model.stem for model in path.parent.glob("*.pt")), key=lambda name: (len(name), name))
         raise ConfigError(
             f"study {results.name} kept no model of trial {trial.number}, only of each algorithm's best: "
             f"{', '.join(names) or 'none'}; take one of these"
         )
-    return kept
+    return path
 
 
 def write_safetensors(state: "dict[str, Tensor]", path: Path, metadata: dict[str, Any]) -> None:
-    """The tensors by name; tied ones are written for each of their names."""
+    """Write the tensors by name; tied ones are written for each of their names."""
     from safetensors.torch import save_file
 
     separate = {name: tensor.clone().contiguous() for name, tensor in state.items()}
@@ -81,7 +81,7 @@ def write_safetensors(state: "dict[str, Tensor]", path: Path, metadata: dict[str
 
 
 def write_onnx(served: ServedTask, path: Path) -> None:
-    """The task's ``forward`` for batches of any size; ConfigError for what ONNX cannot say."""
+    """Write the task's ``forward`` for batches of any size; ConfigError for operations that ONNX lacks."""
     import logging
     import warnings
 

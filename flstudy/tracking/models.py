@@ -10,7 +10,6 @@ need none of this.
 
 import importlib.metadata
 import logging
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +21,10 @@ from numpy.typing import NDArray
 
 from flstudy.study.results import StudyResults
 from flstudy.tracking.store import Store, one_line
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-    from flstudy.federation import Coordinator
 
 log = logging.getLogger(__name__)
 
@@ -33,33 +32,6 @@ NAME = "model"  # of the model within its run
 LOGGED, REGISTERED = "flstudy.model", "flstudy.registered"  # tags of a run
 _CONFIG, _WEIGHTS = "config.yaml", "weights.pt"
 _LIBRARIES = ("flstudy", "torch", "lightning", "PyYAML")  # what rebuilding a task imports
-
-
-def save_model(coordinator: "Coordinator", path: Path) -> None:
-    """Write the first seed's global model of a coordinator that was fitted; a reader sees all of it or nothing.
-    ``Coordinator.load_from_checkpoint``, ``flstudy.load_task`` and the task's own class read it, too."""
-    import lightning as L
-    import torch
-
-    from flstudy.federation.checkpoint import of_first_replica
-
-    inputs, _ = coordinator.population.store.read(slice(1))  # as a batch is given them
-    whole: dict[str, Any] = {}
-    coordinator.on_save_checkpoint(whole)
-    content = {
-        **whole,
-        "flstudy": of_first_replica(whole["flstudy"]),
-        "pytorch-lightning_version": L.__version__,
-        "version": 1,
-        "seed": coordinator.seeds[0],
-        "shape": list(inputs.shape[1:]),
-        "dtype": str(inputs.dtype).removeprefix("torch."),
-        "state": whole["state_dict"],
-    }
-    path.parent.mkdir(exist_ok=True)
-    hidden = path.with_suffix(".tmp")
-    torch.save(content, hidden)
-    os.replace(hidden, path)
 
 
 class ServedTask:
@@ -83,14 +55,14 @@ class ServedTask:
         """Probabilities [B, classes] of inputs [B, *shape]; [B, T, classes] of sequences.
 
         Raises:
-            ValueError: for inputs of another shape.
+            UserError: for inputs of another shape.
         """
         import torch
 
-        given = np.asarray(inputs)
-        if given.shape[1:] != self.shape:
-            raise ValueError(f"inputs must be [B, {', '.join(map(str, self.shape))}], got {list(given.shape)}")
-        x = torch.from_numpy(given.astype(self.dtype))  # a copy: MLflow's may be read-only
+        batch = np.asarray(inputs)
+        if batch.shape[1:] != self.shape:
+            raise UserError(f"inputs must be [B, {', '.join(map(str, self.shape))}], got {list(batch.shape)}")
+        x = torch.from_numpy(batch.astype(self.dtype))  # a copy: MLflow's may be read-only
         with torch.no_grad():
             logits = self.task(x.to(self._real) if x.is_floating_point() else x)
         return logits.softmax(-1).to(torch.float32).numpy()
@@ -124,7 +96,7 @@ def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: 
 
     client = store.client
     with tempfile.TemporaryDirectory() as temporary:
-        data, made = Path(temporary) / "data", Path(temporary) / "model"
+        data, model_folder = Path(temporary) / "data", Path(temporary) / "model"
         data.mkdir()
         plain = {name: value for name, value in config.plain().items() if name not in ("study", "run", "store")}
         (data / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False))
@@ -138,7 +110,7 @@ def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: 
         )
         logged = client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id, tags=dict(tags))
         pyfunc.save_model(
-            path=str(made),
+            path=str(model_folder),
             loader_module=__name__,
             data_path=str(data),
             mlflow_model=Model(artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id),
@@ -147,7 +119,7 @@ def log_model(store: Store, run_id: str, config: "Config", weights: Path, tags: 
             # Named, because MLflow would otherwise try the model in a process of its own to find out.
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _LIBRARIES],
         )
-        client.log_model_artifacts(logged.model_id, str(made))
+        client.log_model_artifacts(logged.model_id, str(model_folder))
         client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
         client.finalize_logged_model(logged.model_id, "READY")
     return logged.model_id
@@ -165,8 +137,8 @@ def register_model(store: Store, name: str, model_id: str, run_id: str, tags: Ma
     source = f"models:/{model_id}"
     if not store.uri.startswith("http"):  # MLflow would look the model up in its global store, which may be another one
         source = store.client.get_logged_model(model_id).artifact_location
-    made = store.client.create_model_version(name, source, run_id, dict(tags), model_id=model_id)
-    return str(made.version)
+    version = store.client.create_model_version(name, source, run_id, dict(tags), model_id=model_id)
+    return str(version.version)
 
 
 def log_models(results: StudyResults, store: Store) -> int:
@@ -174,22 +146,22 @@ def log_models(results: StudyResults, store: Store) -> int:
     where the study has a name for it; what was done before is left alone. Returns how many were logged or registered.
     """
     done, wanted = 0, results.section.get("register")
-    for place, one in enumerate(results.best):
-        number, run_id, weights = one.trial.number, one.trial.run_id, results.folder.model(one.trial.number)
+    for place, trial in enumerate(best.trial for best in results.best):
+        number, run_id, weights = trial.number, trial.run_id, results.folder.model(trial.number)
         if run_id is None or not weights.is_file():
             continue
         try:
-            known = store.client.get_run(run_id).data.tags
-            tags = {"study": results.name, "trial": str(number), "algorithm": one.trial.algorithm}
-            model_id = known.get(LOGGED)
+            run_tags = store.client.get_run(run_id).data.tags
+            tags = {"study": results.name, "trial": str(number), "algorithm": trial.algorithm}
+            model_id = run_tags.get(LOGGED)
             if model_id is None:
-                from flstudy.config import load
+                from flstudy.study.resuming import load_study_config
 
-                config = load(results.folder.config, one.trial.overrides, command="tune")
+                config = load_study_config(results.folder).with_overrides(trial.overrides)
                 model_id = log_model(store, run_id, config, weights, tags)
                 store.log_tags(run_id, {LOGGED: model_id})
                 done += 1
-            if wanted and place == 0 and REGISTERED not in known:
+            if wanted and place == 0 and REGISTERED not in run_tags:
                 version = register_model(store, wanted, model_id, run_id, tags)
                 store.log_tags(run_id, {REGISTERED: f"{wanted} {version}"})
                 done += 1

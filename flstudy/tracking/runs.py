@@ -3,13 +3,16 @@
 import hashlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flstudy.study.folder import StudyFolder
+from flstudy.study.records import RoundRecord
 from flstudy.tracking.content import (
     DELIVERED,
     STUDY,
@@ -21,16 +24,17 @@ from flstudy.tracking.content import (
     study_params,
     study_tags,
 )
-from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, in_batches, is_refusal, one_line
+from flstudy.tracking.delivery import MetricDelivery, PendingNote
+from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-    from flstudy.federation import Record
 
 log = logging.getLogger(__name__)
 
 _AWAY_S = 2.0  # how long the end of a trial waits for a store that does not answer
 _SLOW_S = 6.0  # an attempt after a failed one that takes longer counts as failed, too
+SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
 FILES = "flstudy.files"
 """Tag of a study's run: digests of the files that it has."""
 
@@ -39,7 +43,7 @@ class StudyRun:
     """The parent run of a study, opened by the driver; `flstudy.tracking.sync` completes it at the study's end."""
 
     def __init__(self, store: Store, *, name: str, study_id: str, config: "Config", resumed: bool = False) -> None:
-        """``resumed``: the run is there already, with its parameters, which MLflow lets nobody change."""
+        """Open the run; ``resumed``: it exists already, with its parameters, which MLflow lets nobody change."""
         self.store = store
         self.run_id = store.get_or_create(
             {STUDY_ID: study_id, "flstudy.kind": "study"}, name, {STUDY: name, **study_tags(config), **environment()}
@@ -51,15 +55,15 @@ class StudyRun:
                 self._taken(store.log_params, study_params(config))
 
     def log_files(self, folder: StudyFolder) -> bool:
-        """The list of trials and the report, as far as they are new or changed; returns whether MLflow has them."""
+        """Log the list of trials and the report, as far as they are new or changed; returns whether MLflow has them."""
         return self._taken(partial(log_study_files, self.store), folder)
 
     def finish(self, status: str = "FINISHED") -> None:
         self._taken(self.store.client.set_terminated, status)
 
     def _taken(self, call: Callable[..., Any], *arguments: Any) -> bool:
-        """Whether MLflow took something, on the second attempt at the latest: a store that went away must not lose a
-        study, whose results are on disk as well."""
+        """Make a call, twice at most, and return whether MLflow took it: a store that went away must not lose a study,
+        whose results are on disk as well."""
         for last in (False, True):
             try:
                 call(self.run_id, *arguments)
@@ -73,22 +77,34 @@ class StudyRun:
 
 
 def log_study_files(store: Store, run_id: str, folder: StudyFolder) -> int:
-    """The list of trials and the report of a study's folder as artifacts; returns how many were new or changed."""
-    known = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
-    found = {path: "report" for path in sorted(folder.report.glob("*")) if path.is_file()}
-    found |= {path: "" for path in [folder.trials] if path.is_file()}
-    digests = {
-        f"{place}/{path.name}".lstrip("/"): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        for path, place in found.items()
-    }
-    changed = 0
-    for (path, place), (name, digest) in zip(found.items(), digests.items(), strict=True):
-        if known.get(name) != digest:
-            store.client.log_artifact(run_id, str(path), place or None)
+    """Log the list of trials and the report of a study's folder as artifacts; returns how many were new or changed. A
+    page has its scripts inside, since MLflow shows it apart from its folder."""
+    logged = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
+    paths = {f"report/{path.name}": path for path in sorted(folder.report.glob("*")) if path.suffix != ".js"}
+    paths |= {path.name: path for path in [folder.trials]}
+    digests, changed = {}, 0
+    for name, path in paths.items():
+        if not path.is_file():
+            continue
+        page = with_scripts(path) if path.suffix == ".html" else None
+        digests[name] = hashlib.sha256(path.read_bytes() if page is None else page.encode()).hexdigest()[:16]
+        if logged.get(name) != digests[name]:
+            if page is None:
+                store.client.log_artifact(run_id, str(path), name.rpartition("/")[0] or None)
+            else:
+                store.client.log_text(run_id, page, name)
             changed += 1
     if changed:
         store.client.set_tag(run_id, FILES, json.dumps(digests))
     return changed
+
+
+def with_scripts(page: Path) -> str:
+    """A self-contained page: the scripts that it names, which lie beside it, are included."""
+    return SCRIPT.sub(
+        lambda named: f"<script>{(page.parent / named[1]).read_text(encoding='utf-8')}</script>",
+        page.read_text(encoding="utf-8"),
+    )
 
 
 class TrialRun:
@@ -99,7 +115,7 @@ class TrialRun:
     `flstudy.tracking.sync` delivers it later.
 
     Attributes:
-        run_id: once the run is open.
+        run_id: id, once the run is open.
         delivered: whether MLflow has all of the trial; False before `finish`.
     """
 
@@ -114,8 +130,23 @@ class TrialRun:
         every_rounds: int = 20,
         patience_s: float = 20.0,
         away_s: float = _AWAY_S,
+        after: "TrialRun | None" = None,
+        note: Path | None = None,
     ) -> None:
-        """``key``: the tags by which a second start finds the run again."""
+        """A run that is not open yet.
+
+        Args:
+            store: MLflow.
+            name: of the run.
+            key: the tags by which a second start finds the run again.
+            tags: further ones.
+            every_s: seconds between two deliveries.
+            every_rounds: rounds that wait for one at most.
+            patience_s: how long `finish` waits.
+            away_s: how long it waits for a store that does not answer.
+            after: the first start, in this process.
+            note: the file by which another process delivers nothing twice, should this one be killed.
+        """
         self.store, self.name, self.key, self.tags = store, name, dict(key), dict(tags or {})
         self.every_s, self.every_rounds = every_s, every_rounds
         self.patience_s, self.away_s = patience_s, min(away_s, patience_s)
@@ -126,10 +157,14 @@ class TrialRun:
         self._last = 0  # round
         self._lock, self._wake, self._over = threading.Lock(), threading.Event(), threading.Event()
         self._failed, self._given_up = False, False  # the last attempt; all further ones
+        self._after = after
+        if after is not None:
+            after.abandon()
+        self._ended_at: float | None = None
         self._asked: float | None = None  # when the attempt that is under way began
         self._ending: tuple[str, dict[str, str]] = ("FINISHED", {})
         self._thread: threading.Thread | None = None
-        self._known: dict[str, int] = {}  # last round of each metric that an earlier start has delivered
+        self._note = PendingNote(note)
 
     def start(
         self,
@@ -145,10 +180,10 @@ class TrialRun:
         self._thread = threading.Thread(target=self._deliver, args=(dict(params), config), daemon=True)
         self._thread.start()
 
-    def log(self, record: "Record") -> None:
-        """Note one round; returns at once."""
+    def log(self, record: RoundRecord, at: float | None = None) -> None:
+        """Note one round, of now or of a time in seconds since 1970; returns at once."""
         with self._lock:
-            self._rounds.append((record.round, time.time(), record.metrics))
+            self._rounds.append((record.round, time.time() if at is None else at, record.metrics))
             self._last = max(self._last, record.round)
             full = len(self._rounds) >= self.every_rounds
         if full:
@@ -168,19 +203,46 @@ class TrialRun:
             Whether MLflow has all of it, as ``delivered``. Waits for that, but not longer than ``patience_s``, or
             ``away_s`` for a store that does not answer.
         """
-        if self._thread is None:
-            return self.delivered
+        self.end(status, tags=tags, error=error)
+        return self.settle()
+
+    def end(self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None, error: str | None = None) -> None:
+        """Finish without waiting. `settle` waits; where it is not called, the delivery goes on as long as the store
+        takes something, and gives up where `finish` would."""
         self._ending = (status, {**(tags or {}), **error_tags(error)})
-        start = time.monotonic()
+        self._ended_at = time.monotonic()
         self._over.set()
         self._wake.set()
-        while self._thread.is_alive() and time.monotonic() - start < (self.away_s if self._away else self.patience_s):
-            self._thread.join(0.05)
-        self._given_up = True
-        if not self.delivered:
-            log.warning("MLflow has not got all of %s: %s does not answer or refuses it", self.name, self.store.uri)
-        self._thread = None
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the run has ended, is being delivered, and may still be delivered in time."""
+        if self._thread is None or not self._thread.is_alive() or self._given_up or self._ended_at is None:
+            return False
+        return time.monotonic() - self._ended_at < (self.away_s if self._away else self.patience_s)
+
+    def settle(self) -> bool:
+        """Wait for a run that has ended, as long as there is hope; afterwards nothing of it arrives in MLflow."""
+        thread = self._thread
+        if thread is None:
+            return self.delivered
+        while self._waits:
+            thread.join(0.05)
+        self._give_up()
         return self.delivered
+
+    def abandon(self) -> None:
+        """Deliver nothing more of a run that has not ended: its process is gone."""
+        if self._ended_at is None:
+            self._give_up()
+            self._over.set()
+            self._wake.set()
+
+    def _give_up(self) -> None:
+        if self._ended_at is not None and not self._given_up and not self.delivered:
+            log.warning("MLflow has not got all of %s: %s does not answer or refuses it", self.name, self.store.uri)
+        self._given_up = True
+        self._note.close()
 
     @property
     def _away(self) -> bool:
@@ -191,8 +253,13 @@ class TrialRun:
 
     def _deliver(self, params: dict[str, Any], config: Mapping[str, Any] | None) -> None:
         try:
-            run_id = self._open(params)
-            kept = self._keep(run_id, config)
+            if self._after is not None:
+                self._after.settle()
+                if self._after._thread is not None:
+                    self._after._thread.join(_SLOW_S)  # a request that is under way
+                self._after = None
+            run_id, delivery = self._open(params)
+            config_logged = self._keep(run_id, config)
             while True:
                 last = self._over.is_set()  # read before the rounds: none comes after finish
                 with self._lock:
@@ -201,37 +268,36 @@ class TrialRun:
                     MetricValue(name, float(value), int(1000 * at), round)
                     for round, at, metrics in rounds
                     for name, value in round_values(metrics, self._seeds)
-                    if round > self._known.get(name, 0)
                 ]
-                for batch in in_batches(values, METRICS_PER_CALL):
-                    self._try(self.store.log_metrics, run_id, batch)
+                delivery.send(delivery.missing(values))  # a trial that goes on from a snapshot tells some rounds again
                 if last:
                     break
                 self._wake.wait(self.every_s)
                 self._wake.clear()
-            kept = kept or self._keep(run_id, config)
+            config_logged = config_logged or self._keep(run_id, config)
             status, tags = self._ending
-            self._try(self.store.log_tags, run_id, {**tags, **({DELIVERED: str(self._last)} if kept else {})})
+            self._try(self.store.log_tags, run_id, {**tags, **({DELIVERED: str(self._last)} if config_logged else {})})
             self._try(self.store.client.set_terminated, run_id, status)
-            self.delivered = kept
+            self._note.remove()
+            self.delivered = config_logged
         except Exception as error:  # never the trial's business
             if not self._given_up:  # else `finish` has said it
                 log.warning("MLflow lost metrics of %s: %s", self.name, one_line(error))
 
-    def _open(self, params: dict[str, Any]) -> str:
-        known = self._try(self.store.find, self.key, needed=True)
+    def _open(self, params: dict[str, Any]) -> tuple[str, MetricDelivery]:
+        run = self._try(self.store.find, self.key, needed=True)
         run_id: str = self._try(self.store.get_or_create, self.key, self.name, self.tags, needed=True)
-        if known is not None:  # a trial that goes on from a snapshot logs some rounds again
-            self._known = {name: self._last_step(run_id, name) for name in known.data.metrics}
-            stale = [name for name in ("interrupted", "pruned", "failed") if known.data.tags.get(name) == "true"]
+        delivery = MetricDelivery(self.store, run_id, run.data.metrics if run else (), self._note, self._try)
+        if run is not None:
+            stale = [name for name in ("interrupted", "pruned", "failed") if run.data.tags.get(name) == "true"]
             if stale:  # it will say anew how it ended
                 self._try(self.store.log_tags, run_id, dict.fromkeys(stale, "false"))
         self.run_id = run_id
         self._try(self.store.log_params, run_id, params)
-        return run_id
+        return run_id, delivery
 
     def _keep(self, run_id: str, config: Mapping[str, Any] | None) -> bool:
-        """Whether the config is an artifact now. Artifacts may be kept elsewhere: metrics do not wait for them."""
+        """Log the config as an artifact; returns whether it is one. Metrics do not wait for the store of artifacts."""
         try:
             if config is not None:
                 self.store.client.log_dict(run_id, dict(config), "config.yaml")
@@ -240,12 +306,8 @@ class TrialRun:
             return False
         return True
 
-    def _last_step(self, run_id: str, name: str) -> int:
-        history = self._try(self.store.client.get_metric_history, run_id, name)
-        return max((metric.step for metric in history or ()), default=0)
-
     def _try(self, call: Callable[..., Any], *arguments: Any, needed: bool = False, **named: Any) -> Any:
-        """The call's result, however often it takes, until `finish` gives up."""
+        """Repeat a call until it succeeds or `finish` gives up; returns its result."""
         wait_s = 0.1
         while True:
             if self._given_up:  # what arrived now might meet what is delivered later
@@ -265,6 +327,8 @@ class TrialRun:
             finally:
                 self._asked = None
             if self._over.is_set():
+                if not self._waits:
+                    self._give_up()
                 time.sleep(min(wait_s, 0.5))
             else:
                 self._over.wait(wait_s)  # `finish` is worth another attempt at once

@@ -1,19 +1,13 @@
 """The MLflow store of a study: opened and checked once in the driver, then used by every trial.
 
-MLflow is imported on first use, so that the engine runs where it is not installed.
-
-Metrics go straight into the tables of a SQLite store. MLflow's own way builds an object of SQLAlchemy for every value,
-0.1 ms of Python each: a tenth of a fast round, taken from the training thread by the lock of the interpreter. Two
-statements leave the same rows in an eighth of that. Whatever looks other than expected is left to MLflow: another
-server, another schema, a name that it may refuse.
+MLflow is imported on first use, so that the engine runs where it is not installed. Calls are synchronous, whatever the
+environment says: a delivery is over when MLflow has answered, and only then is it known what to send again.
 """
 
 import contextlib
 import functools
 import logging
-import math
 import os
-import re
 import socket
 import sqlite3
 import subprocess
@@ -55,7 +49,7 @@ class MetricValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """Where runs go; picklable, so that workers need not look for it again."""
+    """MLflow store with the experiment of the runs; picklable, so that workers need not look for it again."""
 
     uri: str
     experiment_id: str
@@ -69,8 +63,8 @@ class Store:
         # The filter language knows no escapes, so a value with one kind of quotes goes into the other.
         quoted = {name: f'"{value}"' if "'" in value else f"'{value}'" for name, value in tags.items()}
         wanted = " and ".join(f"tags.`{name}` = {value}" for name, value in quoted.items())
-        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
-        return found[0] if found else None
+        runs = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return runs[0] if runs else None
 
     def get_or_create(self, key: dict[str, str], name: str, tags: dict[str, str], started: float | None = None) -> str:
         """Id of the run with the tags ``key``: a second start of the same trial goes on in the same run.
@@ -80,34 +74,31 @@ class Store:
         run = self.find(key)
         if run is None:
             start_time = None if started is None else int(1000 * started)
-            made = self.client.create_run(self.experiment_id, start_time, {**key, **tags}, name)
-            return made.info.run_id
+            created = self.client.create_run(self.experiment_id, start_time, {**key, **tags}, name)
+            return created.info.run_id
         if run.info.status != "RUNNING":
             self.client.update_run(run.info.run_id, status="RUNNING")
         return run.info.run_id
 
     def log_metrics(self, run_id: str, values: Sequence[MetricValue]) -> None:
-        """Add at most METRICS_PER_CALL values to a run, by the shortest way to this store."""
-        file = sqlite_file(self.uri)
-        if file is not None and insert_values(file, run_id, values):
-            return
+        """Add at most METRICS_PER_CALL values to a run; those that it has already are left alone."""
         from mlflow.entities import Metric
 
-        self.client.log_batch(run_id, metrics=[Metric(*value) for value in values])
+        self.client.log_batch(run_id, metrics=[Metric(*value) for value in values], synchronous=True)
 
     def log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         """Add any number of parameters to a run."""
         from mlflow.entities import Param
 
         for batch in in_batches([Param(name, str(value)) for name, value in params.items()], _PARAMS_PER_CALL):
-            self.client.log_batch(run_id, params=batch)
+            self.client.log_batch(run_id, params=batch, synchronous=True)
 
     def log_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set at most 100 tags of a run in one call."""
         from mlflow.entities import RunTag
 
         if tags:
-            self.client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+            self.client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()], synchronous=True)
 
 
 def in_batches(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
@@ -181,11 +172,11 @@ def absolute_uri(uri: str | None) -> str:
 
 
 def for_people(uri: str | None) -> str:
-    """A store as a sentence names it: a SQLite file by its path from here, without any credential."""
-    told = censored(uri or _DEFAULT)
-    file = sqlite_file(told)
+    """The address of a store for messages: a SQLite file by its path from here, without any credential."""
+    address = censored(uri or _DEFAULT)
+    file = sqlite_file(address)
     if file is None:
-        return told
+        return address
     return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
 
 
@@ -234,7 +225,7 @@ def _check_sqlite(uri: str) -> None:
 
 
 def _check_server(uri: str, scheme: str) -> None:
-    """A connection tells within seconds what MLflow would find out after minutes of retries."""
+    """Refuse a server that does not accept a connection, within seconds, where MLflow would retry for minutes."""
     parts = urlsplit(uri)
     try:
         port = parts.port or _PORTS[scheme]
@@ -254,34 +245,34 @@ guesses, and shows traces and evaluations of language models."""
 def _experiment(uri: str, scheme: str, name: str) -> str:
     client = _client(uri)
     try:
-        found = client.get_experiment_by_name(name)
+        experiment = client.get_experiment_by_name(name)
     except Exception as error:
         if "out-of-date database schema" not in str(error):
             raise
         _migrate(uri)
         _client.cache_clear()
         client = _client(uri)
-        found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage == "deleted":
+        experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise ConfigError(
-            f"store {shown(uri)} must not hold experiment {name!r} as deleted: "
-            f"run 'mlflow experiments restore --experiment-id {found.experiment_id}' with MLFLOW_TRACKING_URI set to it"
+            f"store {shown(uri)} must not hold experiment {name!r} as deleted: run 'mlflow experiments "
+            f"restore --experiment-id {experiment.experiment_id}' with MLFLOW_TRACKING_URI set to it"
         )
-    if found is not None:
-        if _KIND.items() - found.tags.items():  # made by an earlier version
+    if experiment is not None:
+        if _KIND.items() - experiment.tags.items():  # made by an earlier version
             for tag in _KIND.items():
-                client.set_experiment_tag(found.experiment_id, *tag)
-        return found.experiment_id
+                client.set_experiment_tag(experiment.experiment_id, *tag)
+        return experiment.experiment_id
     file = sqlite_file(uri)
     folder = Path(_FOLDER).absolute() if file is None else file.parent
     location = None if scheme.startswith("http") else (folder / "artifacts").as_uri()  # a server has its own
     try:
         return client.create_experiment(name, artifact_location=location, tags=_KIND)
     except Exception:
-        found = client.get_experiment_by_name(name)  # another study was faster
-        if found is None:
+        experiment = client.get_experiment_by_name(name)  # another study was faster
+        if experiment is None:
             raise
-        return found.experiment_id
+        return experiment.experiment_id
 
 
 def _migrate(uri: str) -> None:
@@ -294,59 +285,3 @@ def _migrate(uri: str) -> None:
             f"store must be of the installed MLflow's schema, got {uri!r} and could not migrate it "
             f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
         )
-
-
-# ---- SQLite's tables -------------------------------------------------------------------------------------------------
-
-COLUMNS = {"key", "value", "timestamp", "step", "is_nan", "run_uuid"}
-"""Of both tables of metrics."""
-_LARGEST = 1.7976931348623157e308  # stands for infinity
-_NAME = re.compile(r"\w[\w .:-]*(/\w[\w .:-]*)*", re.ASCII)  # less than MLflow allows
-_WAIT_S = 5.0  # for another writer
-
-_INSERT = "INSERT OR IGNORE INTO metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, ?, ?)"
-_LATEST = """
-    INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, ?, ?)
-    ON CONFLICT (key, run_uuid) DO UPDATE
-    SET value = excluded.value, timestamp = excluded.timestamp, step = excluded.step, is_nan = excluded.is_nan
-    WHERE (excluded.step, excluded.timestamp, excluded.value) > (step, timestamp, value)
-"""
-
-
-def insert_values(file: Path, run_id: str, values: Sequence[MetricValue]) -> bool:
-    """Add values to a run, all or none; those that it has already are left alone.
-
-    Returns:
-        False where that is MLflow's business.
-
-    Raises:
-        sqlite3.OperationalError: where the file cannot be written now.
-    """
-    if not all(_NAME.fullmatch(name) and len(name) <= 250 for name in {value.name for value in values}):
-        return False
-    rows = []
-    newest: dict[str, tuple[str, float, int, int, int, str]] = {}
-    for name, given, timestamp, step in values:
-        value = 0.0 if math.isnan(given) else math.copysign(_LARGEST, given) if math.isinf(given) else given
-        row = (name, value, timestamp, step, int(math.isnan(given)), run_id)
-        rows.append(row)
-        before = newest.get(name)
-        if before is None or (step, timestamp, value) > (before[3], before[2], before[1]):
-            newest[name] = row
-    with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=_WAIT_S, uri=True)) as connection:
-        if not _takes_rows(connection, run_id):
-            return False
-        with connection:  # one transaction
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(_INSERT, rows)
-            connection.executemany(_LATEST, newest.values())
-    return True
-
-
-def _takes_rows(connection: sqlite3.Connection, run_id: str) -> bool:
-    """Whether the tables are those that we know, and the run one that can be written to."""
-    for table in ("metrics", "latest_metrics"):
-        if {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} != COLUMNS:
-            return False
-    found = connection.execute("SELECT lifecycle_stage FROM runs WHERE run_uuid = ?", (run_id,)).fetchone()
-    return found == ("active",)

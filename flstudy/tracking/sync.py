@@ -1,4 +1,4 @@
-"""Delivery of what a store has missed of a study: everything that MLflow should have is in the study's folder.
+"""Delivery to a store of what it has missed of a study: everything that MLflow should have is in the study's folder.
 
 A trial's run is complete when it says so (the tag flstudy.delivered, set last by whoever delivered), so that a study
 that lacks nothing costs one query. Of the others every metric is compared round by round and only what is missing is
@@ -7,7 +7,7 @@ sent: doing it twice changes nothing. Runs that were deleted in MLflow are made 
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from flstudy.config import ConfigError
 from flstudy.study.folder import StudyFolder
-from flstudy.study.records import curve, metric_names, read_records, seeds_of
+from flstudy.study.records import read_records, rounds_of, seeds_of
 from flstudy.study.results import StudyResults, load_study
 from flstudy.study.trial import Trial
 from flstudy.tracking.content import (
@@ -35,9 +35,11 @@ from flstudy.tracking.content import (
     study_tags,
     trial_identity,
 )
+from flstudy.tracking.delivery import MetricDelivery, PendingNote
 from flstudy.tracking.models import log_models
 from flstudy.tracking.runs import log_study_files
-from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, in_batches, is_refusal, one_line
+from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +56,7 @@ _STUDY_STATUS = {"finished": "FINISHED", "failed": "FAILED"}  # anything else wa
 
 @dataclass
 class Delivery:
-    """What a store was sent.
+    """Summary of a delivery to a store.
 
     Attributes:
         counts: by kind.
@@ -65,8 +67,8 @@ class Delivery:
     run_ids: dict[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        found = [f"{count} {name if count > 1 else name[:-1]}" for name, count in self.counts.items() if count]
-        return ", ".join(found) or "nothing was missing"
+        parts = [f"{count} {name if count > 1 else name[:-1]}" for name, count in self.counts.items() if count]
+        return ", ".join(parts) or "nothing was missing"
 
 
 def sync_study(folder: StudyFolder, store: Store) -> Delivery:
@@ -81,7 +83,7 @@ def sync_study(folder: StudyFolder, store: Store) -> Delivery:
     try:
         results, state = load_study(folder), folder.state()
         if "study_id" not in state:
-            raise ValueError("state.json names no study_id")
+            raise UserError("state.json names no study_id")
     except ValueError as error:
         raise ConfigError(
             f"{folder.path} must be the folder of a study that was started, but {error}: see flstudy studies"
@@ -102,7 +104,7 @@ def sync_study(folder: StudyFolder, store: Store) -> Delivery:
 
 
 class _Sync:
-    """A study beside its runs."""
+    """Comparison of a study with its runs, which sends what they lack."""
 
     def __init__(self, results: StudyResults, state: Mapping[str, Any], store: Store) -> None:
         self.results, self.state, self.store = results, state, store
@@ -111,19 +113,19 @@ class _Sync:
         self.runs = self._find_runs()
 
     def _find_runs(self) -> "dict[int, Run]":
-        """By trial; of several runs of one trial the newest."""
+        """The study's runs by trial; of several runs of one trial the newest."""
         wanted, token = f"tags.`{STUDY_ID}` = '{self.study_id}'", None
-        found: dict[int, Run] = {}
+        runs: dict[int, Run] = {}
         while True:
             page = self.store.client.search_runs([self.store.experiment_id], wanted, max_results=1000, page_token=token)
             for run in page:
                 tags = run.data.tags
                 number = tags.get(TRIAL)
                 if number is not None or tags.get("flstudy.kind") == "study":
-                    found.setdefault(_PARENT if number is None else int(number), run)
+                    runs.setdefault(_PARENT if number is None else int(number), run)
             token = page.token
             if not token:
-                return found
+                return runs
 
     # ---- runs ------------------------------------------------------------------------------------------------------
 
@@ -146,6 +148,8 @@ class _Sync:
         if run is None:
             run = self._open(trial, parent, config)
         self._params(run, config.flat() if config is not None else trial.overrides)
+        note = PendingNote(self.results.folder.sending(trial.number))
+        delivery = MetricDelivery(self.store, run.info.run_id, run.data.metrics, note, self._attempt)
         path, rounds = self.results.folder.records(trial.number), trial.rounds
         lost = self.results.lost(trial)
         if lost is not None:
@@ -154,15 +158,17 @@ class _Sync:
         if table is not None and table.num_rows:
             rounds = max(rounds, int(np.max(table["round"].to_numpy())))
             end = trial.ended or path.stat().st_mtime
-            self._values(run, self._missing(run, table, trial.started or end, end))
-        own = {"config": dict(self.results.config), "overrides": trial.overrides}
-        self._keep(run, own if config is None else config.plain())
+            missing = delivery.missing(recorded_values(table, trial.started or end, end))
+            self.delivery.counts["values"] += delivery.send(missing)
+        recorded = {"config": dict(self.results.config), "overrides": trial.overrides}
+        self._keep(run, recorded if config is None else config.plain())
         self._tags(run, {**ending_tags(trial), "rounds": str(rounds), DELIVERED: str(rounds)})
         self._end(run, run_status(trial.status), trial.ended)
+        note.remove()
         return run.info.run_id
 
     def conclude(self, run: "Run", results: StudyResults) -> None:
-        """Send what a study's run lacks in the end."""
+        """Send the final values that a study's run lacks."""
         self._keep(run, results.config)
         if not run.data.params and (config := self._config({})) is not None:
             self._params(run, study_params(config))
@@ -179,18 +185,23 @@ class _Sync:
         if run.data.params.get("study.trials", trials) != trials:  # it was extended, and parameters stay
             tags["study.trials"] = trials
         self._tags(run, tags)
-        now, known = int(1000 * (self.state.get("ended") or self.state.get("started") or 0)), run.data.metrics
-        self._values(run, [MetricValue(*item, now, 0) for item in metrics.items() if known.get(item[0]) != item[1]])
+        now, logged = int(1000 * (self.state.get("ended") or self.state.get("started") or 0)), run.data.metrics
+        note = PendingNote(results.folder.sending(None))
+        delivery = MetricDelivery(self.store, run.info.run_id, logged, note, self._attempt)
+        changed = [MetricValue(*item, now, 0) for item in metrics.items() if logged.get(item[0]) != item[1]]
+        self.delivery.counts["values"] += delivery.send(changed)
         self.delivery.counts["files"] += log_study_files(self.store, run.info.run_id, results.folder)
         self._end(run, _STUDY_STATUS.get(self.state["state"], "KILLED"), self.state.get("ended"))
+        note.remove()
 
     def _config(self, overrides: Mapping[str, Any]) -> "Config | None":
         """The config of the study, or of a trial; None where it cannot be built any more: a task's module is gone."""
-        from flstudy.config import load
+        from flstudy.study.resuming import load_study_config
 
         path = self.results.folder.config
         try:
-            return load(path, overrides, command="tune")
+            config = load_study_config(self.results.folder)
+            return config.with_overrides(overrides) if overrides else config
         except Exception as error:
             log.info("%s makes no config any more: %s", path, one_line(error))
             return None
@@ -212,40 +223,10 @@ class _Sync:
         return self.store.client.get_run(run_id)
 
     def _environment(self, parent: "Run | None") -> dict[str, str]:
-        """That of the study, which may be other than that of its delivery."""
+        """Environment of the study, which may differ from that of its delivery."""
         tags = {} if parent is None else parent.data.tags
-        known = {name: value for name, value in tags.items() if name.startswith(("version.", "mlflow.source.git."))}
-        return self.state.get("environment") or known or environment()
-
-    # ---- values ----------------------------------------------------------------------------------------------------
-
-    def _missing(self, run: "Run", table: "pa.Table", start: float, end: float) -> list[MetricValue]:
-        """The records' values whose steps the run does not have, rounds ascending.
-
-        Records have no clock: rounds are laid evenly between ``start`` and ``end``, seconds since 1970.
-        """
-        last = int(np.max(table["round"].to_numpy()))
-        found = [
-            MetricValue(name, value, int(1000 * (start + (end - start) * round / last)), round)
-            for metric in metric_names(table)
-            for round, name, value in self._missing_of(run, table, metric)
-        ]
-        return sorted(found, key=lambda value: value.step)
-
-    def _missing_of(self, run: "Run", table: "pa.Table", metric: str) -> Iterator[tuple[int, str, float]]:
-        (rounds, values), seeds = curve(table, metric), seeds_of(table)
-        steps: dict[str, set[int]] = {}
-        for round, column in zip(rounds.tolist(), values.T.tolist(), strict=True):
-            for name, value in round_values({metric: column}, seeds):
-                if name not in steps:
-                    steps[name] = self._steps(run, name)
-                if round not in steps[name]:
-                    yield round, name, value
-
-    def _steps(self, run: "Run", name: str) -> set[int]:
-        if name not in run.data.metrics:
-            return set()
-        return {metric.step for metric in self.store.client.get_metric_history(run.info.run_id, name)}
+        versions = {name: value for name, value in tags.items() if name.startswith(("version.", "mlflow.source.git."))}
+        return self.state.get("environment") or versions or environment()
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -254,26 +235,30 @@ class _Sync:
         self._send("parameters", self.store.log_params, run, lacking)
 
     def _tags(self, run: "Run", tags: Mapping[str, str]) -> None:
-        """Those that differ; ends that the run claims and the folder does not are taken back."""
-        known = run.data.tags
-        wrong = [name for name in BAD_ENDS if TRIAL in known and known.get(name) == "true" and name not in tags]
+        """Send the tags that differ; ends that the run claims and the folder does not are taken back."""
+        run_tags = run.data.tags
+        wrong = [name for name in BAD_ENDS if TRIAL in run_tags and run_tags.get(name) == "true" and name not in tags]
         # MLflow may have cut a long one.
-        differing = {name: value for name, value in tags.items() if known.get(name, "")[:1000] != value[:1000]}
+        differing = {name: value for name, value in tags.items() if run_tags.get(name, "")[:1000] != value[:1000]}
         self._send("tags", self.store.log_tags, run, {**differing, **dict.fromkeys(wrong, "false")})
 
-    def _values(self, run: "Run", values: Sequence[MetricValue]) -> None:
-        for batch in in_batches(values, METRICS_PER_CALL):
-            self._send("values", self.store.log_metrics, run, batch)
-
     def _send(self, kind: str, call: Callable[[str, Any], None], run: "Run", content: Any) -> None:
+        def sent() -> int:
+            call(run.info.run_id, content)
+            return len(content)
+
         if content:
-            try:
-                call(run.info.run_id, content)
-                self.delivery.counts[kind] += len(content)
-            except Exception as error:
-                if not is_refusal(error):
-                    raise
-                log.warning("MLflow refused a part: %s", one_line(error))  # as it would again
+            self.delivery.counts[kind] += self._attempt(sent) or 0
+
+    def _attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A call's result; None where MLflow refuses it, as it would again."""
+        try:
+            return call(*arguments)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            log.warning("MLflow refused a part: %s", one_line(error))
+            return None
 
     def _keep(self, run: "Run", config: Mapping[str, Any]) -> None:
         run_id = run.info.run_id
@@ -285,6 +270,19 @@ class _Sync:
         if run.info.status != status:
             self.store.client.set_terminated(run.info.run_id, status, None if ended is None else int(1000 * ended))
             self.delivery.counts["ends"] += 1
+
+
+def recorded_values(table: "pa.Table", start: float, end: float) -> list[MetricValue]:
+    """The values of a trial's records as MLflow has them, rounds ascending.
+
+    Records have no clock: rounds are laid evenly between ``start`` and ``end``, seconds since 1970.
+    """
+    seeds, last = seeds_of(table), int(np.max(table["round"].to_numpy()))
+    return [
+        MetricValue(name, value, int(1000 * (start + (end - start) * record.round / last)), record.round)
+        for record in rounds_of(table)
+        for name, value in round_values(record.metrics, seeds)
+    ]
 
 
 def _is_complete(run: "Run", trial: Trial) -> bool:

@@ -1,8 +1,8 @@
 """The stores of this user: a study's folder may be somebody else's, and so may be the server that it names.
 
-To open a store means to send it this user's credentials and to write what it says. What a folder has recorded is
-therefore opened only where this user has chosen it as well: it is the default store, MLFLOW_TRACKING_URI, or one to
-which ``--store`` or a config has sent a study of this user before. Those are listed, a line each, in
+To open a store means to send it this user's credentials and to write what it says. The store that a folder has
+recorded is therefore opened only where this user has chosen it as well: it is the default store, MLFLOW_TRACKING_URI,
+or one to which ``--store`` or a config has sent a study of this user before. Those are listed, a line each, in
 $XDG_STATE_HOME/flstudy/stores (~/.local/state/flstudy/stores).
 """
 
@@ -29,7 +29,7 @@ def agreed_store(study: str, recorded: str | None, given: str | None) -> str:
     if given is not None or recorded is None:
         return absolute_uri(given)
     uri = absolute_uri(split_credentials(recorded)[0])  # a folder has none to give
-    if _spelled(uri) not in {_spelled(known) for known in _known()}:
+    if _spelled(uri) not in {_spelled(store) for store in _known()}:
         raise ConfigError(f"study {study} names a store that you have not used, {uri!r}: give --store {uri} to use it")
     return uri
 
@@ -37,7 +37,7 @@ def agreed_store(study: str, recorded: str | None, given: str | None) -> str:
 def remember_store(uri: str) -> None:
     """List a store as this user's; where the list cannot be written, ``--store`` has to be given again."""
     uri, path = absolute_uri(uri), _list()
-    if _spelled(uri) in {_spelled(known) for known in _known()}:
+    if _spelled(uri) in {_spelled(store) for store in _known()}:
         return
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,14 +51,14 @@ def _list() -> Path:
 
 
 def _known() -> list[str]:
-    known = [absolute_uri(None)]
+    stores = [absolute_uri(None)]
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        known.append(absolute_uri(split_credentials(os.environ["MLFLOW_TRACKING_URI"])[0]))
+        stores.append(absolute_uri(split_credentials(os.environ["MLFLOW_TRACKING_URI"])[0]))
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        known += _list().read_text(encoding="utf-8").split("\n")
-    return known
+        stores += _list().read_text(encoding="utf-8").split("\n")
+    return stores
 
 
 def _spelled(uri: str) -> str:
-    """The same text for the same address."""
+    """An address in its one spelling, for comparisons."""
     return uri.strip().rstrip("/")

@@ -1,4 +1,4 @@
-"""The search of a study: what proposes its trials, what stops them, one trial, and the driver of all."""
+"""Search of a study: samplers that propose trials, schedulers that stop them, one trial, and the driver of all."""
 
 from flstudy.config import Sampler, Scheduler
 from flstudy.tuning.samplers import CmaEs, GaussianProcess, GridSearch, Nsga2, OptunaSampler, RandomSearch, Tpe

@@ -14,19 +14,19 @@ def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], off
     Args:
         key: of the config, for messages.
         path: ``module.Class``.
-        base: of which it must be.
+        base: class of which it must be a subclass.
         arguments: of its constructor.
-        offered: further ones, given where the constructor names them and they are not None.
+        offered: further arguments, passed where the constructor names them and they are not None.
 
     Raises:
         ConfigError: for a class that cannot be imported, is of another kind, or refuses its arguments.
     """
-    found = import_class(key, path)
-    if not issubclass(found, base):
+    resolved_class = import_class(key, path)
+    if not issubclass(resolved_class, base):
         raise ConfigError(f"{key} must name a {base.__module__}.{base.__name__}, got {path!r}, which is none")
-    taken = inspect.signature(found).parameters
+    taken = inspect.signature(resolved_class).parameters
     more = {name: value for name, value in offered.items() if name in taken and value is not None}
     try:
-        return found(**{**more, **arguments})
+        return resolved_class(**{**more, **arguments})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}: {path} refuses its init_args: {error}") from error

@@ -1,247 +1,243 @@
-"""Ray for one study: started quietly behind closed doors, or joined where RAY_ADDRESS names a cluster.
+"""Ray for one study: started quietly behind closed doors, or joined where an address names a cluster.
 
-Who reaches Ray's ports runs what they like as this user. A Ray that is started here therefore listens on this machine
-only and asks for a token that no file holds; a cluster must ask for one too.
+Anybody who reaches Ray's ports can run any code as this user. A Ray that is started here therefore listens on this
+machine only and asks for a token that no file holds; a cluster must ask for one too.
 """
 
+import concurrent.futures
 import contextlib
-import functools
-import importlib.metadata
-import ipaddress
 import logging
 import os
-import secrets
-import subprocess
 import sys
+import tempfile
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flstudy import ray_worker
 from flstudy.config import ConfigError
 from flstudy.config.registry import IMPORT_ONLY
-from flstudy.nursery import nursery, thread_settings
-from flstudy.tuning.session import owned_session, sweep_sessions
+from flstudy.execution.local_ray import (
+    QUIET,
+    SETTINGS,
+    check_ray_version,
+    close_doors,
+    joins_cluster,
+    owned_session,
+    start_local_ray,
+)
+from flstudy.tuning import nodes, own_files
+from flstudy.tuning.address import ClusterPlace, check_answers, cluster_address, found, reached
+from flstudy.tuning.resources import check_fit, check_local, trials_that_fit
 
 if TYPE_CHECKING:
     from flstudy.config import Resources
 
-_OF_STORES = ("MLFLOW_", "AWS_", "PG")  # variables that begin so say where and as whom MLflow, S3, PostgreSQL are used
-_OLDEST = (2, 52)  # Ray that can ask for a token
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on loopback, as where firewalls ask
-_ASK = """
-import sys
-from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5)
-print("open")
-"""
+_OF_STORES = ("MLFLOW_", "AWS_", "PG")  # prefixes of the variables by which MLflow, S3 and PostgreSQL are used
+_S3_FILE = "AWS_SHARED_CREDENTIALS_FILE"
+_S3_KEYS = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+    "AWS_SESSION_TOKEN": "aws_session_token",
+    "AWS_SECURITY_TOKEN": "aws_session_token",
+}
+"""The names of keys in the environment, and in a file."""
+_SETTINGS = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config mean the same in a worker
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard copies of what MLflow has
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours says what it does, and how to insist
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "60",
+}
+_ahead: "concurrent.futures.Future[Path | ClusterPlace] | None" = None
+"""The local Ray that starts, or the way to a cluster that is looked for, while the command line imports."""
+
+
+class Own(NamedTuple):
+    """The user's own modules.
+
+    Attributes:
+        folder: where they lie.
+        modules: those that a study's config names.
+    """
+
+    folder: str
+    modules: tuple[str, ...]
 
 
 @contextlib.contextmanager
-def cluster(resources: "Resources") -> Iterator[None]:
-    """A quiet Ray: the cluster at RAY_ADDRESS, or a local one that ends with the study."""
-    for name, value in {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config mean the same in a worker
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard copies of what MLflow has
-        "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours says what it does, and how to insist
-        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        "TUNE_GLOBAL_CHECKPOINT_S": "60",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # without a share of a GPU a trial sees none
-        "RAY_prestart_worker_first_driver": "0",  # idle workers, which Tune never takes and Ray's start waits for
-    }.items():
-        os.environ.setdefault(name, value)
-    import ray
+def ahead(resources: "Resources") -> Iterator[None]:
+    """Start a local Ray in the background for the `cluster` of a study that may follow, which is gone in the end; or
+    look for the cluster at the user's address.
 
-    mine, ending = not ray.is_initialized(), contextlib.ExitStack()
-    if mine:
-        _check_version()
-        workers = worker_settings(resources)
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if _joins():
-                _join(runtime_env={"env_vars": workers}, **quiet)
-            else:
-                os.environ.update({name: value for name, value in workers.items() if name not in os.environ})
-                if not resources.gpu:  # a worker may see of GPUs only what its trial has
-                    ending.enter_context(nursery(int(resources.cpu)))
-                ending.enter_context(owned_session(_start(**quiet)))
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    try:
-        _check(resources, ray.cluster_resources())
-        with _mute() if mine else contextlib.nullcontext():
-            yield
-    finally:
-        with ending:
-            if mine:
-                ray.shutdown()
-
-
-def _joins() -> bool:
-    """Whether RAY_ADDRESS names a cluster."""
-    return os.environ.get("RAY_ADDRESS") not in (None, "", "local")
-
-
-def _check_version() -> None:
-    found = importlib.metadata.version("ray")
-    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise ConfigError(f"ray must be >= {oldest}, which can ask for a token, got {found}: pip install --upgrade ray")
-
-
-def _start(**options: Any) -> Path:
-    """Start a local Ray whose servers listen on this machine only; returns the folder of its own files."""
-    import ray
-    from ray import _raylet
-    from ray._private import ray_constants
-
-    if "RAY_AUTH_MODE" not in os.environ:  # there may be others on this machine
-        os.environ["RAY_AUTH_MODE"] = "token"
-        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(24))  # kept: Ray reads it once in a process
-        _raylet.Config.initialize("")  # type: ignore[attr-defined]  # reads the mode anew
-    before, known = os.environ.get(_LOOPBACK), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[_LOOPBACK], ray_constants.ENABLE_RAY_CLUSTER = "0", False  # read when ray was imported
-    try:
-        with _own_processes():
-            started: Any = ray.init(address="local", include_dashboard=False, num_cpus=_cores(), **options)
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = known
-        if before is None:
-            del os.environ[_LOOPBACK]
-        else:
-            os.environ[_LOOPBACK] = before
-    address = ray.util.get_node_ip_address()
-    folder = Path(started.address_info["session_dir"])
-    if not _is_loopback(address):
-        ray.shutdown()
-        raise ConfigError(
-            f"ray must listen on this machine only, got {address}: install the version of constraints.txt"
-        )
-    sweep_sessions(folder.parent)
-    return folder
-
-
-@contextlib.contextmanager
-def _own_processes() -> Iterator[None]:
-    """Start Ray with our script for workers, and without the daemons that ask a cloud for machines and collect logs: a
-    second of computing, and memory as long as the study lasts."""
-    try:
-        from ray._private import parameter
-
-        whole = parameter.RayParams
-    except (ImportError, AttributeError):  # private: another version may start them, no more
+    Raises:
+        ConfigError: where nobody answers at that address.
+    """
+    global _ahead
+    if "ray" in sys.modules:
         yield
         return
-    script = ray_worker.__file__
-    ours = {"no_monitor": True, "include_log_monitor": False, "worker_path": script, "setup_worker_path": script}
-    parameter.RayParams = functools.partial(whole, **ours)  # type: ignore
+    with _refusing():
+        check_ray_version()
+    address = cluster_address()
+    if address is not None:
+        check_answers(address)
+    with concurrent.futures.ThreadPoolExecutor(1) as aside:
+        _ahead = aside.submit(_start, resources) if address is None else aside.submit(found, address)
+        try:
+            yield
+        finally:
+            started, _ahead = _ahead, None
+            if started is not None and address is None:  # nobody wanted it
+                with contextlib.suppress(Exception), owned_session(Path(str(started.result()))):
+                    import ray
+
+                    ray.shutdown()
+
+
+@contextlib.contextmanager
+def cluster(
+    resources: "Resources", own: Own | None = None, say: Callable[[str], None] = lambda line: None
+) -> Iterator[None]:
+    """Quiet Ray for a study: the cluster at the user's address, or a local one that ends with the study.
+
+    Args:
+        resources: of a trial.
+        own: modules that the nodes of a cluster must be able to import; those of the folder travel there.
+        say: called with a line for the user.
+
+    Raises:
+        ConfigError: in one sentence, for a cluster that cannot be joined, nodes that cannot take trials, and resources
+            that no node has.
+    """
+    global _ahead
+    started, _ahead = _ahead, None
+    ready: Any = None if started is None else started.result()
+    _prepare()
+    import ray
+
+    mine, address, ending = ready is not None or not ray.is_initialized(), cluster_address(), contextlib.ExitStack()
+    with ending:
+        if mine:
+            with _refusing():
+                check_ray_version()
+            if address is None:
+                ending.enter_context(owned_session(ready or _start(resources)))
+            else:
+                place = ready or found(address)
+                ending.enter_context(reached(place))
+                _join(place, address, resources, own or Own("", ()))
+            ending.callback(ray.shutdown)
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        check_fit(resources, [node.resources for node in nodes.alive()], say)
+        if mine and address is not None and own is not None:
+            nodes.check_nodes(own.modules, [own.folder], say)
+        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)) if mine else contextlib.nullcontext():
+            yield
+
+
+def _prepare() -> None:
+    """Set Ray's environment variables, some of which it reads when it is imported."""
+    if not joins_cluster():
+        close_doors()
+    os.environ.update({**SETTINGS, **_SETTINGS, **os.environ})
+
+
+def _start(resources: "Resources") -> Path:
+    """Start a local Ray for a study; returns the folder of its own files."""
+    _prepare()
+    with _refusing():
+        return start_local_ray(worker_settings(resources))
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn the ValueError for a Ray that is refused into a ConfigError, which the user can mend."""
     try:
         yield
-    finally:
-        parameter.RayParams = whole  # type: ignore[misc]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
-def _is_loopback(address: str) -> bool:
-    """Whether an address, with or without a port, can be reached from this machine only."""
-    host = address.removeprefix("ray://").rpartition(":")[0] or address
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name
-        return False
-
-
-def _check_auth(address: str) -> None:
-    """Raise ConfigError for a cluster on a network that is joined without a token."""
-    mode = os.environ.get("RAY_AUTH_MODE", "")
-    if not _is_loopback(address) and mode.lower() != "token":
-        raise ConfigError(
-            f"RAY_AUTH_MODE must be token for a cluster on a network, got {mode!r} for {address}: set it and the same "
-            "RAY_AUTH_TOKEN for its nodes and here"
-        )
-
-
-def _asks_nobody(address: str) -> bool:
-    """Whether a cluster answers who has no token; a driver in mode token joins such a one without a word."""
-    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
-    command = [sys.executable, "-c", _ASK, address]
-    try:
-        asked = subprocess.run(
-            command, env={**stranger, "RAY_AUTH_MODE": "disabled"}, capture_output=True, timeout=60, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return asked.stdout.strip() == b"open"
+def thread_settings(threads: int) -> dict[str, str]:
+    """Environment variables of a worker's threads: trials side by side must not fight for cores."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return dict.fromkeys(names, str(max(1, threads)))
 
 
 def worker_settings(resources: "Resources") -> dict[str, str]:
-    """The environment of workers on every machine; that of stores goes to them in another way."""
-    found = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
-    return found | {name: value for name, value in os.environ.items() if name == IMPORT_ONLY}
+    """Environment variables of workers on every machine, without those of stores (`store_variables`)."""
+    settings = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+    return settings | {name: value for name, value in os.environ.items() if name == IMPORT_ONLY}
 
 
-def _join(**options: Any) -> None:
-    """Connect to the cluster at RAY_ADDRESS, whose own errors fill pages and come after a minute."""
+def _join(place: ClusterPlace, address: str, resources: "Resources", own: Own) -> None:
+    """Connect to a cluster, with the user's own files in its runtime environment."""
     import ray
 
-    given = os.environ["RAY_ADDRESS"]
-    _check_auth(given)
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:60]
-        raise ConfigError(
-            f"RAY_ADDRESS must name a Ray cluster with a node on this machine, got {given!r} "
-            f"({reason}): run 'ray start --address=...' here first, with the cluster's RAY_AUTH_TOKEN, "
-            f"or unset RAY_ADDRESS"
-        ) from error
-    address = ray.get_runtime_context().gcs_address
-    if not _is_loopback(address) and _asks_nobody(address):
-        ray.shutdown()
-        raise ConfigError(
-            f"the cluster at {given} must ask for a token, but lets in everybody: start all its nodes with "
-            "RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN"
-        )
+    environment: dict[str, Any] = {"env_vars": worker_settings(resources)}
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if own_files.lie_in(Path(own.folder), own.modules):
+            environment["py_modules"] = [str(own_files.collected(Path(own.folder), Path(scratch)))]
+        try:
+            ray.init(place.head, runtime_env=environment, **QUIET)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:60]
+            raise ConfigError(
+                f"the Ray cluster at {address} cannot be joined ({reason}): see flstudy doctor --address {address}"
+            ) from error
+
+
+class _WithoutRay:
+    """Standard output without the lines that Ray's own threads print of dead workers, which the study tells itself."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, unless a thread of Ray's prints it; returns its length."""
+        return len(text) if threading.current_thread().name.startswith("ray_") else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def store_variables() -> dict[str, str]:
+    """The variables by which this process uses stores, for the study's writer alone. As an argument they stay in
+    memory: Ray logs what is in a runtime environment."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)}
 
 
 @contextlib.contextmanager
-def _mute() -> Iterator[None]:
-    """Drop what Ray's daemons print of dead workers, whatever ``log_to_driver`` says: the study tells it in a line."""
-    try:
-        from ray._private import worker
-
-        told = worker.print_to_stdstream
-    except (ImportError, AttributeError):  # private: another version may print again, no more
+def s3_keys_in_a_file() -> Iterator[None]:
+    """Keep this process's keys of S3 in a file that only its user reads and that is gone with it, in the place of its
+    environment: Ray Tune hands those of the environment to the workers of every node, where Ray logs them."""
+    keys = {name: os.environ[name] for name in _S3_KEYS if name in os.environ}
+    if not keys or not joins_cluster() or not hasattr(os, "memfd_create"):
         yield
         return
-    worker.print_to_stdstream = lambda *arguments, **named: None
+    file, before = os.memfd_create("credentials"), os.environ.get(_S3_FILE)
+    profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    lines = [f"[{profile}]", *(f"{_S3_KEYS[name]} = {value}" for name, value in keys.items())]
+    os.write(file, "\n".join(lines).encode())
+    for name in keys:
+        del os.environ[name]
+    os.environ[_S3_FILE] = f"/proc/{os.getpid()}/fd/{file}"
     try:
         yield
     finally:
-        worker.print_to_stdstream = told
-
-
-def store_variables() -> Any:
-    """Ray's reference to the variables by which this process uses stores, for the workers of a Ray that was there
-    before. They stay in memory so: Ray logs what is in a runtime environment."""
-    import ray
-
-    return ray.put({name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)})
+        del os.environ[_S3_FILE]
+        os.environ |= keys if before is None else {**keys, _S3_FILE: before}
+        os.close(file)
 
 
 def room(resources: "Resources") -> int:
-    """Trials that the machine or cluster can run side by side as it is now."""
-    import ray
-
-    has = ray.cluster_resources()
-    shares = [
-        has.get(name, 0.0) / wanted for name, wanted in (("CPU", resources.cpu), ("GPU", resources.gpu)) if wanted > 0
-    ]
-    fits = int(min(shares) + 1e-6) if shares else sys.maxsize
-    return max(1, fits + _joins())  # one that waits makes a cluster grow that can
+    """Number of trials that the machine or cluster can run side by side as it is now."""
+    fits = trials_that_fit(resources, [node.resources for node in nodes.alive()])
+    return max(1, fits + joins_cluster())  # one that waits makes a cluster grow that can
 
 
 @contextlib.contextmanager
@@ -259,28 +255,10 @@ def starting(trials: int) -> Iterator[None]:
 
 def check_resources(resources: "Resources") -> None:
     """Raise ConfigError, before Ray starts, for a trial that this machine cannot hold; a cluster is asked later."""
+    _prepare()  # before Ray is imported
     import ray
 
-    if ray.is_initialized():
-        _check(resources, ray.cluster_resources())
-    elif not _joins():
+    if not ray.is_initialized() and not joins_cluster():
         import torch
 
-        _check(resources, {"CPU": _cores(), "GPU": torch.cuda.device_count()})
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _check(resources: "Resources", has: dict[str, float]) -> None:
-    """A trial that never fits would wait for ever."""
-    for name, wanted, there in (
-        ("cpu", resources.cpu, has.get("CPU", 0.0)),
-        ("gpu", resources.gpu, has.get("GPU", 0.0)),
-    ):
-        if not 0 <= wanted <= there:
-            raise ConfigError(
-                f"study.resources.{name} must lie in [0, {there:g}], what this machine or cluster has, "
-                f"got {wanted:g}: lower it, or start Ray where there is more and set RAY_ADDRESS"
-            )
+        check_local(resources, torch.cuda.device_count())

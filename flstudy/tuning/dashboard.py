@@ -1,8 +1,8 @@
 """Optuna's dashboard on a study, for this machine only.
 
-Of a study that runs, the dashboard reads the journal that its driver writes, and so goes along with it. Of any other it
-shows a history made of the study's list of trials and records, in which every trial has its curve. It cannot write to
-either: the study's own files are its truth.
+For a study that runs, the dashboard reads the journal that its driver writes, and so follows it. For any other it shows
+a history made of the study's list of trials and records, in which every trial has its curve. It cannot write to either:
+the study's own files are its truth.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ PORT = 8080
 
 
 class JournalReader(BaseJournalBackend):
-    """A journal that somebody else writes."""
+    """Reader of a journal that another process writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """The entries from one on; a line that is not whole yet belongs to the next call."""
+        """The entries from a number on; a line that is not whole yet belongs to the next call."""
         with self._path.open(encoding="utf-8") as file:
             return [json.loads(line) for line in list(file)[log_number_from:] if line.endswith("\n")]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Refused."""
+        """Refuse to write."""
         raise PermissionError(f"{self._path} is written by its study only")
 
 
@@ -46,7 +46,7 @@ def serve_dashboard(folder: StudyFolder, port: int = PORT) -> None:
 
     Raises:
         ConfigError: where the dashboard is not installed, or the port is taken.
-        ValueError: where there is no such study.
+        UserError: where there is no such study.
     """
     try:
         from optuna_dashboard import wsgi
@@ -64,44 +64,44 @@ def serve_dashboard(folder: StudyFolder, port: int = PORT) -> None:
 
 
 def storage_of(results: StudyResults) -> BaseStorage:
-    """A study's history as Optuna has it: the whole study, and each method's part where there are several."""
+    """A study's history in Optuna's form: the whole study, and each method's part where there are several."""
     folder = results.folder
     if folder.busy() is not None and folder.journal.is_file():
         return JournalStorage(JournalReader(folder.journal))
-    storage, space = InMemoryStorage(), Space.parse(results.section.get("search") or {})
+    storage, domains = InMemoryStorage(), Space.of_study(results.section).widest()
     names = list(dict.fromkeys(trial.algorithm for trial in results.searched))
     for name in [None, *(names if len(names) > 1 else [])]:
         title = results.name if name is None else f"{results.name} {name}"
-        made = optuna.create_study(
+        study = optuna.create_study(
             storage=storage,
             study_name=title,
-            directions=["maximize" if one.higher else "minimize" for one in results.objectives],
+            directions=["maximize" if objective.higher else "minimize" for objective in results.objectives],
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            made.set_metric_names([one.metric for one in results.objectives])
-        made.add_trials(
-            [_frozen(results, space, t) for t in results.searched if t.is_over and name in (None, t.algorithm)]
+            study.set_metric_names([objective.metric for objective in results.objectives])
+        study.add_trials(
+            [_frozen(results, domains, t) for t in results.searched if t.is_over and name in (None, t.algorithm)]
         )
     return storage
 
 
-def _frozen(results: StudyResults, space: Space, trial: Trial) -> optuna.trial.FrozenTrial:
+def _frozen(results: StudyResults, domains: Mapping[str, Domain], trial: Trial) -> optuna.trial.FrozenTrial:
     """A trial with its curve, which is the objective's mean over replicas."""
     first, *others = results.objectives
     section = StudySection(
         objective=first, objectives=tuple(others), constraints=results.section.get("constraints") or {}
     )
-    point = {key: Domain.parameter(value) for key, value in trial.overrides.items() if key in space.domains}
+    point = {key: Domain.parameter(value) for key, value in trial.overrides.items() if key in domains}
     curve: Mapping[int, float] = {}
     with contextlib.suppress(ValueError, OSError):  # no records, or damaged ones, or another metric
         rounds, values = results.curve(trial, first.metric)
         curve = dict(zip(rounds.tolist(), values.mean(0).tolist(), strict=True))
-    return frozen_trial(trial, point, space, section, curve)
+    return frozen_trial(trial, point, domains, section, curve)
 
 
 class _Quiet(WSGIRequestHandler):
-    """Requests that leave no line on the terminal."""
+    """Handler of requests that leaves no line on the terminal."""
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing."""
+        """Print nothing."""

@@ -1,4 +1,4 @@
-"""Classes of Optuna's that flstudy adds: draws that all algorithms share, a sampler that repeats a study's earlier
+"""Classes that flstudy adds to Optuna's: draws that all algorithms share, a sampler that repeats a study's earlier
 starts, and a journal with one writer.
 
 Their bases are Optuna's, so this module is imported where a study runs.
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class PairedDraws(RandomSampler):
-    """Independent draws, each a function of the seed, the trial's place in its arm and the key: arms draw the same
-    values for the keys that they share, whatever other keys an algorithm has, and in whatever order trials end."""
+    """Sampler of independent draws, each a function of the seed, the trial's place in its arm and the key: arms draw
+    the same values for shared keys, whatever other keys an algorithm has, and in whatever order trials end."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -35,7 +35,7 @@ class PairedDraws(RandomSampler):
 
 
 class Repeated(BaseSampler):
-    """A sampler that proposes again what it proposed in an earlier start of the study. It draws as it did then, so that
+    """Sampler that proposes again the values of an earlier start of the study. It draws as it did then, so that
     afterwards it is in the state in which it was, whatever that state is made of.
 
     Args:
@@ -48,7 +48,7 @@ class Repeated(BaseSampler):
         self.differs = False
 
     def keep(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Drawn values, but for those that were recorded otherwise."""
+        """The drawn values, replaced by the recorded ones where these differ."""
         return {name: self._kept(name, value) for name, value in drawn.items()}
 
     def _kept(self, name: str, drawn: Any) -> Any:
@@ -81,8 +81,8 @@ class Repeated(BaseSampler):
 
 class DriverJournal(BaseJournalBackend):
     """Optuna's journal file, begun anew, for one writer. Optuna's own locks it and waits for the disk at every entry: a
-    killed driver's lock held up the next one for 30 s, and a resumed study writes all of its history. It is for the
-    dashboard only: a disk that is full costs it its rest, not the study."""
+    killed driver's lock held up the next one for 30 s, and a resumed study writes all of its history. The journal is
+    for the dashboard only: on a full disk it loses its rest, and the study goes on."""
 
     def __init__(self, path: Path) -> None:
         self._entries: list[dict[str, Any]] = []

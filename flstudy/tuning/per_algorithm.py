@@ -1,4 +1,4 @@
-"""Schedulers of Ray Tune's that flstudy adds: one for each algorithm, and populations of a search's proposals.
+"""Schedulers that flstudy adds to Ray Tune's: one for each algorithm, and populations of a search's proposals.
 
 Their classes are Ray's, so this module is imported where a study runs.
 """
@@ -15,16 +15,16 @@ from flstudy.study import Status
 
 if TYPE_CHECKING:
     from flstudy.config import Config, Scheduler
-    from flstudy.tuning.schedulers import History
+    from flstudy.tuning.history import History
 
 
 class PerAlgorithm(FIFOScheduler):
-    """One scheduler for each kind of trial.
+    """Scheduler that keeps one of Ray's for each kind of trial.
 
     Args:
-        settings: what builds one.
+        settings: build a scheduler of Ray's.
         config: the study's.
-        kind: of a trial, by its proposal; None for one that nothing stops early.
+        kind: function of a proposal that tells the trial's kind; None for a trial that nothing stops early.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PerAlgorithm(FIFOScheduler):
         self._early: dict[int, list[dict[str, Any]]] = {}  # by number: results of trials that go on, before they do
 
     def _own(self, trial: Any) -> Any:
-        """The scheduler of a trial's kind; one that lets it run where there is none."""
+        """The scheduler of a trial's kind; for a trial without a kind one that lets it run."""
         kind = self._kind(trial.config)
         if kind is None:
             return super()
@@ -57,7 +57,7 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """The decision at a rung; what is reported in between, as often as the clock has it, is for the eye only."""
+        """The decision at a rung; reports in between, as often as the clock has it, are for display only."""
         round, running = result.get("round", 0), result.get("status", Status.RUNNING) == Status.RUNNING
         if running and not self._settings.passes_state and not self._is_rung(trial, round):
             return TrialScheduler.CONTINUE
@@ -75,9 +75,8 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_remove(tune_controller, trial)
 
     def recall(self, trial: "History") -> None:
-        """Learn what a trial of an earlier start reported; what became of it was decided then. A population begins
-        anew, since its trials change while they train; so do trials that go on, for a scheduler that might pause
-        them."""
+        """Learn the reports of a trial of an earlier start; decisions on it were made then. A population begins anew,
+        since its trials change while they train; so do trials that go on, for a scheduler that might pause them."""
         results = []
         for round, value in trial.reported:
             last = trial.over and round == trial.reported[-1][0]
@@ -90,19 +89,19 @@ class PerAlgorithm(FIFOScheduler):
             if not self._settings.passes_state:
                 self._early[trial.config["number"]] = results
             return
-        own = self._own(trial)
-        own.on_trial_add(None, trial)
-        self._settings.recall(own, trial, results)
-        own.on_trial_complete(None, trial, results[-1])
+        scheduler = self._own(trial)
+        scheduler.on_trial_add(None, trial)
+        self._settings.recall(scheduler, trial, results)
+        scheduler.on_trial_complete(None, trial, results[-1])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Of a scheduler that pauses trials its own choice; else the one that has come least far: of a population all
-        are to meet at the same rounds."""
+        """The choice of a scheduler that pauses trials; otherwise the trial with the fewest rounds, since all of a
+        population are to meet at the same rounds."""
         trials = tune_controller.get_trials()
         if self._settings.passes_state and not self._settings.exchanges:
-            for kind, own in self._kinds.items():
+            for kind, scheduler in self._kinds.items():
                 of_kind = [trial for trial in trials if self._kind(trial.config) == kind]
-                chosen = own.choose_trial_to_run(ControllerView(tune_controller, of_kind))  # type: ignore[arg-type]
+                chosen = scheduler.choose_trial_to_run(ControllerView(tune_controller, of_kind))  # type: ignore[arg-type]
                 if chosen is not None:
                     return chosen
             trials = [trial for trial in trials if self._kind(trial.config) is None]
@@ -110,11 +109,11 @@ class PerAlgorithm(FIFOScheduler):
         return min(waiting, key=lambda trial: (trial.last_result or {}).get("round", 0), default=None)
 
     def debug_string(self) -> str:
-        return "\n".join(f"{kind}: {own.debug_string()}" for kind, own in self._kinds.items())
+        return "\n".join(f"{kind}: {scheduler.debug_string()}" for kind, scheduler in self._kinds.items())
 
 
 class ControllerView:
-    """Ray's controller as the scheduler of one kind sees it: with the trials of that kind."""
+    """View of Ray's controller for the scheduler of one kind: with the trials of that kind."""
 
     def __init__(self, controller: Any, trials: list[Any]) -> None:
         self._controller, self._trials = controller, trials
@@ -126,32 +125,60 @@ class ControllerView:
         return getattr(self._controller, name)
 
 
-class NumberedBrackets(ASHAScheduler):
-    """Ray's asynchronous HyperBand, which draws a trial's bracket from the process's random numbers: here the trial's
-    number decides, so that it has the same bracket in every start of the study.
+class NumberedBrackets(FIFOScheduler):
+    """Asynchronous HyperBand as Ray has it, which draws a trial's bracket from the process's random numbers: here the
+    trial's number decides, so that it has the same bracket in every start of the study.
 
     Args:
         seed: of the draws.
-        named: Ray's own settings.
+        brackets: their number; in each the grace is longer by the reduction factor.
+        grace_period: of the first bracket.
+        reduction_factor: from rung to rung.
+        max_t: rounds of a trial.
+        named: Ray's own settings of asynchronous successive halving.
     """
 
-    def __init__(self, seed: int, **named: Any) -> None:
-        super().__init__(**named)
-        self._seed = seed
+    def __init__(
+        self, seed: int, *, brackets: int, grace_period: float, reduction_factor: float, max_t: int, **named: Any
+    ) -> None:
+        super().__init__()
+        self._seed, self._bracket_of = seed, dict[str, TrialScheduler]()
+        rungs = np.log(max_t / grace_period) / np.log(reduction_factor) + 1 - np.arange(brackets)
+        weights = np.exp(np.maximum(rungs.astype(int), 0))  # Ray's: fewer trials for the patient brackets
+        self._shares = weights / weights.sum()
+        graces: list[Any] = [grace_period * reduction_factor**place for place in range(brackets)]
+        self._each: list[TrialScheduler] = [
+            ASHAScheduler(grace_period=grace, reduction_factor=reduction_factor, max_t=max_t, **named)
+            if grace <= max_t
+            else FIFOScheduler()
+            for grace in graces
+        ]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        super().on_trial_add(tune_controller, trial)
-        weights = np.exp([len(bracket._rungs) for bracket in self._brackets])  # Ray's: fewer for the patient ones
         drawn = np.random.default_rng([self._seed, trial.config["number"]])
-        self._trial_info[trial.trial_id] = self._brackets[drawn.choice(len(weights), p=weights / weights.sum())]
+        bracket = self._each[drawn.choice(len(self._each), p=self._shares)]
+        self._bracket_of[trial.trial_id] = bracket
+        bracket.on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        return str(self._bracket_of[trial.trial_id].on_trial_result(tune_controller, trial, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self._bracket_of.pop(trial.trial_id).on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        self._bracket_of.pop(trial.trial_id).on_trial_remove(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        self._bracket_of[trial.trial_id].on_trial_error(tune_controller, trial)
 
 
 class PopulationTraining(PopulationBasedTraining):
     """Ray's population-based training for proposals of a search.
 
     Args:
-        draw: a new value, by key that is perturbed.
-        keep: perturbed overrides, brought back into the search space.
+        draw: by key that is perturbed, a function that draws a new value.
+        keep: function that brings perturbed overrides back into the search space.
         named: Ray's own settings.
     """
 
@@ -165,8 +192,8 @@ class PopulationTraining(PopulationBasedTraining):
         self._keep = keep
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Ray refuses any searcher here, since it would learn from values that were changed since; `Search` is told of
-        a population's trials by their last values, which is why it should draw at random."""
+        """Add a trial without its searcher, which Ray refuses here, since it would learn from values that were changed
+        since; `Search` learns a population's trials by their last values, which is why it should draw at random."""
         before = self._trial_state.get(trial)
         super().on_trial_add(SimpleNamespace(search_alg=None), trial)  # type: ignore[arg-type]
         if before is not None:  # it starts again

@@ -1,4 +1,4 @@
-"""How a study gets on: a live view in a terminal or a notebook, or plain lines where the output is neither."""
+"""Progress of a study: a live view in a terminal or a notebook, or plain lines where the output is neither."""
 
 import math
 import time
@@ -26,13 +26,13 @@ COUNTED = (Status.RUNNING, Status.FINISHED, Status.PRUNED, Status.DIVERGED, Stat
 
 
 class StudyProgress:
-    """Counts rounds done of all planned, and names the best trial so far of each algorithm.
+    """Progress of a study: counts rounds done of all planned, and names the best trial so far of each algorithm.
 
     Args:
         console: where it is shown.
         name: of the study.
         config: the study's.
-        algorithms: how many are compared.
+        algorithms: number of algorithms that are compared.
         trials: of the search, at most; None takes ``study.trials``.
         spent_s: seconds that the study has been at work before a resume.
         quiet: print nothing.
@@ -83,11 +83,11 @@ class StudyProgress:
             self._live.stop()
 
     def resume(self, trial: Trial) -> None:
-        """A trial that was over before a resumed study stopped."""
+        """Take in a trial that was over before a resumed study stopped."""
         self.trials[trial.number] = trial
 
     def update(self, trial: Trial) -> None:
-        """A trial started, reported or ended."""
+        """Take in a trial that started, reported or ended."""
         self.trials[trial.number] = trial
         self._measure(trial)
         if self._notebook is not None:
@@ -114,18 +114,18 @@ class StudyProgress:
     @property
     def best(self) -> dict[str, Trial]:
         """The best trial so far of each algorithm that has one."""
-        found = best_trials(self.trials.values(), self.objective, self.rounds_per_trial)
-        return {one.trial.algorithm: one.trial for one in found}
+        winners = best_trials(self.trials.values(), self.objective, self.rounds_per_trial)
+        return {winner.trial.algorithm: winner.trial for winner in winners}
 
     @property
     def planned(self) -> int | None:
-        """Trials, confirmations included; None where only a budget ends the study."""
+        """Number of trials, confirmations included; None where only a budget ends the study."""
         return None if self.search_trials is None else self.search_trials + self.confirmations
 
     @property
     def fraction(self) -> float:
-        """How much is done: of the trials' rounds, where those that an ended trial left out need not be done any
-        more, or of the budget, whichever is further."""
+        """Share that is done of the trials' rounds, where rounds that an ended trial left out count as done, or of the
+        budget, whichever is further."""
         trials, whole = list(self.trials.values()), self.rounds_per_trial
         shares = [0.0]
         if self.planned is not None:
@@ -139,7 +139,7 @@ class StudyProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to go, if the rest goes as fast as what this start has done."""
+        """Seconds to go, if the rest goes as fast as this start so far."""
         if self._going is None:
             return None
         (since, before), fraction = self._going, self.fraction
@@ -153,22 +153,22 @@ class StudyProgress:
         return seconds / rounds * self.rounds_per_trial if rounds else None
 
     def summary(self) -> str:
-        """One line."""
+        """One line on the whole study."""
         ended = sum(trial.is_over for trial in self.trials.values())
         planned = f"/{self.planned}" if self.planned is not None else ""
         what = "rounds" if self.planned is not None else "the budget"
         return f"{self.name}: {ended}{planned} trials, {self.fraction:.0%} of {what}{self._eta()}"
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if not self.quiet:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _eta(self) -> str:
         if self.left_s is None or self.fraction >= 1:
             return ""
-        each = "" if self.trial_s is None else f" ({_clock(self.trial_s)} a trial)"
-        return f", about {_clock(self.left_s)} left{each}"
+        per_trial = "" if self.trial_s is None else f" ({_clock(self.trial_s)} a trial)"
+        return f", about {_clock(self.left_s)} left{per_trial}"
 
     def _line(self, trial: Trial) -> str:
         measured = trial.status in (Status.FINISHED, Status.PRUNED) and trial.feasible
@@ -200,8 +200,8 @@ class StudyProgress:
         table.add_column("algorithm")
         for name in (f"best {self.objective.metric}", "of trial", *COUNTED):
             table.add_column(name, justify="right")
-        for algorithm, own in sorted(by_algorithm(trials).items()):
-            leader, counts = best.get(algorithm), Counter(trial.status for trial in own)
+        for algorithm, of_algorithm in sorted(by_algorithm(trials).items()):
+            leader, counts = best.get(algorithm), Counter(trial.status for trial in of_algorithm)
             value = ("–", "–") if leader is None else (f"{leader.objective:.4g}", str(leader.number))
             table.add_row(algorithm, *value, *(str(counts[status]) for status in COUNTED))
         return table
@@ -231,7 +231,7 @@ class StudyProgress:
 
 
 def _clock(seconds: float) -> str:
-    """Minutes and seconds, or hours and minutes."""
+    """Text of a time: minutes and seconds, or hours and minutes."""
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,10 +1,11 @@
-"""What a search proposes, a worker gets, and a worker reports: the words between driver and workers."""
+"""Proposals of a search and reports of workers: the messages between driver and workers."""
 
 import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from flstudy.config.values import label
 from flstudy.study import Trial
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ FRESH_SEED = 1_000  # the first seed of a confirmation
 
 
 class Proposal(TypedDict):
-    """A trial to be trained; Ray knows it as the trial's config."""
+    """Proposal of a trial to be trained; for Ray it is the trial's config."""
 
     number: int
     overrides: dict[str, Any]
@@ -35,8 +36,8 @@ def proposal_of(trial: Trial) -> Proposal:
 
 
 def result_of(trial: Trial) -> dict[str, Any]:
-    """What a worker reports to Ray. Ray flattens nested results and cuts names at '/': the trial travels as text, and
-    beside it what schedulers read."""
+    """Report of a worker to Ray. Ray flattens nested results and cuts names at '/': the trial travels as text, and
+    beside it the values that schedulers read."""
     return {
         "objective": trial.objective,
         "round": trial.rounds,
@@ -51,10 +52,11 @@ def reported(result: Mapping[str, Any]) -> Trial:
 
 
 def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
-    """Short class name of a trial's algorithm."""
-    chosen = overrides.get("algorithm") or config.tags().get("algorithm", "")
-    chosen = chosen.get("class_path", "") if isinstance(chosen, Mapping) else chosen
-    return str(chosen).rsplit(".", 1)[-1]
+    """The name of a trial's arm, or of its algorithm's class."""
+    chosen = overrides.get("algorithm")
+    if chosen is None:
+        return config.method
+    return chosen if isinstance(chosen, str) and chosen in config.study.arms else label("algorithm", chosen)
 
 
 def fresh_seeds(used: Sequence[int], count: int) -> list[int]:

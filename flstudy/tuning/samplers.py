@@ -1,4 +1,4 @@
-"""What proposes the trials of a study: a class per sampler, with its settings and the Optuna sampler that it builds.
+"""Samplers, which propose a study's trials: a class per sampler, with its settings and the Optuna sampler it builds.
 
 Every argument of Optuna's is written out, since Optuna 5 changed defaults. Left out are only TPE's ``consider_*``,
 ``prior_weight``, ``gamma``, ``weights`` and all ``warn_independent_sampling``s: the former are deprecated and naming
@@ -20,40 +20,62 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from flstudy.config import Config
+    from flstudy.study.announcement import ConfigOutline
     from flstudy.study.space import Point, Space
 
 CONSTRAINTS = "constraints"
-"""User attribute of an Optuna trial: by how much it exceeds each bound."""
+"""User attribute of an Optuna trial: the amounts by which it exceeds each bound."""
 STATUS = "status"
-"""User attribute of an Optuna trial: how it ended."""
+"""User attribute of an Optuna trial: the status with which it ended."""
 Bounds = Callable[["FrozenTrial"], Sequence[float]]
 Sequel = Callable[[Sequence["FrozenTrial"]], "list[Point] | None"]
-"""What follows an arm's first points, by how its trials went; None as long as that is not known."""
+"""Function of an arm's trials that returns the points after its first ones; None as long as they are not known."""
 
 
 class ArmPlan(NamedTuple):
-    """What an arm of a sweep does, as far as is known before it begins."""
+    """Plan of an arm of a sweep, as far as is known before it begins."""
 
     algorithm: str | None
     first: int
-    """Trials of step 1."""
+    """Number of trials of step 1."""
     around: int
-    """Points of the largest neighbourhood that step 2 may have to try."""
+    """Number of points of the largest neighbourhood that step 2 may have to try."""
     share: float
-    """Trials that the arm may have."""
+    """Number of trials that the arm may have."""
 
     @property
     def second(self) -> int:
-        """Trials of step 2 at most."""
+        """Largest number of trials of step 2."""
         return int(min(self.around, self.share - self.first))
 
 
+class SearchSize(NamedTuple):
+    """Number of trials that a search makes."""
+
+    trials: int | None
+    """Number of trials; None where only a budget ends the search."""
+    exactly: bool
+    """Whether the search makes no fewer, unless a budget ends it."""
+
+
+def search_size(space: "Space", config: "Config | ConfigOutline") -> SearchSize | None:
+    """The size of a search whose points are known before it begins: a grid's, or at most that of a sweep in two steps;
+    None where the sampler goes on for as long as ``study.trials`` and the budget let it."""
+    sampler = sampler_of(config)
+    if type(sampler).first_points is Sampler.first_points:  # which only begin
+        return None
+    if plan := sampler.plan(space, config):
+        return SearchSize(sum(arm.first + arm.second for arm in plan), exactly=False)
+    points, only = sampler.first_points(space, config)
+    return SearchSize(len(points), exactly=True) if only else None
+
+
 def exceeded(trial: "FrozenTrial") -> Sequence[float]:
-    """By how much a trial exceeds each of the study's bounds, for samplers that keep away from there."""
+    """Amounts by which a trial exceeds each of the study's bounds, for samplers that keep away from there."""
     return list(trial.user_attrs.get(CONSTRAINTS, ()))
 
 
-def sampler_of(config: "Config") -> Sampler:
+def sampler_of(config: "Config | ConfigOutline") -> Sampler:
     """The study's sampler; TPE where none is named."""
     return config.study.sampler or Tpe()
 
@@ -64,7 +86,7 @@ def optuna_sampler(settings: Sampler, past: int = 0, *, constrained: bool = Fals
     Args:
         settings: the study's.
         past: trials that were not proposed by this search, but by another one that may have had this seed.
-        constrained: whether it is to keep away from where bounds were exceeded, as far as its method can.
+        constrained: whether the sampler keeps away from points that exceeded bounds, as far as its method can.
     """
     import optuna
 
@@ -101,8 +123,8 @@ class Tpe(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch(Sampler):
-    """Independent draws: the baseline of every sampler, and the fairest when many workers start at once, since with
-    ``allocation: equal`` all algorithms draw the same values for the keys that they share."""
+    """Random search (Bergstra & Bengio 2012) by independent draws: the baseline of every sampler, and the fairest when
+    many workers start at once, since with ``allocation: equal`` all algorithms draw the same values for shared keys."""
 
     citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
 
@@ -114,12 +136,12 @@ class RandomSearch(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class GridSearch(RandomSearch):
-    """Every combination once, in an order drawn from the seed: choices as written, ranges at equal distances."""
+    """Grid search: every combination once, in an order drawn by seed; choices as written, ranges at equal distances."""
 
     citations: ClassVar[tuple[str, ...]] = ()  # nobody's in particular
 
     points: int = hyper(3, "[1, 1e6]")
-    """Values of a uniform, loguniform, randint or lograndint range, its ends included."""
+    """Number of values of a uniform, loguniform, randint or lograndint range, its ends included."""
 
     def first_points(self, space: "Space", config: "Config") -> tuple[list["Point"], bool]:
         """The whole grid."""
@@ -139,7 +161,7 @@ class GridSearch(RandomSearch):
 
 @dataclass(frozen=True, kw_only=True)
 class CmaEs(Sampler):
-    """Covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
+    """CMA-ES, covariance matrix adaptation (Hansen & Ostermeier 2001): for numbers; choices are drawn at random."""
 
     citations: ClassVar[tuple[str, ...]] = ("hansen2001",)
     plain_only: ClassVar[bool] = True
@@ -171,8 +193,8 @@ class CmaEs(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianProcess(Sampler):
-    """Bayesian optimisation with a Gaussian process: for few trials of long runs; choices of classes are drawn at
-    random."""
+    """Bayesian optimisation with a Gaussian process (Snoek et al. 2012): for few trials of long runs; choices of
+    classes are drawn at random."""
 
     citations: ClassVar[tuple[str, ...]] = ("snoek2012",)
 
@@ -196,7 +218,7 @@ class GaussianProcess(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class Nsga2(Sampler):
-    """The genetic algorithm NSGA-II (Deb et al. 2002)."""
+    """NSGA-II, a genetic algorithm (Deb et al. 2002)."""
 
     citations: ClassVar[tuple[str, ...]] = ("deb2002",)
 
@@ -211,20 +233,20 @@ class Nsga2(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class OptunaSampler(Sampler):
-    """Any sampler of Optuna's, or one of the user's own: what a config's class path becomes that names an
+    """Sampler of Optuna's, or of the user's own, which a config names by the class path of an
     ``optuna.samplers.BaseSampler``."""
 
     citations: ClassVar[tuple[str, ...]] = ()
 
     class_path: str
-    """Of the sampler."""
+    """Class path of the sampler."""
     init_args: dict[str, Any] = field(default_factory=dict)
-    """Its own arguments; ``seed`` is given where it takes one and they do not name it."""
+    """Arguments of the sampler; ``seed`` is added where it takes one and they do not name it."""
 
     def build(self, seed: int, bounds: Bounds | None) -> "BaseSampler":
         from optuna.samplers import BaseSampler
 
-        found: BaseSampler = own_class(
+        sampler: BaseSampler = own_class(
             "study.sampler", self.class_path, BaseSampler, self.init_args, {"seed": seed, "constraints_func": bounds}
         )
-        return found
+        return sampler

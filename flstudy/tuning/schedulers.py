@@ -1,4 +1,4 @@
-"""What stops trials that are behind: a class per scheduler, with its settings and the Ray scheduler that it builds.
+"""Schedulers, which stop trials that are behind: a class per scheduler, with its settings and the Ray scheduler.
 
 A scheduler that compares all trials with each other stops the algorithms that start slowly, whatever they would have
 reached. With ``allocation: equal`` each algorithm's trials have a scheduler of their own, and confirmations have none.
@@ -8,64 +8,18 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from flstudy.config import ConfigError, Scheduler
 from flstudy.hyper import hyper
-from flstudy.study import Space, StudyFolder, Trial
-from flstudy.study.records import curve, metric_names, read_records, records_damage
+from flstudy.study import Space
 from flstudy.tuning.classes import own_class
-from flstudy.tuning.proposals import Proposal, algorithm_of, proposal_of
+from flstudy.tuning.history import History
+from flstudy.tuning.proposals import algorithm_of
 from flstudy.tuning.samplers import RandomSearch, sampler_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
-
-
-@dataclass(frozen=True, eq=False)  # Ray keeps trials as keys
-class History:
-    """A trial of an earlier start of the study, or of another study, as Ray's schedulers see trials."""
-
-    trial_id: str
-    config: Proposal
-    reported: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
-    over: bool = True
-
-
-def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
-    """What trials have reported of the objective, from their records: those that are over all of it, those that go on
-    what they do not report again."""
-    found = []
-    for trial in trials:
-        known = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))
-        reported: dict[int, float] = {}
-        records = folder.records(trial.number)
-        if known and records.is_dir() and records_damage(records) is None:
-            table = read_records(records)
-            if metric in metric_names(table):
-                rounds, values = curve(table, metric)
-                pairs = zip(rounds, values.mean(0), strict=True)
-                reported = {int(r): float(v) for r, v in pairs if r <= known and np.isfinite(v)}
-        if trial.is_over and trial.rounds and np.isfinite(trial.objective):
-            reported[trial.rounds] = trial.objective
-        if trial.is_over or reported:
-            past = History(f"past-{trial.number}", proposal_of(trial), sorted(reported.items()), trial.is_over)
-            found.append(past)
-    return found
-
-
-def snapshot_rounds(path: Path) -> int:
-    """Rounds after which a snapshot was written; 0 where there is none that can be read, so that the trial starts
-    anew."""
-    import torch
-
-    try:
-        return int(torch.load(path, map_location="cpu", mmap=True, weights_only=True)["epoch"]) + 1
-    except Exception:  # a damaged one may raise whatever pickle and zip can
-        return 0
 
 
 def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
@@ -73,7 +27,7 @@ def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
 
     Args:
         config: the study's.
-        history: trials of earlier starts, with which the new ones are compared as if they had run beside them.
+        history: trials of earlier starts, with which new trials are compared as if they had run side by side.
     """
     from ray.tune.schedulers import FIFOScheduler
 
@@ -103,7 +57,7 @@ class Asha(Scheduler):
     grace_rounds: int = hyper(10, "[1, 1e6]", at_most="rounds")
     """Rounds that every trial gets."""
     reduction_factor: float = hyper(3.0, "(1, 1e12]")
-    """One in so many goes on at each rung."""
+    """Reduction factor: one trial in so many goes on at each rung."""
 
     def build(self, config: "Config", overrides: Mapping[str, Any]) -> Any:
         from flstudy.tuning.per_algorithm import NumberedBrackets
@@ -121,18 +75,18 @@ class Asha(Scheduler):
         )
 
     def rungs(self, rounds: int) -> list[float]:
-        """The grace, and from there on each by the reduction factor."""
-        found, rung = [], float(self.grace_rounds)
+        """Rounds of the rungs: the grace, and from there on each times the reduction factor."""
+        rungs, rung = [], float(self.grace_rounds)
         while rung <= rounds:
-            found.append(rung)
+            rungs.append(rung)
             rung *= self.reduction_factor
-        return found
+        return rungs
 
 
 @dataclass(frozen=True, kw_only=True)
 class HyperBand(Asha):
-    """Asynchronous HyperBand (Li et al. 2018, 2020): successive halving in several brackets with different grace, for
-    when nobody knows how early a trial shows its worth."""
+    """Asynchronous HyperBand (Li et al. 2018, 2020): successive halving in several brackets with different grace,
+    where nobody knows how early a trial shows its worth."""
 
     citations: ClassVar[tuple[str, ...]] = ("li2018hyperband", "li2020asha")
 
@@ -144,7 +98,7 @@ class HyperBand(Asha):
 
 @dataclass(frozen=True, kw_only=True)
 class MedianStopping(Scheduler):
-    """The median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
+    """Median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
     median of the other trials' averages up to the same round."""
 
     citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
@@ -173,7 +127,7 @@ class MedianStopping(Scheduler):
         return [float(rung) for rung in range(self.grace_rounds, rounds + 1, self.every)]
 
     def recall(self, scheduler: Any, trial: Any, results: Sequence[dict[str, Any]]) -> None:
-        """Results are kept as they come; reported as a running trial's, they would be judged again."""
+        """Complete a trial with each of its earlier results, which would be judged again as a running trial's."""
         for result in results:
             scheduler.on_trial_complete(None, trial, result)
 
@@ -181,8 +135,8 @@ class MedianStopping(Scheduler):
 @dataclass(frozen=True, kw_only=True)
 class Pbt(Scheduler):
     """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm; at
-    every interval the worst go on from the state of one of the best, with perturbed values. What it finds is a schedule
-    of values, not a setting: `trials.jsonl` keeps each trial's."""
+    every interval the worst go on from the state of one of the best, with perturbed values. The result is a schedule of
+    values, not a setting: `trials.jsonl` keeps each trial's."""
 
     citations: ClassVar[tuple[str, ...]] = ("jaderberg2017",)
     exchanges: ClassVar[bool] = True
@@ -205,7 +159,7 @@ class Pbt(Scheduler):
         keys = [key for key in self.keys if key in overrides]
         if not keys:  # an algorithm without them
             return FIFOScheduler()
-        domains = Space.parse(config.study.search).domains
+        domains = Space.of_study(config.study).of(overrides.get("algorithm"))
         rng = random.Random(sampler_of(config).seed)
 
         def keep(changed: dict[str, Any]) -> dict[str, Any]:
@@ -252,17 +206,17 @@ class Pbt(Scheduler):
 
 @dataclass(frozen=True, kw_only=True)
 class RayScheduler(Scheduler):
-    """Any scheduler of Ray Tune's, or one of the user's own: what a config's class path becomes that names a
-    ``ray.tune.schedulers.TrialScheduler``. It is asked after every round that measured the objective."""
+    """Scheduler of Ray Tune's, or of the user's own, which a config names by the class path of a
+    ``ray.tune.schedulers.TrialScheduler``. It decides after every round that measured the objective."""
 
     citations: ClassVar[tuple[str, ...]] = ()
     passes_state: ClassVar[bool] = True  # it may pause trials, which go on from their checkpoints
 
     class_path: str
-    """Of the scheduler."""
+    """Class path of the scheduler."""
     init_args: dict[str, Any] = field(default_factory=dict)
-    """Its own arguments; ``metric``, ``mode`` and ``time_attr`` are given where it takes them and they do not name
-    them."""
+    """Arguments of the scheduler; ``metric``, ``mode`` and ``time_attr`` are added where it takes them and they do not
+    name them."""
 
     def build(self, config: "Config", overrides: Mapping[str, Any]) -> Any:
         from ray.tune.schedulers import TrialScheduler

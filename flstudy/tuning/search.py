@@ -1,4 +1,4 @@
-"""What is tried next: Optuna's samplers behind Ray Tune's searcher interface.
+"""Search of a study: Optuna's samplers behind Ray Tune's searcher interface.
 
 Ray's own OptunaSearch shares one study name between all studies of a process and tells a failed trial as a complete
 one. Here the samplers live in the driver; their history goes to a journal file, which Optuna's dashboard opens.
@@ -6,8 +6,8 @@ one. Here the samplers live in the driver; their history goes to a journal file,
 With ``allocation: equal`` every algorithm is an arm with an Optuna study of its own, and the arms take turns; with
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 
-What an arm proposes is a function of the sampler's seed, the arm, and the order in which its trials were proposed and
-ended with what they reported. A resumed study repeats its search from its list of trials, draw by draw, and goes on as
+The proposals of an arm are a function of the sampler's seed, the arm, and the order in which its trials were proposed
+and ended with their reports. A resumed study repeats its search from its list of trials, draw by draw, and goes on as
 if nothing had happened: with one trial at a time to the same proposals as an undisturbed study; with several side by
 side, whose ends no two studies meet in the same order, to those that this order leads to.
 """
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 
 
 class Spending(Protocol):
-    """What the search asks of the study's trials."""
+    """Interface of the list of trials to the search: the budget, the winners and new proposals."""
 
     def exhausted(self) -> bool:
         """Whether the budget is spent."""
         ...
 
     def rounds(self, algorithm: str | None = None) -> int:
-        """Done by all trials, or by those of one algorithm."""
+        """Rounds done by all trials, or by those of one algorithm."""
         ...
 
     def winners(self) -> Sequence[Trial]:
@@ -59,25 +59,25 @@ class Spending(Protocol):
 
 @dataclass
 class Arm:
-    """The search among trials that have something in common."""
+    """Search among the trials of one algorithm, or among all."""
 
     fixed: dict[str, Any]
-    """{} or {'algorithm': name}."""
+    """Overrides that all trials of the arm share: {} or {'algorithm': name}."""
     study: optuna.Study
     points: list[dict[str, Any]]
-    """Tried first, as Optuna keeps them."""
+    """Points that are tried first, as Optuna keeps them."""
     trials: float
-    """How many it gets."""
+    """Number of trials that the arm gets."""
     started: int = 0
-    told: int = 0
-    """Trials whose ends the sampler has heard of."""
+    ends_told: int = 0
+    """Number of trials whose ends the sampler was told."""
     share: float = float("inf")
-    """How many it may get if more points follow."""
+    """Number of trials that the arm may get if more points follow."""
     sequel: Sequel | None = None
-    """What follows the points, by how they went."""
+    """Function of the points' trials that returns the points after them."""
 
     def go_on(self) -> None:
-        """When all points have been started, ask for those that follow."""
+        """Ask for the points that follow, once all have been started."""
         if self.sequel is None or self.started < min(self.trials, self.share):
             return
         more = self.sequel(self.study.get_trials(deepcopy=False))
@@ -97,14 +97,14 @@ class OpenProposal(NamedTuple):
 
 @dataclass(eq=False)
 class Search(Searcher):
-    """Proposes trials and learns from their last reports.
+    """Searcher that proposes trials and learns from their last reports.
 
     Args:
-        space: what is searched.
+        space: the search space.
         config: the study's.
         name: of the study.
-        room: trials that can run side by side now; no more are proposed, so that each proposal knows as many results
-            as it can.
+        room: number of trials that can run side by side now; no more are proposed, so that each proposal knows as many
+            results as it can.
         past: trials of a resumed study, whose search is repeated up to there: those that ended are told again, the
             others are proposed again, first and under their numbers. Imported ones are known from the beginning.
         spending: the list of trials; None knows no budget and confirms nothing.
@@ -157,7 +157,7 @@ class Search(Searcher):
         return dict(asked.proposal)
 
     def _next(self) -> OpenProposal | None:
-        """A new trial of the arm that has had least so far."""
+        """A new trial of the arm that has had the fewest trials, or rounds, so far."""
         if self.spending is not None and self.spending.exhausted():
             return None
         for arm in self.arms:
@@ -166,14 +166,14 @@ class Search(Searcher):
         if not open_arms:
             return None
         arm = min(open_arms, key=self._had)
-        known, number = arm.told, next(self._numbers)
+        ends_told, number = arm.ends_told, next(self._numbers)
         trial, overrides = self._ask(arm, number)
         proposal: Proposal = {
             "number": number,
             "overrides": overrides,
             "stage": "search",
             "confirms": None,
-            "known": known,
+            "known": ends_told,
         }
         if self.spending is not None:
             self.spending.propose(proposal)
@@ -190,7 +190,7 @@ class Search(Searcher):
         return trial, self.space.suggest(trial, self._has_key, arm.fixed)
 
     def _had(self, arm: Arm) -> float:
-        """Trials started; or rounds, those under way counted as whole trials, where only a budget ends the study."""
+        """Number of trials started; where only a budget ends the study, of rounds, those under way as whole trials."""
         if self.config.study.trials is not None or self.spending is None or not arm.fixed:
             return arm.started
         under_way = sum(asked.arm is arm for asked in self._asked.values())
@@ -221,7 +221,7 @@ class Search(Searcher):
     # ---- learning ----------------------------------------------------------------------------------------------------
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial is over; with ``error`` its worker died, and `lost` says what becomes of it."""
+        """Take in that a trial is over; with ``error`` its worker died, and `lost` says how it goes on."""
         asked = self._asked.pop(trial_id)
         if error:
             self._lost[asked.proposal["number"]] = asked
@@ -242,7 +242,7 @@ class Search(Searcher):
         if ended is not None and ended.status is Status.INTERRUPTED:
             return  # a resumed study runs it again
         study, section = arm.study, self.config.study
-        arm.told += 1
+        arm.ends_told += 1
         if ended is None or ended.status is Status.FAILED:
             study.tell(trial, state=TrialState.FAIL)  # TPE learns nothing from it; a diverged one has its worst
         elif ended.status in (Status.RUNNING, Status.PRUNED):
@@ -271,39 +271,39 @@ class Search(Searcher):
         arms = []
         for name, trials in zip(names, arm_shares(study.trials, len(names)), strict=True):
             fixed = {} if name is None else {"algorithm": name}
-            own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
-            own = [{key: value for key, value in point.items() if key not in fixed} for point in own]
+            chosen = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
+            chosen = [{key: value for key, value in point.items() if key not in fixed} for point in chosen]
             drawn = [t for t in self.past if not _repeatable(t) and _belongs(t, fixed)]  # also those that did not end
             optuna_study = optuna.create_study(
                 storage=storage,
-                study_name=self.name if name is None else f"{self.name} {_arm_name(name)}",
+                study_name=self.name if name is None else f"{self.name} {name}",
                 sampler=optuna_sampler(settings, len(drawn), constrained=bool(study.constraints)),
                 pruner=optuna.pruners.NopPruner(),  # Ray's scheduler stops trials
-                directions=["maximize" if one.higher else "minimize" for one in objectives_of(study)],
+                directions=["maximize" if objective.higher else "minimize" for objective in objectives_of(study)],
             )
-            optuna_study.set_user_attr("objectives", [one.metric for one in objectives_of(study)])
-            sequel = settings.sequel(self.space, own, higher=study.objective.higher)
-            arms.append(Arm(fixed, optuna_study, own, len(own) if only else trials, share=trials, sequel=sequel))
+            optuna_study.set_user_attr("objectives", [objective.metric for objective in objectives_of(study)])
+            sequel = settings.sequel(self.space.of_arm(name), chosen, higher=study.objective.higher)
+            arms.append(Arm(fixed, optuna_study, chosen, len(chosen) if only else trials, share=trials, sequel=sequel))
         return arms
 
     def _repeat(self, arm: Arm, past: Sequence[Trial]) -> bool:
-        """Ask and tell the arm's sampler once more what it was asked and told in the study's earlier starts, in the
-        same order, so that it comes into the state in which it was; returns whether it draws the same."""
+        """Repeat the questions and results that the arm's sampler got in the study's earlier starts, in the same order,
+        so that it comes into the state in which it was; returns whether it draws the same."""
         ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
         asked: dict[int, optuna.Trial] = {}
         same = True
         for trial in past:
             assert trial.known is not None
-            while arm.told < trial.known and ended and ended[0].number in asked:
+            while arm.ends_told < trial.known and ended and ended[0].number in asked:
                 self._tell(arm, asked.pop(ended[0].number), ended.pop(0))
             arm.go_on()
             overrides = trial.lineage[0]["overrides"] if trial.lineage else trial.overrides  # as they were drawn
-            own = arm.study.sampler
-            repeated = Repeated(own, {key: Domain.parameter(value) for key, value in overrides.items()})
+            sampler = arm.study.sampler
+            repeated = Repeated(sampler, {key: Domain.parameter(value) for key, value in overrides.items()})
             arm.study.sampler = repeated
-            asked[trial.number], found = self._ask(arm, trial.number, repeated)
-            arm.study.sampler = own
-            same = same and not repeated.differs and found == overrides
+            asked[trial.number], drawn = self._ask(arm, trial.number, repeated)
+            arm.study.sampler = sampler
+            same = same and not repeated.differs and drawn == overrides
             if not trial.is_over:
                 self._again.append(OpenProposal(proposal_of(trial), arm, asked[trial.number]))
         for trial in ended:
@@ -311,8 +311,7 @@ class Search(Searcher):
         return same
 
     def _remember(self, past: Trial) -> None:
-        """A trial that the study's earlier starts did not propose so that it can be repeated, such as an imported one:
-        told to its arm as it is, or proposed again."""
+        """Tell an arm, or propose again, a trial whose proposal cannot be repeated, such as an imported one."""
         if past.is_confirmation:
             assert past.confirms is not None
             self._confirmed.add(past.confirms)
@@ -329,33 +328,34 @@ class Search(Searcher):
             self.space.suggest(trial, self._has_key, arm.fixed)
             self._again.append(OpenProposal(proposal_of(past), arm, trial))
             return
-        arm.study.add_trial(frozen_trial(past, point, self.space, self.config.study))
+        domains = self.space.of(past.overrides.get("algorithm"))
+        arm.study.add_trial(frozen_trial(past, point, domains, self.config.study))
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray keeps a copy for its own restore
 
     def save(self, checkpoint_path: str) -> None:
-        """For Ray's own restore, which flstudy does not use: a resumed study is told from its list of trials."""
+        """Save nothing for Ray's own restore, which flstudy does not use: a resumed study has its list of trials."""
         Path(checkpoint_path).touch()
 
     def restore(self, checkpoint_path: str) -> None:
-        """As for `save`."""
+        """Refuse Ray's own restore."""
         raise NotImplementedError("a study is resumed by flstudy tune --resume")
 
 
 def frozen_trial(
     ended: Trial,
     point: Mapping[str, Any],
-    space: Space,
+    domains: Mapping[str, Domain],
     study: "StudySection",
     curve: Mapping[int, float] | None = None,
 ) -> optuna.trial.FrozenTrial:
-    """A trial that is over as Optuna keeps it.
+    """Optuna's form of a trial that is over.
 
     Args:
         ended: the trial.
         point: its values, as Optuna keeps them.
-        space: what was searched.
+        domains: of the searched keys.
         study: the section.
         curve: the objective by round, where there is one objective; by default where a scheduler stopped it.
     """
@@ -370,7 +370,7 @@ def frozen_trial(
     return optuna.trial.create_trial(
         state=state,
         params=dict(point),
-        distributions={key: space.domains[key].distribution() for key in point},
+        distributions={key: domains[key].distribution() for key in point},
         values=values if state is TrialState.COMPLETE else None,
         intermediate_values=dict(curve) or None,
         user_attrs={"trial": ended.number, CONSTRAINTS: limits, STATUS: str(ended.status)},
@@ -386,7 +386,3 @@ def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:
 def _repeatable(trial: Trial) -> bool:
     """Whether a trial was proposed by this study's search, which noted what it knew then."""
     return trial.stage == "search" and trial.known is not None and trial.source is None
-
-
-def _arm_name(name: Any) -> str:
-    return str(name.get("class_path") if isinstance(name, Mapping) else name).rpartition(".")[2]

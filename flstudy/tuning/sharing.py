@@ -1,4 +1,4 @@
-"""One copy of the data per machine: what the trials of a study read lies in Ray's object store.
+"""One copy of the data per machine: the examples that a study's trials read lie in Ray's object store.
 
 The driver puts the examples of the config's own world there; workers map them into their memory without a copy, and
 keep them for their later trials. A trial whose data set, number of devices or seeds differ loads its own.
@@ -16,11 +16,11 @@ from flstudy.population.dataset_cache import CachedDataset, DatasetCache
 
 log = logging.getLogger(__name__)
 
-_study: str | None = None  # whose data this process takes from the store
+_study: str | None = None  # id of the study whose data this process takes from the store
 
 
 def share(examples: Mapping[str, CachedDataset]) -> dict[str, Any]:
-    """Put loaded examples into the object store: Ray's references under the same keys."""
+    """Put loaded examples into the object store; returns Ray's references under the same keys."""
     import ray
 
     references = {}
@@ -34,7 +34,7 @@ def share(examples: Mapping[str, CachedDataset]) -> dict[str, Any]:
 
 
 def receive(study: str, references: Mapping[str, Any]) -> None:
-    """Let this process take its data sets from there, for all trials of a study that it runs."""
+    """Let this process take its data sets from the object store, for all trials of a study that it runs."""
     global _study
     if study == _study:
         return

@@ -1,7 +1,7 @@
-"""What the machine may deny a study, whatever its trials do: room on a disk, a disk that can be written to, memory.
+"""Shortages of the machine, whatever a study's trials do: a full disk, a disk that cannot be written to, no memory.
 
 A trial that ends so is interrupted, not failed: a resumed study runs it again, from its last snapshot. Without its disk
-a study stops; without memory for one trial it goes on with the others, since what it needs may depend on its values.
+a study stops; without memory for one trial it goes on with the others, since a trial's need may depend on its values.
 """
 
 import contextlib
@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flstudy.config import ConfigError
+from flstudy.study.working_copy import home_of
 
 if TYPE_CHECKING:
     from flstudy.config import Config
+
+
+class DeniedError(Exception):
+    """Raised for a resource that the machine denied the study's writer; the text is the sentence of `shortage`."""
+
 
 MEMORY = "out of memory"
 """The sentence about a trial for which memory did not suffice."""
@@ -29,20 +35,22 @@ _DISK = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE), ("{} is gone", "bring it back")),
 }
 _ITS_OWN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-"""Also said of files that a user's own code asks for: they count where they are about the study's folder."""
+"""Errors that a user's own code may also meet with its files: they count where they are about the study's folder."""
 _ALLOCATORS = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "not enough memory")
 _TEXTS = 1 << 20  # bytes that the list of trials, the search's history and Ray's state of a small study may take
 _RAY = 16 << 20  # bytes of Ray's logs and sockets
 
 
 def shortage(error: BaseException, folder: Path | None = None) -> str | None:
-    """A sentence on what the machine denied where that is why something raised; else None.
+    """Sentence on the resource that the machine denied, where that is the reason of an error; else None.
 
     Args:
-        error: what was raised, perhaps for another reason, which counts as well.
+        error: the exception; its causes count as well.
         folder: the study's.
     """
     for cause in _causes(error):
+        if isinstance(cause, DeniedError):
+            return str(cause)
         if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's and Ray's
             return MEMORY
         if isinstance(cause, RuntimeError) and any(text in str(cause) for text in _ALLOCATORS):
@@ -55,7 +63,7 @@ def shortage(error: BaseException, folder: Path | None = None) -> str | None:
 
 
 def remedy(sentence: str) -> str:
-    """What helps against a shortage."""
+    """Remedy for a shortage, by its sentence."""
     if sentence == MEMORY:
         return "run fewer trials at once (--study.concurrent)"
     return next(remedy for form, remedy in _DISK.values() if sentence.endswith(form.rpartition("{}")[2]))
@@ -79,12 +87,12 @@ def _is_about(error: OSError, folder: Path | None) -> bool:
 
 
 def _named(error: OSError) -> list[Path]:
-    """The files that an error names: of a copy the target first."""
+    """Files that an error names, the target of a copy first."""
     return [Path(name) for name in (error.filename2, error.filename) if isinstance(name, str)]
 
 
 def _place(error: OSError, folder: Path | None) -> Path:
-    """The folder that an error is about; that of a write names no file, so it is the one with the least room then."""
+    """Folder that an error is about; the error of a write names no file, and then it is the one with the least room."""
     if folder is not None and error.errno in _ITS_OWN:
         return folder
     for path in _named(error):
@@ -95,7 +103,7 @@ def _place(error: OSError, folder: Path | None) -> Path:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """A ConfigError with the sentence, for what the machine denies while no trial can be lost."""
+    """Raise ConfigError with the sentence for a shortage while no trial can be lost."""
     try:
         yield
     except OSError as error:
@@ -116,7 +124,7 @@ def check_disks(config: "Config", folder: Path | None, store: Path | None) -> No
         folder: that of a resumed study; None: one will be made below ``study.folder``.
         store: MLflow's SQLite file; None where the store is somewhere else.
     """
-    home = Path(config.study.folder).absolute()
+    home = home_of(config.study.folder).absolute()
     needs = {f"study.folder {str(folder or home)!r}": (folder or home, _least(config))}
     if store is not None:
         values = config.rounds * (config.study.trials or 1) * len(config.seeds)  # of one metric
@@ -145,12 +153,12 @@ def check_disks(config: "Config", folder: Path | None, store: Path | None) -> No
 
 
 def _least(config: "Config") -> int:
-    """Bytes: snapshots of the trials that run at once, models that are kept, a value per round and seed."""
+    """Bytes that a study needs: snapshots of trials that run at once, kept models, a value per round and seed."""
     study, model = config.study, 4 * config.parameter_count
     trials = study.trials or 1
-    at_once, kept = min(trials, study.concurrent or 1), study.confirm.top if study.confirm.seeds else 1
+    at_once, models = min(trials, study.concurrent or 1), study.confirm.top if study.confirm.seeds else 1
     snapshots = 2 * at_once * len(config.seeds) * model  # the old one stays until the new one is there
-    return _TEXTS + snapshots + kept * model + 8 * trials * config.rounds * len(config.seeds)
+    return _TEXTS + snapshots + models * model + 8 * trials * config.rounds * len(config.seeds)
 
 
 def _free(place: Path) -> int:

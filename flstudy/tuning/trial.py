@@ -1,12 +1,11 @@
-"""One trial of a study: a config with some values replaced, trained and watched. Runs without Ray."""
+"""One trial of a study: a config with some values replaced, trained and watched, without Ray and MLflow."""
 
 import contextlib
 import faulthandler
+import functools
 import logging
 import math
-import os
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,11 +23,12 @@ from flstudy.metrics.run_summary import RunSummary
 from flstudy.study import Status, Trial
 from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
-from flstudy.study.records import RecordWriter, read_rounds
-from flstudy.study.repair import begin_anew
-from flstudy.tracking.content import ending_tags, run_status
-from flstudy.tuning.beacon import Lookout, Wish
+from flstudy.study.records import RoundBuffer, RoundRecord
+from flstudy.study.trial import traceback_of
+from flstudy.tuning.files import LeftError, TrialFiles, Write
+from flstudy.tuning.outbox import WriterLostError
 from flstudy.tuning.shortage import shortage
+from flstudy.tuning.stop_signal import Directive
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Save = Callable[[Path], None]
-"""Writes the trial's state after its latest round to a file."""
-Report = Callable[[Trial, Save | None], bool | None]
-"""Hears of a trial after every round that measured the objective, and once more at its end, so that the objective is in
-every report; may return False to stop the trial."""
+Report = Callable[[Trial, Write | None], bool | None]
+"""Function called after every round that measured the objective, and once more at the trial's end, with the trial and
+the function that writes its state after its latest round; may return False to stop the trial."""
 
 
 class Tracker(Protocol):
-    """Where a trial's rounds are shown: `flstudy.tracking.runs.TrialRun`, or nothing."""
+    """Tracker of a trial's rounds: MLflow by way of the study's writer, or none."""
 
     def start(
         self,
@@ -54,8 +52,7 @@ class Tracker(Protocol):
         seeds: Sequence[int],
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
-    def log(self, record: Record) -> None: ...
-    def finish(self, status: str = "FINISHED", *, tags: Mapping[str, str] | None = None) -> Any: ...
+    def finish(self, trial: Trial, *, killed: bool = False) -> None: ...
 
 
 def run_trial(
@@ -63,96 +60,100 @@ def run_trial(
     trial: Trial,
     *,
     report: Report,
+    files: TrialFiles | None = None,
     tracker: Tracker | None = None,
-    records: Path | None = None,
-    snapshot: Path | None = None,
     resume: Path | None = None,
-    model: Path | None = None,
     watch: "HangWatch | None" = None,
-    beacon: Path | None = None,
 ) -> Trial:
-    """Train ``config`` with the trial's overrides; never raises for what a trial does.
+    """Train ``config`` with the trial's overrides; never raises for an error of the training.
 
     Args:
         config: the study's.
-        trial: what is known of it; status, rounds, objective, metrics and error are kept up to date in place.
-        report: hears of it.
-        tracker: shows its rounds.
-        records: every round goes there as Parquet.
-        snapshot: the file where the trial's state is kept while it runs, and from which it goes on if there is one.
-        resume: another such file to go on from.
-        model: where a trial that finishes leaves its trained model, that of its first seed.
+        trial: its record; status, rounds, objective, metrics and error are kept up to date in place.
+        report: called with the trial as it goes on.
+        files: keep its rounds, its state and, once it has finished, the trained model of its first seed; they tell
+            the study's directives.
+        tracker: shows it.
+        resume: a state to go on from in place of the files'.
         watch: gets a sign of life after every round.
-        beacon: tells when to write a snapshot, and when to stop with one.
 
     Returns:
-        The same trial, over, or interrupted: by the beacon, or because the machine denied it something.
+        The same trial, over, or interrupted: by its study, or because the machine denied it something.
+
+    Raises:
+        WriterLostError: where the files are the study's writer's, and that is gone.
+        LeftError: where its worker or its node ends; the snapshot of its latest round is kept.
     """
-    watch = watch or HangWatch(None, Path())
-    training = TrialTraining(config, trial, report, tracker, watch.beat, Lookout(beacon))
+    watch, files = watch or HangWatch(None, Path()), files or TrialFiles()
+    training = TrialTraining(config, trial, report, files, tracker, watch.beat)
     try:
         training.config = config.with_overrides(trial.overrides)
         training.open()
         with watch:
-            coordinator = training.train(records, snapshot, resume)
-        if trial.status is Status.FINISHED and model is not None:
-            training.keep(coordinator, model)
+            coordinator = training.train(resume)
+        if training.leaves:
+            raise LeftError
+        if trial.status is Status.FINISHED:
+            training.keep(coordinator)
     except KeyboardInterrupt:
-        training.close("KILLED", None)
+        training.close(killed=True)
+        raise
+    except (WriterLostError, LeftError):
         raise
     except Exception as error:
-        trial.status, trial.error = Status.FAILED, censored(traceback.format_exc())
-        if sentence := shortage(error, None if snapshot is None else snapshot.parents[1]):
+        trial.status, trial.error = Status.FAILED, censored(traceback_of(error))
+        if sentence := shortage(error, files.folder):
             trial.status, trial.error = Status.INTERRUPTED, f"{trial.error}\n{sentence}"
     return training.end()
 
 
 class TrialTraining:
-    """A trial while it runs."""
+    """Training of one trial, with its tracking, reports and snapshots."""
 
     def __init__(
         self,
         config: "Config",
         trial: Trial,
         report: Report,
+        files: TrialFiles,
         tracker: Tracker | None,
         beat: Callable[[], None],
-        lookout: Lookout,
     ) -> None:
         self.config = config  # the study's own, should the overrides make none
-        self.trial, self.report, self.tracker, self.beat, self.lookout = trial, report, tracker, beat, lookout
-        self.wish = Wish.GO_ON  # of the driver, after the latest round
+        self.trial, self.report, self.files, self.tracker, self.beat = trial, report, files, tracker, beat
+        self.directive = Directive.GO_ON  # of the driver, after the latest round
         self.objective = config.study.objective
         self.summary: RunSummary | None = None
-        self.save: Save | None = None
-        self.opened = False
-        self.earlier: Path | None = None  # records of rounds before the snapshot, from which the trial went on
+        self.save: Write | None = None
+        self.opened, self.resumed, self.leaves = False, False, False
         trial.status, trial.rounds, trial.objective = Status.RUNNING, 0, math.nan
         trial.metrics, trial.error = {}, None
 
     def open(self) -> None:
-        """Begin to track."""
+        """Begin to track the trial."""
         if self.tracker is not None and not self.opened:
             self.opened = True
-            made = self.config
-            self.tracker.start(params=made.flat(), tags=made.tags(), seeds=made.seeds, config=made.plain())
+            config = self.config
+            self.tracker.start(params=config.flat(), tags=config.tags(), seeds=config.seeds, config=config.plain())
 
-    def train(self, records: Path | None, snapshot: Path | None, resume: Path | None) -> "Coordinator":
-        """All rounds, or those until it is stopped."""
-        made = self.config
-        self.summary = RunSummary(made.drift_rounds(), made.rounds, made.session_rounds(), made.recovery)
+    def train(self, resume: Path | None) -> "Coordinator":
+        """Train all rounds, or those until the trial is stopped."""
+        config = self.config
+        self.summary = RunSummary(config.drift_rounds(), config.rounds, config.session_rounds(), config.recovery)
         with contextlib.ExitStack() as stack:
-            if records is not None and snapshot is not None and (lost := begin_anew(records, snapshot)) is not None:
+            writer, state, lost = self.files.begin(config.seeds)
+            if lost is not None:
                 log.warning("trial %s starts anew: %s", self.trial.number, lost)
-            writer = None if records is None else stack.enter_context(RecordWriter(records, made.seeds))
-            kept: dict[str, Any] = {}
-            if snapshot is not None and writer is not None:
-                given = resume or (snapshot if snapshot.is_file() else None)
-                self.earlier = records if given else None
-                snapshots = Snapshots(writer, snapshot, made.study.snapshot_s, lambda: self.wish)
+            snapshot_arguments: dict[str, Any] = {}
+            if writer is not None:
+                stack.enter_context(writer)
+            if writer is not None and self.files.keeps_states:
+                start = resume or state
+                self.resumed = start is not None
+                snapshots = Snapshots(writer, self.files, config.study.snapshot_s, lambda: self.directive)
                 self.save = snapshots.save
-                kept = {"callbacks": [snapshots], "resume": None if given is None else str(given)}
-            coordinator = made.run(lambda record: self.on_round(record, writer), **kept)
+                snapshot_arguments = {"callbacks": [snapshots], "resume": None if start is None else str(start)}
+            coordinator = config.run(lambda record: self.on_round(record, writer), **snapshot_arguments)
             self.on_end(writer)
         if self.trial.status is Status.FINISHED and math.isnan(self.trial.objective):
             measured = self.trial.metrics
@@ -163,27 +164,29 @@ class TrialTraining:
             )
         return coordinator
 
-    @staticmethod
-    def keep(coordinator: "Coordinator | None", path: Path) -> None:
-        """The trained model; a disk that is full then fails no trial that has all its rounds."""
-        from flstudy.tracking.models import save_model
+    def keep(self, coordinator: "Coordinator | None") -> None:
+        """Keep the trained model; a disk that is full then fails no trial that has all its rounds."""
+        from flstudy.federation.checkpoint import save_model
 
         try:
             if coordinator is not None:  # stand-ins train none
-                save_model(coordinator, path)
+                self.files.keep(functools.partial(save_model, coordinator.run))
+        except WriterLostError:
+            raise
         except Exception as error:
             log.warning("the trained model was not kept: %s", error)
 
-    def on_round(self, record: Record, writer: RecordWriter | None) -> None:
-        """A round is over, its evaluation included."""
+    def on_round(self, record: Record, writer: RoundBuffer | None) -> None:
+        """Take in a round that is over, its evaluation included."""
         self.beat()
-        if self.earlier is not None:
-            for round, metrics in read_rounds(self.earlier, record.round).items():
-                self._take(Record(round, metrics), None)  # the tracker leaves out those that it has delivered
-        self.earlier = None
+        if self.resumed:
+            self.resumed = False
+            for earlier in self.files.earlier():
+                if earlier.round < record.round:
+                    self._take(earlier, None)
         self._take(record, writer)
         self.trial.rounds, metric = record.round, self.objective.metric
-        self.wish = self.lookout.look() if record.round < self.config.rounds else Wish.GO_ON
+        self.directive = self.files.look() if record.round < self.config.rounds else Directive.GO_ON
         judged = [self.trial.metrics[name] for name in ("train/loss", metric) if name in record.metrics]
         if not all(map(math.isfinite, judged)):
             self.trial.status = Status.DIVERGED
@@ -192,16 +195,19 @@ class TrialTraining:
             self.trial.objective = judged[-1]
             # The last round is reported by `end`.
             if record.round < self.config.rounds and self.report(self.trial, self.save) is False:
-                self.wish = self.lookout.look(closely=True)  # Ray stops the trials of a study that ends
-                if self.wish is not Wish.STOP:
+                self.directive = self.files.look(closely=True)  # Ray stops the trials of a study that ends
+                if self.directive is not Directive.STOP:
                     self.trial.status = Status.PRUNED
                     raise StopRun(f"stopped by the scheduler in round {record.round}")
-        if self.wish is Wish.STOP:
+        if self.directive is Directive.LEAVE:
+            self.trial.status, self.leaves = Status.INTERRUPTED, True
+            raise StopRun(f"leaves its worker in round {record.round}")
+        if self.directive is Directive.STOP:
             self.trial.status = Status.INTERRUPTED
             raise StopRun(f"stopped with its study in round {record.round}")
 
-    def on_end(self, writer: RecordWriter | None) -> None:
-        """The figures of the whole run, reported with its last round."""
+    def on_end(self, writer: RoundBuffer | None) -> None:
+        """Take in the figures of the whole run, which are reported with its last round."""
         assert self.summary is not None
         if self.trial.status is not Status.RUNNING:
             return
@@ -214,77 +220,69 @@ class TrialTraining:
             value = self.trial.metrics[self.objective.metric]
             self.trial.objective = value if math.isfinite(value) else worst_value(self.objective)
 
-    def _take(self, record: Record, writer: RecordWriter | None) -> None:
+    def _take(self, record: RoundRecord, writer: RoundBuffer | None) -> None:
         assert self.summary is not None
         self.summary.add(record.round, record.metrics)
         self.trial.metrics |= replica_means(record.metrics)
         if writer is not None:
             writer.append(record)
-        if self.tracker is not None:
-            self.tracker.log(record)
 
     def end(self) -> Trial:
-        """Close the tracker, then make the last report: whoever hears it may rely on the run being complete."""
+        """Close the tracker, then make the last report, whose receiver may rely on the run being complete."""
         self.open()
         trial = self.trial
         if trial.is_broken:
             trial.objective = worst_value(self.objective)
-        self.close(run_status(trial.status), {"rounds": str(trial.rounds), **ending_tags(trial)})
+        self.close()
         if trial.status is not Status.PRUNED:
             self.report(trial, self.save)
         return trial
 
-    def close(self, status: str, tags: dict[str, str] | None) -> None:
+    def close(self, *, killed: bool = False) -> None:
         """End the tracking."""
         if self.tracker is not None and self.opened:
-            self.tracker.finish(status, tags=tags)
+            self.tracker.finish(self.trial, killed=killed)
 
 
 class Snapshots(Checkpoint):
-    """The latest state of a running trial in one file, written after the records that led to it.
+    """Snapshots of a running trial's latest state, each written after the records that led to it.
 
     Args:
         writer: of the trial's records.
-        path: the file; a reader sees the old one or the new one.
-        every_s: seconds between two of them; a trial that is shorter writes none.
-        wish: asks for one more, or for the last one.
+        files: keep it.
+        every_s: seconds between two snapshots; a trial that is shorter writes none.
+        latest: function that returns the study's latest directive.
     """
 
-    def __init__(self, writer: RecordWriter, path: Path, every_s: float, wish: Callable[[], Wish]) -> None:
-        self.writer, self.path, self.every_s, self.wish = writer, path, every_s, wish
+    def __init__(self, writer: RoundBuffer, files: TrialFiles, every_s: float, latest: Callable[[], Directive]) -> None:
+        self.writer, self.files, self.every_s, self.latest = writer, files, every_s, latest
         self._last = time.monotonic()
         self._trainer: L.Trainer | None = None
 
     def save(self, path: Path) -> None:
-        """Write the state after the latest round somewhere else."""
+        """Write the state after the latest round to a path of the caller's."""
         assert self._trainer is not None
         self.writer.flush()
         self._trainer.save_checkpoint(path)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Whose state it is."""
+        """Note the trainer, whose state the snapshots are."""
         self._trainer = trainer
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """After a round and its evaluation."""
-        wish = self.wish()
-        if (trainer.should_stop and wish is not Wish.STOP) or trainer.current_epoch + 1 == trainer.max_epochs:
+        """Write a snapshot after a round and its evaluation, where one is due or asked for."""
+        directive = self.latest()
+        stopped = trainer.should_stop and directive not in (Directive.STOP, Directive.LEAVE)
+        if stopped or trainer.current_epoch + 1 == trainer.max_epochs:
             return
-        if wish is Wish.GO_ON and time.monotonic() - self._last < self.every_s:
+        if directive is Directive.GO_ON and time.monotonic() - self._last < self.every_s:
             return
-        hidden = self.path.with_suffix(".tmp")
-        try:
-            self.save(hidden)
-            os.replace(hidden, self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
-            raise
+        self.files.save(self.save)
         self._last = time.monotonic()
 
 
 class HangWatch:
-    """Ends this process if `beat` is not called in time, and leaves behind where its threads stood.
+    """Watch that ends this process if `beat` is not called in time, and leaves the stacks of its threads behind.
 
     The clock is faulthandler's, a thread in C: it goes off even where Python's own threads stand still, as in a
     deadlock under the interpreter's lock. Ray then finds the worker dead, and the trial starts again or fails.
@@ -305,7 +303,7 @@ class HangWatch:
         return self
 
     def beat(self) -> None:
-        """A sign of life."""
+        """Give a sign of life."""
         if self._file is not None and self.timeout_s is not None:
             faulthandler.dump_traceback_later(self.timeout_s, exit=True, file=self._file)
 

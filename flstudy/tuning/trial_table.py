@@ -1,14 +1,15 @@
-"""The table of a study's trials, kept in the driver from what Ray Tune reports: on disk, on the terminal, in memory."""
+"""Table of a study's trials, kept in the driver from Ray Tune's reports: on disk, on the terminal, in memory."""
 
 import logging
 import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
 from flstudy.config.credentials import censored
@@ -17,10 +18,11 @@ from flstudy.study.best import ranked
 from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.store import Store, one_line
 from flstudy.tracking.sync import sync_study
-from flstudy.tuning.beacon import Beacon
+from flstudy.tuning.files import LEFT
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, reported
 from flstudy.tuning.shortage import MEMORY, remedy, shortage
+from flstudy.tuning.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -32,16 +34,17 @@ _GRACE_S = 10.0  # for trials to end their rounds; Slurm kills 30 s after its SI
 
 
 class TrialTable:
-    """All trials of a study.
+    """Table of all trials of a study.
 
     Args:
         config: the study's.
-        folder: where they are written.
-        progress: where they are shown.
+        folder: gets their records.
+        progress: shows them.
         past: the trials of a resumed study; those that are not over are started again.
 
     Attributes:
-        hopeless: why the study has stopped by itself; None as long as it goes on.
+        hopeless: reason why the study has stopped by itself, or came to nothing; None as long as it goes on.
+        failed: whether its trials are that reason.
     """
 
     def __init__(
@@ -50,7 +53,9 @@ class TrialTable:
         self._config, self._folder, self._progress = config, folder, progress
         self._by_number = {trial.number: trial for trial in past}
         self._losses: Counter[int] = Counter()  # workers that died, by trial
+        self._failures = dict[int, Trial]()  # of this start, by number: the user has mended those of earlier ones
         self.hopeless: str | None = None
+        self.failed = False
         self._unwritten = False  # a line, since the disk did not take it
         for trial in past:
             if trial.is_over:
@@ -60,13 +65,19 @@ class TrialTable:
 
     @property
     def trials(self) -> list[Trial]:
-        """By number."""
+        """The trials by number."""
         return [self._by_number[number] for number in sorted(self._by_number)]
 
     @property
     def best(self) -> tuple[BestTrial, ...]:
         """The best trial of each algorithm that has one, best first."""
         return best_trials(self.trials, self._config.study.objective, self._config.rounds)
+
+    @property
+    def hung(self) -> str:
+        """The sentence about a trial of which a round took too long."""
+        seconds = self._config.study.failures.round_timeout_s
+        return f"the trial hung: no round ended within study.failures.round_timeout_s = {seconds:g} s"
 
     @property
     def starved(self) -> list[Trial]:
@@ -93,12 +104,12 @@ class TrialTable:
         return self._leaders(self._config.study.confirm.top)
 
     def _leaders(self, top: int) -> list[Trial]:
-        chosen, found = Counter[str](), []
+        counts, leaders = Counter[str](), []
         for trial in ranked(self.trials, self._config.study.objective, self._config.rounds):
-            chosen[trial.algorithm] += 1
-            if chosen[trial.algorithm] <= top:
-                found.append(trial)
-        return found
+            counts[trial.algorithm] += 1
+            if counts[trial.algorithm] <= top:
+                leaders.append(trial)
+        return leaders
 
     def _searched(self) -> list[Trial]:
         return [trial for trial in self.trials if not trial.is_confirmation]
@@ -106,7 +117,7 @@ class TrialTable:
     # ---- what Ray reports --------------------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> Trial:
-        """A trial, known and on disk from its proposal on: a search whose driver is killed is repeated from there."""
+        """Add a trial, which is on disk from its proposal on: after a kill of the driver its search is repeated."""
         trial = Trial(algorithm=algorithm_of(self._config, proposal["overrides"]), **proposal)
         self._by_number[trial.number] = trial
         self._write(trial)
@@ -122,7 +133,9 @@ class TrialTable:
             self._write(trial)
         if trial.status is Status.INTERRUPTED:
             trial.status = Status.RUNNING
-        trial.attempts += anew
+        if anew:
+            trial.attempts += 1
+            trial.synced = False  # until the study's end asks MLflow
         if trial.overrides != overrides:  # a population has exchanged them
             trial.lineage.append({"rounds": trial.rounds, "overrides": trial.overrides})
             trial.overrides = overrides
@@ -130,37 +143,30 @@ class TrialTable:
         return trial
 
     def lost(self, proposal: Proposal, reason: str) -> bool:
-        """The trial's worker died: whether it may start again."""
+        """Take in that a trial's worker died, and return whether the trial may start again."""
         trial, number = self.started(proposal), proposal["number"]
-        self._losses[number] += 1
+        if LEFT in reason:
+            trial.error = LEFT
+        else:
+            trial.error = reason
+            self._losses[number] += 1
         again = self._losses[number] <= self._config.study.failures.retries
-        trial.error = reason
         if again:
             self._progress.say(f"trial {number} starts again: {trial.reason}")
         return again
 
-    def hung(self, proposal: Proposal) -> str | None:
-        """Where the trial's threads stood, if a round took too long."""
-        path = self._folder.hung(proposal["number"])
-        text = path.read_text() if path.exists() else ""
-        if not text:
-            return None
-        path.unlink()
-        seconds = self._config.study.failures.round_timeout_s
-        return f"{text}\nthe trial hung: no round ended within study.failures.round_timeout_s = {seconds:g} s"
-
     def report(self, proposal: Proposal, result: dict[str, Any]) -> None:
-        """A worker's report of a trial that goes on, or of its end; Ray's own end of a worker says nothing of it."""
+        """Take in a worker's report of a trial that goes on or ends; Ray's own end of a worker has no trial in it."""
         if "trial" not in result:
             return
         trial, latest = self.started(proposal), reported(result)
         trial.objective, trial.rounds = latest.objective, latest.rounds
         trial.metrics, trial.error = latest.metrics, latest.error
-        trial.run_id, trial.synced = latest.run_id or trial.run_id, latest.synced
+        trial.run_id = latest.run_id or trial.run_id
         self._progress.update(trial)
 
     def end(self, proposal: Proposal, result: dict[str, Any] | None, *, error: str | None = None) -> None:
-        """A trial is over; without an end of its own, a scheduler stopped it, or its worker died."""
+        """Take in that a trial is over; without an end of its own, a scheduler stopped it, or its worker died."""
         trial, study = self.started(proposal), self._config.study
         if error is not None:
             trial.status, trial.error, trial.objective = Status.FAILED, error, worst_value(study.objective)
@@ -178,44 +184,62 @@ class TrialTable:
         # The order of ends is that in which the search heard of them, whatever the clock does.
         latest_end = max((other.ended or 0.0 for other in self.trials), default=0.0)
         trial.ended = max(time.time(), math.nextafter(latest_end, math.inf))
-        self._give_up_if_too_many_failed()
+        self._give_up_if_too_many_fail(trial)
         self._progress.update(trial)
         if self._write(trial):
             # As long as the best trial may still change by its confirmation, the models of all that are confirmed stay.
             self._tidy(self._leaders(study.confirm.top if study.confirm.seeds else 1))
 
     def _interrupted(self, trial: Trial) -> None:
-        """A trial stopped with its study, or the machine denied it something: it is to be run again."""
+        """Take in a trial that stopped with its study, or by a shortage of the machine: it is to be run again."""
         if trial.error and trial.reason != MEMORY:
             self.halt(trial.reason)
-        self._give_up_if_too_many_failed()
+        self._give_up_if_too_many_fail(trial)
         self._progress.update(trial)
         self._write(trial)
 
-    def _give_up_if_too_many_failed(self) -> None:
+    def _give_up_if_too_many_fail(self, ended: Trial) -> None:
+        if ended.status is Status.FAILED or ended in self.starved:
+            self._failures[ended.number] = ended
         most = self._config.study.failures.most
-        failed = [trial for trial in self.trials if trial.status is Status.FAILED] + self.starved
-        if most is not None and len(failed) >= most and self.hopeless is None:
-            last = failed[-1].reason or "for no known reason"
-            self.hopeless = f"{len(failed)} trials failed (study.failures.most), trial {failed[-1].number} with: {last}"
+        if most is not None and len(self._failures) >= most:
+            self._fail(f"{len(self._failures)} trials failed (study.failures.most)", self._failures.values())
 
-    def _tidy(self, kept: Sequence[Trial]) -> None:
-        """Drop the snapshots of trials that are over, and all models but those of the kept ones."""
+    def _fail_if_nothing_came_out(self) -> None:
+        """Fail a study whose trials all failed, but for those that diverged."""
+        trials = self._searched()
+        failed = [trial for trial in trials if trial.status is Status.FAILED]
+        if failed and all(trial.is_broken for trial in trials):
+            diverged = len(trials) - len(failed)
+            rest = f" and {diverged} diverged" if diverged else ""
+            self._fail(f"{len(failed)} of {len(trials)} trials failed{rest}", failed)
+
+    def _fail(self, sentence: str, failures: Iterable[Trial]) -> None:
+        first = min(failures, key=lambda trial: trial.number)
+        if self.hopeless is None:
+            self.failed = True
+            self.hopeless = f"{sentence}, trial {first.number} with: {first.reason or 'no known reason'}"
+
+    def _tidy(self, keepers: Sequence[Trial]) -> None:
+        """Drop the snapshots of trials that are over, and all models but those of ``keepers``."""
         for trial in self.trials:
             if trial.is_over:
                 self._folder.drop_snapshot(trial.number)
-                if trial not in kept:
+                if trial not in keepers:
                     self._folder.model(trial.number).unlink(missing_ok=True)
 
     # ---- the disk ----------------------------------------------------------------------------------------------------
 
     def halt(self, sentence: str) -> None:
-        """Stop the study, whose disk failed it; the first sentence stays."""
-        again = f"flstudy tune --resume {self._folder.called}"
-        self.hopeless = self.hopeless or f"{sentence}: {remedy(sentence)}, then {again}"
+        """Stop the study, whose disk failed it."""
+        self.stop(f"{sentence}: {remedy(sentence)}, then flstudy tune --resume {self._folder.called}")
+
+    def stop(self, reason: str) -> None:
+        """Stop the study; the first reason stays."""
+        self.hopeless = self.hopeless or reason
 
     def spare(self, write: Callable[[], Any]) -> bool:
-        """Whether a write to the study's folder was done; what the machine denied stops the study.
+        """Write to the study's folder, and return whether that was done; a shortage of the machine stops the study.
 
         Raises:
             OSError: for any other reason.
@@ -231,7 +255,7 @@ class TrialTable:
         return True
 
     def _write(self, trial: Trial | None = None) -> bool:
-        """Write a trial's line, or those of all where one is missing; whether the disk has them all."""
+        """Write a trial's line, or the lines of all where one is missing; returns whether the disk has them all."""
         if trial is None or self._unwritten:
             done = self.spare(lambda: self._folder.write_trials(self.trials))
         else:
@@ -240,7 +264,7 @@ class TrialTable:
         return done
 
     def close(self, *, complete: bool) -> None:
-        """Write how the trials ended that could not say it themselves.
+        """Write the end of the trials that could not report it themselves.
 
         Args:
             complete: whether the study is done; the only models that stay are then those of the best trials.
@@ -248,10 +272,9 @@ class TrialTable:
         for trial in self.trials:
             if trial.status is Status.RUNNING:
                 trial.status = Status.INTERRUPTED
-            if trial.status in (Status.PRUNED, Status.INTERRUPTED):
-                trial.synced = False  # perhaps: such a worker has no last word here
+        self._fail_if_nothing_came_out()
         if self._write() or (self.spare(self._folder.make_room) and self._write()):
-            self.spare(lambda: self._tidy([one.trial for one in self.best] if complete else self.trials))
+            self.spare(lambda: self._tidy([winner.trial for winner in self.best] if complete else self.trials))
 
     def deliver(self, store: Store) -> bool:
         """Give MLflow what it has missed of the study; returns whether it has all of it now."""
@@ -271,15 +294,18 @@ class RayEvents(tune.Callback):
     Ray pickles callbacks and stoppers for a restore that flstudy does not use; locks and terminals stay behind.
     """
 
-    def __init__(self, table: TrialTable, search: "Search", beacon: Beacon, on_start: Callable[[], object]) -> None:
-        self._table, self._search, self._beacon, self._on_start = table, search, beacon, on_start
+    def __init__(
+        self, table: TrialTable, search: "Search", stop_signal: StopSignal, on_start: Callable[[], object], writer: Any
+    ) -> None:
+        self._table, self._search, self._stop_signal, self._on_start = table, search, stop_signal, on_start
+        self._writer = writer
         self.at_work: set[int] = set()  # trials, by number
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **named: Any) -> None:
-        """Ray's loop has begun."""
+        """Call ``on_start`` when Ray's loop has begun."""
         if iteration == 0:
             self._on_start()
 
@@ -295,35 +321,42 @@ class RayEvents(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
         self.at_work.discard(trial.config["number"])
         stopped = trial.last_result.get("status", Status.RUNNING) == Status.RUNNING
-        if not (stopped and self._beacon.is_out):  # else the table calls it interrupted when it closes
+        if not (stopped and self._stop_signal.is_sent):  # else the table calls it interrupted when it closes
             self._table.end(trial.config, trial.last_result)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
-        """Its worker died; Ray starts it again."""
+        """Take in that a trial's worker died; Ray starts the trial again."""
         self.at_work.discard(trial.config["number"])
         self._table.lost(trial.config, self._reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **named: Any) -> None:
-        """Its worker died, and Ray has given up: for good, or because the worker died before it could start."""
+        """Take in that a trial's worker died, and Ray gave up: for good, or since the worker died before it started."""
         self.at_work.discard(trial.config["number"])
         reason = self._reason(trial)
         again = self._table.lost(trial.config, reason)
-        if not again and not self._beacon.is_out:  # a signal to all processes of a job ends workers, too
+        if not again and not self._stop_signal.is_sent:  # a signal to all processes of a job ends workers, too
             self._table.end(trial.config, trial.last_result, error=reason)
-        self._search.lost(trial.config["number"], again=again and not self._beacon.is_out)
+        self._search.lost(trial.config["number"], again=again and not self._stop_signal.is_sent)
 
     def _reason(self, trial: Any) -> str:
-        return self._table.hung(trial.config) or _loss(trial)
+        """Reason why a trial's worker died; the trial hung, if it left the stacks of its threads behind."""
+        try:
+            stood = ray.get(self._writer.hung.remote(trial.config["number"]), timeout=_GRACE_S)
+        except ray.exceptions.RayError:  # the writer was killed, too
+            stood = ""
+        if not stood:
+            return _loss(trial)
+        return f"{stood}\n{self._table.hung}"
 
 
 class StopOnInterrupt(tune.Stopper):
-    """Stops the study once the user has asked for it, too many trials failed, or its disk did.
+    """Stopper of the study once the user has asked for it, too many trials failed, or its disk did.
 
-    Trials stop by themselves when the beacon goes out; Ray stops those whose rounds take too long for that.
+    Trials stop by themselves when the stop signal is sent; Ray stops those whose rounds take too long for that.
     """
 
-    def __init__(self, table: TrialTable, beacon: Beacon, events: RayEvents) -> None:
-        self._table, self._beacon, self._events = table, beacon, events
+    def __init__(self, table: TrialTable, stop_signal: StopSignal, events: RayEvents) -> None:
+        self._table, self._stop_signal, self._events = table, stop_signal, events
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -333,12 +366,12 @@ class StopOnInterrupt(tune.Stopper):
 
     def stop_all(self) -> bool:
         if self._table.hopeless is not None:
-            self._beacon.put_out()
-        return self._beacon.is_out and (not self._events.at_work or self._beacon.out_s > _GRACE_S)
+            self._stop_signal.send()
+        return self._stop_signal.is_sent and (not self._events.at_work or self._stop_signal.sent_s > _GRACE_S)
 
 
 def _loss(trial: Any) -> str:
-    """Why Ray gave a trial up: its worker died, or could not be started; the last line says it in a sentence."""
+    """Reason why Ray gave a trial up: its worker died, or could not be started; its last line is a sentence."""
     try:
         text = censored(Path(trial.error_file).read_text())
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Sweeps in two steps (FedAda², Lee et al. 2024, App. H.2): first a symmetric grid, where server and devices take the
+"""Two-step sweeps (FedAda², Lee et al. 2024, App. H.2): first a symmetric grid, where server and devices take the
 same values, then the asymmetric neighbourhood of each algorithm's best.
 
 Both steps are functions of the config and of the first step's results, so a resumed study goes on from its list of
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flstudy.config import ConfigError
+from flstudy.config.domain import Domain
 from flstudy.hyper import hyper
 from flstudy.study import Status
 from flstudy.study.objectives import arm_shares
-from flstudy.study.space import Domain, Point, Space, nearest_key
+from flstudy.study.space import Point, Space, nearest_key
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS, ArmPlan, RandomSearch, Sequel
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStep(RandomSearch):
-    """A sweep in two steps (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
+    """Two-step sweep (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
     their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
@@ -46,17 +47,18 @@ class TwoStep(RandomSearch):
     def first_points(self, space: Space, config: "Config") -> tuple[list[Point], bool]:
         """Step 1, the symmetric grid: every combination of values where tied keys have the same one; a key whose
         partner the chosen algorithm lacks goes by itself."""
-        found = []
-        for chosen, made in space.candidates(config):
-            keys = [key for key in space.domains if key not in space.selectors and made.has_key(key)]
+        grid = []
+        for chosen, variant in space.candidates(config):
+            arm_space = space.of_arm(chosen.get("algorithm"))
+            keys = [key for key in arm_space.domains if key not in space.selectors and variant.has_key(key)]
             groups = self._groups(keys)
-            for values in itertools.product(*(self._values(space, group[0]) for group in groups)):
+            for values in itertools.product(*(self._values(arm_space, group[0]) for group in groups)):
                 point = {key: Domain.parameter(value) for key, value in chosen.items()}
                 for group, value in zip(groups, values, strict=True):
-                    point |= {key: _as_written(space.domains[key], value) for key in group}
-                found.append(point)
-        random.Random(self.seed).shuffle(found)  # workers that stop early should not have seen one corner only
-        return found, True
+                    point |= {key: _as_written(arm_space.domains[key], value) for key in group}
+                grid.append(point)
+        random.Random(self.seed).shuffle(grid)  # workers that stop early should not have seen one corner only
+        return grid, True
 
     def second_step(self, space: Space, best: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> list[Point]:
         """The grid around a point: every numeric key up to ``radius`` steps away, each by itself, nearest points first
@@ -76,13 +78,13 @@ class TwoStep(RandomSearch):
             place = grid.index(value)
             near = range(max(0, place - self.radius), min(len(grid), place + self.radius + 1))
             axes.append([(grid[other], abs(other - place)) for other in near])
-        found = []
+        neighbours = []
         for values in itertools.product(*axes):
             point = dict(zip(best, (value for value, _ in values), strict=True))
             if point != best and point not in done:
-                found.append((sum(steps for _, steps in values), point))
-        random.Random(self.seed).shuffle(found)
-        return [point for _, point in sorted(found, key=lambda pair: pair[0])]
+                neighbours.append((sum(steps for _, steps in values), point))
+        random.Random(self.seed).shuffle(neighbours)
+        return [point for _, point in sorted(neighbours, key=lambda pair: pair[0])]
 
     def sequel(self, space: Space, points: Sequence[Point], *, higher: bool) -> Sequel | None:
         """Step 2 of an arm, once its step 1 is over."""
@@ -91,15 +93,15 @@ class TwoStep(RandomSearch):
     def _around_best(
         self, space: Space, points: Sequence[Point], higher: bool, trials: Sequence["FrozenTrial"]
     ) -> list[Point] | None:
-        """None as long as a trial of step 1 is under way, [] where none of them came out. ``trials``: of the arm, those
-        of its second step included, which say nothing here."""
+        """Points of step 2; None as long as a trial of step 1 is under way, [] where none of step 1 has a value.
+        ``trials``: all of the arm, of which those of step 2 do not count here."""
         from optuna.trial import TrialState
 
-        own = [trial for trial in trials if trial.params in points]
-        if any(not trial.state.is_finished() for trial in own):
+        of_first_step = [trial for trial in trials if trial.params in points]
+        if any(not trial.state.is_finished() for trial in of_first_step):
             return None
         sign, ranked = 1 if higher else -1, []
-        for trial in own:
+        for trial in of_first_step:
             outside = max(trial.user_attrs.get(CONSTRAINTS, ()), default=0.0) > 0.0
             broken = trial.user_attrs.get(STATUS) == Status.DIVERGED
             if trial.state is TrialState.COMPLETE and not broken and not outside:
@@ -113,15 +115,14 @@ class TwoStep(RandomSearch):
         return self.second_step(space, {key: best[key] for key in sorted(best)}, points)
 
     def plan(self, space: Space, config: "Config") -> list[ArmPlan]:
-        """What each arm does, as far as is known before it begins."""
+        """Plan of each arm, as far as is known before it begins."""
         names = list(space.domains["algorithm"].extremes()) if "algorithm" in space.domains else [None]
-        points, found = self.first_points(space, config)[0], []
+        points, arms = self.first_points(space, config)[0], []
         for name, share in zip(names, arm_shares(config.study.trials, len(names)), strict=True):
-            own = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
-            around = max(len(self.second_step(space, point, own)) for point in own)
-            short = name.get("class_path", "") if isinstance(name, Mapping) else name
-            found.append(ArmPlan(None if short is None else str(short).rpartition(".")[2], len(own), around, share))
-        return found
+            arm_points = [point for point in points if name is None or point["algorithm"] == Domain.parameter(name)]
+            around = max(len(self.second_step(space.of_arm(name), point, arm_points)) for point in arm_points)
+            arms.append(ArmPlan(name, len(arm_points), around, share))
+        return arms
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class TwoStep(RandomSearch):
                 f"study.allocation must be equal with TwoStep, got {study.allocation!r}: the second step is around "
                 "each algorithm's own best"
             )
-        for key, domain in space.domains.items():
+        for key, domain in [pair for name in (None, *space.own) for pair in space.of(name).items()]:
             if domain.kind != "choice":
                 raise ConfigError(
                     f"study.search.{key} must be a choice with TwoStep, got {domain.kind}: list its grid, such as "
@@ -207,16 +208,16 @@ class TwoStep(RandomSearch):
 
     def _groups(self, keys: Sequence[str]) -> list[list[str]]:
         """Keys that have the same value in step 1, each in one group; in the order of their first ones."""
-        found: list[list[str]] = []
+        groups: list[list[str]] = []
         for key in keys:
             tied = next((group for group in self.tie if key in group), [key])
             group = [other for other in tied if other in keys]
-            if group not in found:
-                found.append(group)
-        return found
+            if group not in groups:
+                groups.append(group)
+        return groups
 
     def _values(self, space: Space, key: str) -> list[Any]:
-        """The values of a key in step 1; of those that are written in two ways the domain's own."""
+        """The values of a key in step 1, as its domain writes them."""
         domain = space.domains[key]
         return [value for value in domain.options if value in self.first.get(key, domain.options)]
 

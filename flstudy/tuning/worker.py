@@ -1,76 +1,68 @@
-"""What runs in a Ray worker: the trainable around `run_trial`, and the threads it may use."""
+"""Ray worker of a study: the trainable around `run_trial`, and the threads it may use."""
 
 import contextlib
 import gc
 import logging
 import os
-import sys
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flstudy.nursery import thread_settings
-from flstudy.study import Status, StudyFolder, Trial
-from flstudy.tracking.content import trial_identity
-from flstudy.tracking.runs import TrialRun
-from flstudy.tracking.store import Store
+from flstudy.study import Status, Trial
+from flstudy.tuning.cluster import thread_settings
+from flstudy.tuning.files import LEFT, LeftError, Write
+from flstudy.tuning.outbox import Outbox
+from flstudy.tuning.own_files import importable
 from flstudy.tuning.proposals import Proposal, algorithm_of, result_of
-from flstudy.tuning.trial import HangWatch, Save, run_trial
+from flstudy.tuning.trial import HangWatch, run_trial
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
 STATE = "trial.ckpt"  # in a checkpoint of Ray's
-REPORT_S = 0.25  # between reports at which the scheduler decides nothing: they are for the eye only
+REPORT_S = 0.25  # between reports at which the scheduler decides nothing: they are for display only
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What all trials of a study share; sent to every worker."""
+    """Assignment that all trials of a study share; sent to every worker."""
 
     config: "Config"
-    store: Store
-    study: str
     study_id: str
-    parent: str  # run id of the study in MLflow
-    folder: StudyFolder
-    environment: dict[str, str]  # tags
+    writer: Any  # Ray's handle of the study's writer
+    versions: dict[str, str] = field(default_factory=dict)  # that a node of a cluster must have
     data: dict[str, Any] = field(default_factory=dict)  # examples in Ray's object store by key
-    access: Any = None  # Ray's reference to `store_variables`
-    path: tuple[str, ...] = ()  # where users' own modules lie
+    path: tuple[str, ...] = ()  # folders of the user's own modules
+    cwd: str = field(default_factory=os.getcwd)  # the folder of relative paths in the config
 
     @property
     def threads(self) -> int:
-        """Of a trial."""
+        """Number of threads of a trial."""
         return max(1, int(self.config.study.resources.cpu))
-
-    def tracker(self, trial: Trial) -> TrialRun:
-        """The trial's run in MLflow, the same one whenever the trial is started again."""
-        key, name, tags = trial_identity(
-            trial,
-            study=self.study,
-            study_id=self.study_id,
-            parent=self.parent,
-            tags=self.config.tags(),
-            environment=self.environment,
-        )
-        return TrialRun(self.store, name=name, key=key, tags=tags)
 
 
 def worker_class(assignment: Assignment) -> type:
-    """What Ray Tune runs with a `Proposal`."""
+    """Trainable class that Ray Tune runs with a `Proposal`."""
     from ray.tune.trainable.function_trainable import wrap_function
 
     def train(proposal: Proposal) -> None:
-        sys.path[:0] = [place for place in assignment.path if place not in sys.path]
+        importable(assignment.path)
+        if os.path.isdir(assignment.cwd):  # of another node it may be none
+            os.chdir(assignment.cwd)
         work(assignment, proposal)
 
     class Worker(wrap_function(train)):  # type: ignore[misc]
-        """Ray ends a worker that it does not need any more without waiting for its trial's thread."""
+        """Trainable that waits a while for its trial's thread, for which Ray does not wait when it ends a worker."""
+
+        def setup(self, config: Any) -> None:
+            super().setup(config)
+            before: Any = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, lambda *arguments: told_to_end(lambda: before(*arguments)))
 
         def cleanup(self) -> None:
             super().cleanup()  # tells the thread to stop
@@ -79,8 +71,36 @@ def worker_class(assignment: Assignment) -> type:
     return Worker
 
 
-_idle, _frozen = threading.Event(), threading.Event()
+_idle, _frozen, _leaving = threading.Event(), threading.Event(), threading.Event()
 _idle.set()
+
+
+def told_to_end(end: Callable[[], Any]) -> None:
+    """Handle SIGTERM: a trial leaves with a snapshot after its round; without a trial, or a second time, end."""
+    if _idle.is_set() or _leaving.is_set():
+        end()
+    _leaving.set()
+
+
+def stays(assignment: Assignment) -> bool:
+    """Whether this node, of a cluster, takes a trial: Ray starts no worker on one that drains, but keeps those that
+    are there.
+
+    Raises:
+        RuntimeError: for a node that joined later and has other versions.
+    """
+    if not assignment.versions:
+        return True
+    import ray
+
+    from flstudy.tuning.nodes import takes_trials, versions_here
+
+    if versions_here() != assignment.versions:
+        raise RuntimeError(
+            f"node {ray.util.get_node_ip_address()} has {versions_here()}, and the study {assignment.versions}: "
+            "install the same there, or take it out of the cluster"
+        )
+    return takes_trials(ray.util.get_node_ip_address())
 
 
 def wait_idle() -> None:
@@ -92,27 +112,28 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
     """Run one trial and report to Ray Tune."""
     from ray import tune
 
+    if not stays(assignment):
+        raise left()
     _idle.clear()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     os.environ.update(thread_settings(assignment.threads))
-    import ray
     import torch
 
     from flstudy.tuning.sharing import receive
 
     torch.set_num_threads(assignment.threads)
-    if assignment.access is not None:
-        os.environ.update(ray.get(assignment.access))
     receive(assignment.study_id, assignment.data)
-    config, folder, number = assignment.config, assignment.folder, proposal["number"]
+    config = assignment.config
     scheduler, rounds = config.study.scheduler, config.rounds
     rungs = [] if scheduler is None else scheduler.rungs(rounds)
     trial = Trial(algorithm=algorithm_of(config, proposal["overrides"]), **proposal)
-    tracker = assignment.tracker(trial)
+    # A confirmation confirms a configuration; the model that is kept is that of the trial that it confirms.
+    keeps = not trial.is_confirmation
+    outbox = Outbox(assignment.writer, trial, keeps_model=keeps, leaving=_leaving.is_set)
     stop: SystemExit | None = None
     reported_at, reported_round = 0.0, 0
 
-    def report(trial: Trial, save: Save | None) -> bool:
+    def report(trial: Trial, save: Write | None) -> bool:
         nonlocal stop, reported_at, reported_round
         if stop is not None:
             return False
@@ -121,7 +142,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
         if not decides and time.monotonic() - reported_at < REPORT_S:
             return True
         reported_at, reported_round = time.monotonic(), trial.rounds
-        trial.run_id, trial.synced = tracker.run_id, tracker.delivered
+        trial.run_id = outbox.run_id
         wanted = scheduler is not None and scheduler.passes_state and running
         try:
             with state_given(save if wanted else None) as checkpoint:
@@ -131,24 +152,23 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
             return False
         return True
 
-    given = tune.get_checkpoint()  # in a population, that of another trial perhaps
+    passed_on = tune.get_checkpoint()  # in a population, that of another trial perhaps
     timeout = config.study.failures.round_timeout_s
     try:
-        with given.as_directory() if given is not None else contextlib.nullcontext() as checkpoint:
+        with passed_on.as_directory() if passed_on is not None else contextlib.nullcontext() as checkpoint:
             run_trial(
                 config,
                 trial,
                 report=report,
-                tracker=tracker,
-                records=folder.records(number),
-                snapshot=folder.snapshot(number),
+                files=outbox,
+                tracker=outbox,
                 resume=None if checkpoint is None else Path(checkpoint) / STATE,
-                # A confirmation confirms a configuration; the model that is kept is that of the trial that it confirms.
-                model=None if trial.is_confirmation else folder.model(number),
-                watch=HangWatch(timeout, folder.hung(number)),
-                beacon=folder.going,
+                watch=HangWatch(timeout, outbox.hung),
             )
+    except LeftError as error:
+        raise left() from error
     finally:
+        outbox.close()
         _idle.set()
         _release()
     if stop is not None:
@@ -156,8 +176,15 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
     return trial
 
 
+def left() -> Exception:
+    """Error that Ray takes for a worker's end without a failure: it starts the trial again, elsewhere."""
+    from ray.exceptions import RayActorError
+
+    return RayActorError(error_msg=f"LeftError: {LEFT}", preempted=True)
+
+
 @contextlib.contextmanager
-def state_given(save: Save | None) -> Iterator[Any]:
+def state_given(save: Write | None) -> Iterator[Any]:
     """The trial's state as Ray passes it on, if there is one to give."""
     from ray.tune import Checkpoint
 
@@ -170,7 +197,7 @@ def state_given(save: Save | None) -> Iterator[Any]:
 
 
 def _release() -> None:
-    """A reused worker must not start its next trial with the memory of this one."""
+    """Release a trial's memory, with which a reused worker must not start its next one."""
     gc.collect()
     if not _frozen.is_set():
         _frozen.set()

@@ -15,15 +15,18 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import FedAvg, Flash, HypCluster, Moon, Scaffold
 from flstudy.controllers import DynamicInitialModel, MasterFL, Restart
-from flstudy.execution import Vectorized, bank, programs
+from flstudy.execution import Vectorized, bank
 from flstudy.execution.programs import Programs
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import AlternatingGroups
 from flstudy.privacy import AdaptiveClip, Privacy
 from flstudy.tasks import Cnn, Lstm, Mlp
 
-from ..laws.cases import OWN, plain
+from ..laws.cases import FORMS, OWN, plain
+from ..laws.conftest import forget_programs, without_compiler  # noqa: F401  its fixtures
+from ..laws.sides import covering
 from ..laws.test_executors import sequences
+from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, difference, drifting, examples, run, state
 from . import pretended
 from .devices import GPU, PHASES, PRETENDED, WaitsByRound, of_phase
@@ -81,14 +84,14 @@ def check_alike(device, here, host, last=None):
     for one, other in zip(here.records[-(last or 0) :], host.records[-(last or 0) :], strict=True):
         ours, theirs = values(one), values(other)
         assert ours.keys() == theirs.keys()
-        for name, value in ours.items():
-            assert torch.allclose(value, theirs[name], rtol=0, atol=device.tolerance, equal_nan=True), name
+        near = {"rtol": device.tolerance, "atol": device.tolerance, "equal_nan": True}
+        assert [name for name, value in ours.items() if not torch.allclose(value, theirs[name], **near)] == []
 
 
 # ---- all methods -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", plain())
+@pytest.mark.parametrize("name", in_tiers(plain(), FORMS))
 def test_rounds_evaluations_checkpoints_and_resumes_are_those_of_the_host(name, device, tmp_path):
     algorithm = replace(plain()[name], gamma=0.05, weight_decay=0.02)
     host = on_host(algorithm, 2, evaluate=True)
@@ -103,7 +106,7 @@ def test_rounds_evaluations_checkpoints_and_resumes_are_those_of_the_host(name, 
     check_alike(device, go(ckpt_path=str(tmp_path / "epoch=0.ckpt")), host, last=1)
 
 
-@pytest.mark.parametrize("name", [*plain(), *OWN])
+@pytest.mark.parametrize("name", in_tiers([*plain(), *OWN], covering(plain() | OWN)))
 def test_without_early_stopping_the_host_waits_nowhere_in_a_fit(name, device):
     algorithm = replace((plain() | OWN)[name], gamma=None)
     with watching(PHASES) as waits:
@@ -112,7 +115,7 @@ def test_without_early_stopping_the_host_waits_nowhere_in_a_fit(name, device):
     check_waits(of_phase(waits, "fit"), 0)
 
 
-@pytest.mark.parametrize("name", plain())
+@pytest.mark.parametrize("name", in_tiers(plain(), FORMS))
 def test_where_memory_ends_lanes_are_halved(name, device, monkeypatch):
     task, fit = partial(Mlp, (FEATURES,), CLASSES, hidden=device.hidden), Vectorized.fit
     more = {"seeds": (0,), "initial": "seeded", "population": small(participants=4, batch_size=32, epochs=1)}
@@ -159,13 +162,10 @@ COMPILED = [Flash(lr=0.1, gamma=0.05), HypCluster(lr=0.1), Moon(lr=0.1)]
 
 
 @pytest.mark.parametrize("algorithm", COMPILED, ids=lambda algorithm: type(algorithm).__name__)
-def test_compiled_programs_have_no_loop_there_and_wait_no_more(algorithm, device, monkeypatch):
+def test_compiled_programs_have_no_loop_there_and_wait_no_more(algorithm, device, request):
     """On the pretended device the compiler is left out."""
     if device is PRETENDED:
-        monkeypatch.setattr(programs, "_compiled", {})
-        monkeypatch.setattr(programs, "_task_functions", {})
-        monkeypatch.setattr(programs, "has_compiler", lambda: True)
-        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        request.getfixturevalue("without_compiler")
     with watching(PHASES) as waits:
         here = on(device, algorithm, 1, compile=True)
     check_waits(of_phase(waits, "fit"), EPOCHS - 1 if algorithm.gamma else 0)

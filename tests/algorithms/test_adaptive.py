@@ -97,7 +97,7 @@ def test_rules_equal_their_transcriptions(kind, beta2, change):
     x = np.ones(LAYOUT.n)
     for k, g in enumerate(grads.numpy(), start=1):
         x = x - optimizer.step(g, x)
-        np.testing.assert_allclose(ours[k - 1], x, rtol=0, atol=1e-12)
+        assert difference(ours[k - 1], x) <= 1e-12
 
 
 def test_the_changes_matter():
@@ -148,7 +148,7 @@ def test_sm3_ii_lies_between_the_exact_moment_and_sm3_i(seed, beta2, steps, shap
         slack = 1 + 1e-12
         assert (v["exact"] <= v["SM3-II"] * slack).all()
         assert (v["SM3-II"] <= v["SM3-I"] * slack).all()
-        assert difference(v["exact"][-3:], v["SM3-I"][-3:]) <= 1e-12 * float(v["exact"].max())  # of the vector
+        assert difference(v["SM3-I"][-3:] / v["exact"][-3:], torch.ones(3)) <= 1e-12  # of the vector
 
 
 def test_slices_by_hand():

@@ -11,7 +11,7 @@ from unittest import mock
 import lightning as L
 import torch
 
-from flstudy import Coordinator
+from flstudy import Coordinator, RunSettings
 from flstudy.benchmark.workloads import WORKLOADS
 from flstudy.execution import loops, programs
 
@@ -46,7 +46,9 @@ def counted(name: str, threads: int) -> list[list[float]]:
         mock.patch.object(loops, "loaded", interpreted),
         mock.patch.object(programs, "has_compiler", return_value=True),
     ):
-        coordinator = Coordinator(workload.task(), workload.algorithm(), seeds=range(workload.seeds), compile=True)
+        coordinator = Coordinator(
+            workload.task(), workload.algorithm(), RunSettings(seeds=range(workload.seeds), compile=True)
+        )
         trainer = L.Trainer(
             max_epochs=ROUNDS,
             accelerator="cpu",

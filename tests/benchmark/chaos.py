@@ -129,7 +129,7 @@ def parents() -> dict[int, int]:
 
 
 def workers(driver: int) -> list[int]:
-    """Processes below ``driver`` in which Ray runs trials."""
+    """Processes below ``driver`` in which Ray runs trials, and the one that writes what they say."""
     above = parents()
 
     def below(pid: int) -> Iterator[int]:
@@ -143,7 +143,8 @@ def workers(driver: int) -> list[int]:
             name = Path(f"/proc/{pid}/cmdline").read_text()
         except OSError:
             continue
-        if name.startswith("ray::") and "Trainable" in name and driver in below(pid):  # not Ray's own agents
+        ours = name.startswith("ray::Writer") or (name.startswith("ray::") and "Trainable" in name)
+        if ours and driver in below(pid):  # not Ray's own agents
             found.append(pid)
     return found
 
@@ -152,8 +153,8 @@ def workers(driver: int) -> list[int]:
 
 
 def random_kills(study: Study, kills: int) -> str:
-    """Kill a random worker or, one time in four, the driver at random moments; the study goes on each time."""
-    rng, killed = random.Random(0), {"workers": 0, "drivers": 0}
+    """Kill a worker, the writer or, one time in four, the driver at random moments; the study goes on each time."""
+    rng, killed = random.Random(0), {"workers": 0, "writers": 0, "drivers": 0}
     driver = study.driver()
     while driver.poll() is None and sum(killed.values()) < kills:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -168,12 +169,14 @@ def random_kills(study: Study, kills: int) -> str:
             time.sleep(rng.uniform(0.0, 5.0))
             driver = study.driver(resume=True)
         elif targets:
-            os.kill(rng.choice(targets), signal.SIGKILL)
-            killed["workers"] += 1
+            target = rng.choice(targets)
+            kind = "writers" if Path(f"/proc/{target}/cmdline").read_text().startswith("ray::Writer") else "workers"
+            os.kill(target, signal.SIGKILL)
+            killed[kind] += 1
     finish(driver)
     if sum(killed.values()) < kills:
         study.wrong.append(f"the study was over after {sum(killed.values())} of {kills} kills")
-    return f"{killed['workers']} workers and {killed['drivers']} drivers killed"
+    return f"{killed['workers']} workers, {killed['writers']} writers and {killed['drivers']} drivers killed"
 
 
 def killed_after(study: Study, ended: int) -> None:

@@ -38,7 +38,7 @@ def played(algorithm: str, participants: int, memory: int, bank: int, rounds: in
     import torch
 
     import flstudy.algorithms
-    from flstudy import Coordinator, Population
+    from flstudy import Coordinator, Population, RunSettings
     from flstudy.population import InMemory
     from flstudy.tasks import Mlp
 
@@ -54,7 +54,7 @@ def played(algorithm: str, participants: int, memory: int, bank: int, rounds: in
     )
     task = Mlp((WIDTH,), CLASSES, hidden=HIDDEN)
     method = getattr(flstudy.algorithms, algorithm)(lr=0.1)
-    coordinator = Coordinator(task, method, compile=False, cohort_memory=memory, bank_memory=bank)
+    coordinator = Coordinator(task, method, RunSettings(compile=False, cohort_memory=memory, bank_memory=bank))
     watch = Watch()
     watch.start()
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from workload import made_by, quiet
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import Algorithm, FedAvg, JointAdaptivity
 from flstudy.population import HeavyTails
 from flstudy.reporting.style import COLOURS, GREY, PAGE_DPI, finish, legend_above, new_figure, to_png
@@ -35,7 +35,7 @@ def errors(algorithm: Algorithm, tails: str, rounds: int, seeds: int) -> np.ndar
     population = Population(
         HeavyTails(tails=tails, examples=1000), clients=10, participants=10, batch_size=1, steps=1, valid=0.1, test=0.1
     )
-    module, kept = Coordinator(Quadratic((1,)), algorithm, seeds=range(seeds)), Records()
+    module, kept = Coordinator(Quadratic((1,)), algorithm, RunSettings(seeds=range(seeds))), Records()
     trainer(rounds, "32-true", callbacks=[kept], limit_val_batches=0).fit(module, datamodule=population)
     return torch.stack([server.x[:, 0].abs() for server in kept.servers]).numpy()
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from flstudy.population import FederatedParquet
 from flstudy.population.datasets.base import Dataset, Examples, Originals, Piece
-from flstudy.population.datasets.federated import read_metadata, verify
+from flstudy.population.datasets.federated_format import read_metadata, verify
 from flstudy.preparation.prepare import prepare
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from workload import quiet
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import FedAvg
 from flstudy.metrics.panel import Panel
 from flstudy.population.datasets.base import Coding, Dataset, Examples, Ranges
@@ -92,7 +92,7 @@ def measure(folder: str, clients: int) -> dict[str, float]:
         found["examples"] = len(population.store.x)
         panel, watch, cohorts = Panel(clients=500, examples=200), Watch(), []
         task = Mlp(SHAPE, 10, hidden=64)
-        coordinator = Coordinator(task, FedAvg(lr=0.05), seeds=SEEDS, compile=False, panel=panel)
+        coordinator = Coordinator(task, FedAvg(lr=0.05), RunSettings(seeds=SEEDS, compile=False), panel=panel)
         trainer = L.Trainer(
             max_epochs=ROUNDS,
             accelerator="cpu",

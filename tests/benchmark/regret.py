@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from workload import made_by, quiet
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import Algorithm, FedOmd
 from flstudy.controllers import MasterFL
 from flstudy.metrics.dynamic_regret import Regret
@@ -47,8 +47,7 @@ def played(algorithm: Algorithm, scale: float | None, at: Sequence[int], rounds:
         Coordinator(
             Logistic((64,), 10, l2=L2),
             algorithm,
-            seeds=seeds,
-            compile=False,
+            RunSettings(seeds=seeds, compile=False),
             controllers=controllers,
             regret=Regret(tolerance=TOLERANCE),
         ),

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from population import SEEDS, SHAPE, Generated, generate
 from workload import quiet
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import Scaffold
 from flstudy.execution import ClientBank
 from flstudy.execution.row_segments import FOLDER
@@ -56,7 +56,7 @@ def played(data: Path, clients: int, folder: Path, resume: Path | None) -> tuple
     saving = Timed(folder)
     population = Population(Generated(str(data)), clients=clients, participants=500)
     how = {"seeds": SEEDS, "compile": False, "bank_memory": BOUND, "initial": "seeded"}
-    coordinator = Coordinator(Mlp(SHAPE, 10, hidden=64), Scaffold(lr=0.05), **how)
+    coordinator = Coordinator(Mlp(SHAPE, 10, hidden=64), Scaffold(lr=0.05), RunSettings(**how))
     plain = {"enable_progress_bar": False, "enable_model_summary": False, "limit_val_batches": 0, "logger": False}
     trainer = L.Trainer(max_epochs=ROUNDS, accelerator="cpu", callbacks=[saving], **plain)
     trainer.fit(coordinator, datamodule=population, ckpt_path=resume, weights_only=True if resume else None)

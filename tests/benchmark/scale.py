@@ -96,7 +96,7 @@ def row_groups(path: Path, participants: int = 500) -> dict[str, float]:
     """Seconds in which Parquet itself gives such a cohort: every row group that holds one of its clients is decoded."""
     from pyarrow import parquet
 
-    from flstudy.population.datasets.federated import read_clients, read_metadata, sample_files
+    from flstudy.population.datasets.federated_format import read_clients, read_metadata, sample_files
 
     metadata = read_metadata(path)
     ranges = read_clients(path, metadata).ranges

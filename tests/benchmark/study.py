@@ -81,7 +81,7 @@ def measure(compile: bool, trials: int, rounds: int, folder: Path) -> dict[str, 
     (folder / "bench.yaml").write_text(yaml.safe_dump(content))
     config = Noted.of(load(folder / "bench.yaml", command="tune"), folder / "notes")
     start = time.perf_counter()
-    result = driver.tune(config, Console(file=io.StringIO()))
+    result = driver.carry_out(config, Console(file=io.StringIO()), report=False)
     wall = time.perf_counter() - start
     assert all(trial.status == "finished" for trial in result.trials), [trial.error for trial in result.trials]
     spent: dict[int, float] = {}

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from flstudy.benchmark import child, command, tables
-from flstudy.benchmark.command import PRECISIONS, bench_options
 from flstudy.benchmark.gauge import ATTEMPTS, Account, BusyMachine, Gauge, Quietness, Watched, account_lines, own_ticks
 from flstudy.benchmark.limit import products
+from flstudy.benchmark.options import PRECISIONS, bench_options
 from flstudy.benchmark.plain import PRECISIONS as DTYPES
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
@@ -56,7 +56,7 @@ def report() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_what_a_run_reports(report: dict[str, Any]) -> None:
     assert report["schema"] == 1
     assert report["hardware"]["cpu"]
@@ -92,7 +92,7 @@ def test_what_a_run_reports(report: dict[str, Any]) -> None:
     assert report["quiet"]["loop_worst"] >= report["quiet"]["loop_median"] >= 1
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_the_table_fits_a_hundred_columns(report: dict[str, Any]) -> None:
     (workload,) = json.loads(json.dumps(report))["workloads"]
     long = {"seed_rounds_per_s": 12345.6, "round_ms": 1234.5, "x_plain": 123.4, "peak_mib": 123456.0}
@@ -163,7 +163,7 @@ def test_names_agree() -> None:
     assert math.isclose(bench_options([]).seconds, 0.4)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_mistake_is_one_line() -> None:
     done = bench("--workloads", "mpl")
     assert done.returncode == 2

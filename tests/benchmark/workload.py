@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import Algorithm, FedAvg
 from flstudy.population import Synthetic
 from flstudy.tasks import Mlp
@@ -30,7 +30,9 @@ def trained(
     """A coordinator after so many compiled rounds under an ordinary Trainer."""
     data = data or Synthetic(log_mean=0.0, log_std=0.0, extra=699)
     torch.manual_seed(0)
-    coordinator = Coordinator(Mlp(data.shape, data.classes, hidden=64), algorithm or FedAvg(lr=0.05), compile=True)
+    coordinator = Coordinator(
+        Mlp(data.shape, data.classes, hidden=64), algorithm or FedAvg(lr=0.05), RunSettings(compile=True)
+    )
     world = Population(data, **{"clients": 30, "participants": 10, "batch_size": 10, "steps": 40, **population})
     trainer = L.Trainer(
         max_epochs=rounds,

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from flstudy.config import ConfigError, StopRun, load
-from flstudy.config.values import content_of, quick_check
+from flstudy.config.composition import quick_check
+from flstudy.config.reading import content_of
 from flstudy.population import FashionMnist
 
 from ..population.datasets import on_disk
@@ -108,10 +109,16 @@ WRONG = [  # what is appended to a config that has none of these keys, and what 
     ("seeds: [" + "é" * 600 + "]", "seeds[0] must be an integer, got 'ééé"),
     ("ünï: 1", "unknown key 'ünï': see --help"),
     ("study: {confirm: null}", "study.confirm must be keys and values, got null"),
-    ("study: {search: {algorithm: {choice: null}}}", "study.search.algorithm.choice must be a list, got null"),
+    (
+        "study: {search: {algorithm: {choice: null}}}",
+        "study.search.algorithm.choice must be a list or keys and values, got null",
+    ),
     ("study: {search: {algorithm: {choice: [null]}}}", "algorithm must name a class, such as AdaptiveFedAvg, got null"),
     ("study: {search: {algorithm: {uniform: [0, 1]}}}", "study.search.algorithm must be a choice of classes, got"),
-    ("study: {search: {algorithm.lr: {uniform: [0.1, .inf]}}}", "study.search.algorithm.lr must have finite ends"),
+    (
+        "study: {search: {algorithm.lr: {uniform: [0.1, .inf]}}}",
+        "study.search.algorithm.lr: uniform high must be a finite number",
+    ),
     ("study: {presets: {Flsh: {lr: 1}}}", "study.presets: unknown algorithm 'Flsh': did you mean 'Flash'?"),
     ("study: {presets: {FedProx: {tau: 1}}}", "unknown key 'study.presets.FedProx.tau': did you mean"),
 ]
@@ -292,15 +299,24 @@ def test_flat_keys_and_tags() -> None:
     assert config.drift_rounds() == [31]
 
 
-def test_another_algorithm_starts_from_its_own_defaults() -> None:
-    assert load(QUICK).flat()["algorithm.server_lr"] == 0.1
-    assert load(QUICK, {"algorithm": "FedAvg"}).flat()["algorithm.server_lr"] == 1.0
-    assert load(QUICK, options=["--algorithm", "FedAvg"]).flat()["algorithm.server_lr"] == 1.0
-    assert load(QUICK, {"algorithm": "Flash"}).flat()["algorithm.lr"] == 0.1
-    assert load(QUICK, {"algorithm": "flstudy.algorithms.Flash"}).flat()["algorithm.lr"] == 0.1
-    config = load(QUICK, {"algorithm": "FedAvg", "algorithm.lr": 0.2})
-    assert config.flat()["algorithm.lr"] == 0.2
-    assert type(config.build()[0].algorithm).__name__ == "FedAvg"
+def test_what_is_fixed_holds_for_every_method_that_has_the_key(tmp_path: Path) -> None:
+    path = with_presets(tmp_path, {}, {"class_path": "Flash", "init_args": {"lr": 0.3, "server_lr": 0.2, "tau": 0.01}})
+    for changes in ({"algorithm": "FedAvg"}, {"algorithm": "flstudy.algorithms.FedAvg"}):
+        for config in (load(path, changes), load(path).with_overrides(changes)):
+            assert (config.flat()["algorithm.lr"], config.flat()["algorithm.server_lr"]) == (0.3, 0.2)
+            assert not config.has_key("algorithm.tau")
+            assert type(config.build()[0].algorithm).__name__ == "FedAvg"
+    assert load(path, options=["--algorithm", "FedYogi"]).flat()["algorithm.tau"] == 0.01
+    assert load(path, {"algorithm": "Flash"}).flat() == load(path).flat()
+    assert load(path, {"algorithm": "FedAvg", "algorithm.lr": 0.2}).flat()["algorithm.lr"] == 0.2
+
+
+def test_what_is_fixed_and_a_method_refuses_needs_a_word_of_its_own(tmp_path: Path) -> None:
+    algorithm = {"class_path": "FedAvg", "init_args": {"momentum": 0.9, "lr": 0.3}}
+    with pytest.raises(ConfigError, match=r"Scaffold: momentum must be 0, got 0\.9"):
+        load(with_presets(tmp_path, {}, algorithm)).with_overrides({"algorithm": "Scaffold"})
+    cured = load(with_presets(tmp_path, {"Scaffold": {"momentum": 0.0}}, algorithm))
+    assert cured.with_overrides({"algorithm": "Scaffold"}).flat()["algorithm.lr"] == 0.3
 
 
 def test_the_task_is_built_for_the_data_set() -> None:
@@ -370,10 +386,12 @@ def test_a_preset_may_reach_beyond_its_algorithm(tmp_path: Path) -> None:
     assert load(written).flat()["population.epochs"] == 2
 
 
-def test_what_a_file_says_itself_goes_before_a_preset(tmp_path: Path) -> None:
+def test_a_preset_goes_before_what_is_fixed_for_all_and_an_option_before_it(tmp_path: Path) -> None:
     algorithm = {"class_path": "FedProx", "init_args": {"lr": 0.7}}
-    config = load(with_presets(tmp_path, {"FedProx": {"mu": 0.25, "lr": 0.01}}, algorithm))
-    assert (config.flat()["algorithm.mu"], config.flat()["algorithm.lr"]) == (0.25, 0.7)
+    path = with_presets(tmp_path, {"FedProx": {"mu": 0.25, "lr": 0.01}}, algorithm)
+    assert (load(path).flat()["algorithm.mu"], load(path).flat()["algorithm.lr"]) == (0.25, 0.01)
+    assert load(path, options=["--algorithm.lr", "0.5"]).flat()["algorithm.lr"] == 0.5
+    assert load(path).with_overrides({"algorithm": "FedAvg"}).flat()["algorithm.lr"] == 0.7
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,10 @@ def test_modules_are_imported_by_name_in_one_place_for_users():
     ours = {
         "__init__.py",
         "cli.py",
-        "lean.py",
-        "nursery.py",
         "registry.py",
         "reporting/section.py",
         "federation/checkpoint.py",
+        "tuning/nodes.py",  # on a node, what the driver has imported already
     }
     assert calling == users | ours
 

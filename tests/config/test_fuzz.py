@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from flstudy.config import ConfigError, load
+from flstudy.config.composition import quick_check
 from flstudy.config.errors import LONGEST
 from flstudy.config.shipped import configs
-from flstudy.config.values import quick_check
 from flstudy.study.space import Space
 from flstudy.tasks import vit
 

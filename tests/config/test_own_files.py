@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from flstudy.config import ConfigError, load
+from flstudy.config.composition import quick_check
 from flstudy.config.registry import IMPORT_ONLY
-from flstudy.config.values import quick_check
 from flstudy.study import StudyFolder
 
 from .test_doors import QUICK

@@ -4,7 +4,7 @@ import pytest
 
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
-from flstudy.tuning.driver import before_it_starts
+from flstudy.tuning.plan import before_it_starts
 
 from .refusal import assert_refused
 from .test_config import QUICK
@@ -67,13 +67,13 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides, sentence):
 
 def test_a_section_reaches_the_coordinator_and_is_written_down():
     config = load(QUICK, {**PRIVATE, "privacy.noise": 0.9, "privacy.adaptive_clip.lr": 0.1})
-    aggregator = config.build()[0].aggregator
+    aggregator = config.build()[0].run.aggregator
     assert aggregator.private
     assert aggregator.privacy.orders == [2.0, 8.0]
     assert aggregator.privacy.adaptive_clip.lr == 0.1
     assert config.flat()["privacy.clip"] == 0.5
     assert config.plain()["privacy"]["adaptive_clip"]["quantile"] == 0.5
-    assert not load(QUICK).build()[0].aggregator.private
+    assert not load(QUICK).build()[0].run.aggregator.private
 
 
 def test_a_study_does_not_let_its_trials_end_early():

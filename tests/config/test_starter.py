@@ -8,10 +8,11 @@ import yaml
 
 from flstudy.cli import main
 from flstudy.config import ConfigError, load
+from flstudy.config.reading import content_of, parsed
 from flstudy.config.schema import class_names
 from flstudy.config.starter import NONE, Choice, asked, starter
-from flstudy.config.values import completed, content_of, parsed
-from flstudy.tuning.driver import check_study
+from flstudy.config.values import completed
+from flstudy.tuning.plan import check_study
 
 BUILT = {"Digits", "FashionMnist", "HeavyTails", "LeafShakespeare", "LibSvm", "Synthetic"}  # each its own kind, small
 ASIDE = re.compile(r"^(\s*)# (\w[\w.]*: [\[{\w].*)$", re.MULTILINE)

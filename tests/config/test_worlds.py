@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from flstudy.cli import main
+from flstudy.config.composition import quick_check
 from flstudy.config.config import load
-from flstudy.config.sections import ConfigError
-from flstudy.config.values import quick_check
+from flstudy.config.errors import ConfigError
 from flstudy.population import ComposedSwaps, Event, FreshDraws
 
 QUICK = Path(__file__).parents[2] / "tune_configs" / "quick.yaml"

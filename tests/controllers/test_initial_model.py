@@ -41,7 +41,7 @@ def test_average_starts_from_the_mean_of_what_came_after_the_pilots():
         [], [], [], [], [5, 5], [], [7, 7], [], [9, 9], []
     ]  # fmt: skip
     assert module.records[6].events[0] == Event(7, "initial model", "restart")
-    kept = module.runner.states[0]
+    kept = module.run.state.controllers[0]
     assert difference(kept.models.transpose(0, 1), ends(module)[1:]) == 0
 
 
@@ -53,7 +53,7 @@ def test_scale_zero_is_the_average():
 
 def test_a_large_scale_takes_the_model_of_the_nearest_session():
     module, other = played(DynamicInitialModel(scale=1e9)), played(Last())
-    state = module.runner.states[0]
+    state = module.run.state.controllers[0]
     assert state.gradients.shape[1] == 4  # of sessions 2, 3, 4 and 5
     for s in range(2):
         distance = (state.gradients[s, :-1] - state.gradients[s, -1]).norm(dim=1)
@@ -75,7 +75,7 @@ def test_the_gradient_is_that_of_plain_rounds_from_the_pilot_model():
     controller = DynamicInitialModel(gradient_rounds=2)
     everybody = {"population": sessions(participants=3), "seeds": (0,)}
     module = played(controller, rounds=5, **everybody)
-    pilot, state = module.servers[1].x, module.runner.states[0]
+    pilot, state = module.servers[1].x, module.run.state.controllers[0]
     server = pilot
     for number in (1, 2):
         cohort = module.population.cohort(3, number)
@@ -124,13 +124,13 @@ def test_one_session_is_the_algorithm_alone():
 
 def test_history_is_bounded_by_the_latest_or_the_most_different():
     module = played(DynamicInitialModel(history=2))
-    assert module.runner.states[0].models.shape[1] == module.runner.states[0].gradients.shape[1] == 2
-    assert difference(module.runner.states[0].models.transpose(0, 1), ends(module)[3:]) == 0
+    assert module.run.state.controllers[0].models.shape[1] == module.run.state.controllers[0].gradients.shape[1] == 2
+    assert difference(module.run.state.controllers[0].models.transpose(0, 1), ends(module)[3:]) == 0
     diverse = played(DynamicInitialModel(history=2, retention="diverse"))
-    apart = diverse.runner.states[0].gradients[0]
+    apart = diverse.run.state.controllers[0].gradients[0]
     assert float((apart[0] - apart[1]).norm()) > 0
     layout = diverse.task_function.layout
-    controller, state = DynamicInitialModel(history=2, retention="diverse"), diverse.runner.states[0]
+    controller, state = DynamicInitialModel(history=2, retention="diverse"), diverse.run.state.controllers[0]
     line = torch.tensor([0.0, 1.0, 10.0], dtype=torch.float64)[:, None].expand(3, layout.n)
     kept = controller.forget(state._replace(models=line, gradients=line), layout)
     assert kept.gradients[:, 0].tolist() == [1.0, 10.0]

@@ -262,7 +262,7 @@ def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
     resumed = go(14, ckpt_path=str(tmp_path / "epoch=9.ckpt"))  # in the middle of a block, with paused instances
     assert float(measured(whole, "controller/block_order")[9].min()) >= 0
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.runner.states[0], resumed.runner.states[0], strict=True):
+    for one, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[10:], measured(resumed, *names))
@@ -287,7 +287,7 @@ def test_where_a_block_begins(restart):
         return
     assert difference(module.servers[6].x, first) == 0
     moving = played(MasterFL(rounds=14, instance_init=restart), rounds=7)
-    begun = moving.runner.states[0].start
+    begun = moving.run.state.controllers[0].start
     assert difference(begun, moving.servers[2].x) == 0 if restart == "last" else difference(begun, first) == 0
 
 
@@ -296,7 +296,7 @@ def test_an_instance_may_begin_at_the_longest_one_s_model_or_at_the_server_s():
     modules = {init: played(MasterFL(rounds=14, instance_init=init), rounds=7) for init in ("longest", "current")}
     orders = measured(modules["longest"], "controller/instance_order")[:, 0]
     blocks = measured(modules["longest"], "controller/block_order")[:, 0]
-    begun, seen = modules["longest"].runner.states[0].start, []  # of the block of rounds 4 to 7
+    begun, seen = modules["longest"].run.state.controllers[0].start, []  # of the block of rounds 4 to 7
     for s in range(len(SEEDS)):
         ran = [t for t in (1, 2) if orders[t, s] == blocks[t, s] == 1]  # rounds 2 and 3
         at = ran[-1] if ran else 0  # shorter ones may leave it no round: then where it would have begun
@@ -312,7 +312,7 @@ def test_an_instance_may_begin_at_the_longest_one_s_model_or_at_the_server_s():
 
 def test_no_more_servers_than_orders_are_kept():
     module = played(MasterFL(rounds=14), rounds=3)
-    state = module.runner.states[0]
+    state = module.run.state.controllers[0]
     assert state.paused.x.shape == (3, 5, module.task_function.layout.n)  # orders 0 … ⌈log₂ 14⌉
 
 

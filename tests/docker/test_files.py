@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_every_package_has_its_version_from_the_constraints() -> None:
     serve = [re.split(r"[<>=]", need)[0] for need in PROJECT["optional-dependencies"]["serve"]]
     assert sorted(server) == sorted(["mlflow", *serve])
     assert {name.split("[")[0] for name in server} | {"psycopg-binary"} <= set(PINNED)
-    assert "'.[study,serve]'" in DOCKERFILE
+    assert "'.[study,serve,cluster]'" in DOCKERFILE
 
 
 @pytest.mark.parametrize("target", ["study", "server"])
@@ -159,10 +160,11 @@ def test_passwords_come_from_the_environment() -> None:
         assert "PASSWORD" not in str(service.get("command")), name  # any user of the machine can list commands
 
 
-def test_studies_and_ray_share_image_and_folder() -> None:
-    for key in ("image", "build", "volumes", "shm_size"):
+def test_studies_and_ray_share_the_image_and_the_driver_has_the_folder() -> None:
+    for key in ("image", "build", "shm_size"):
         first = SERVICES["study"][key]
         assert all(SERVICES[name][key] == first for name in ON_RAY), key
+    assert [name for name in ON_RAY if "volumes" in SERVICES[name]] == ["study"]
     gpu = compose("compose.gpu.yaml")["services"]
     assert set(gpu) == set(ON_RAY)
     assert len({service["image"] for service in gpu.values()}) == 1
@@ -232,29 +234,64 @@ def test_a_compose_client_asks_for_a_missing_password(missing: str, tmp_path: Pa
     assert missing in done.stderr
 
 
-def test_the_entrypoint_says_when_there_is_no_cluster(tmp_path: Path) -> None:
-    """With stand-ins for ray and flstudy: what it does with their answers is its own."""
-    ray, flstudy = tmp_path / "ray", tmp_path / "flstudy"
-    ray.write_text('#!/bin/sh\necho "$@" >>calls\nexit ${RAY_ANSWERS:-0}\n')
-    flstudy.write_text('#!/bin/sh\necho "flstudy $@"\n')
-    for file in (ray, flstudy):
-        file.chmod(0o755)
+def test_a_ray_job_of_kuberay_has_the_image_and_its_ray() -> None:
+    job, claim = yaml.safe_load_all((DOCKER / "cluster" / "rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["rayVersion"] == PINNED["ray"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    head, *groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    for group in (head, *groups):
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsUser"] == 10001
+        (container,) = pod["containers"]
+        assert container["image"] == f"flstudy:{VERSION}"
+        assert ("volumeMounts" in container) == (group is head)  # the driver writes, and nobody else
+    (volume,) = (one for one in head["template"]["spec"]["volumes"] if "persistentVolumeClaim" in one)
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    command = job["spec"]["entrypoint"].split()
+    assert command[:2] == ["flstudy", "tune"]
+    assert {"--address", "--study.folder", "--store"} < set(command)
 
-    def start(**environment: str) -> subprocess.CompletedProcess[str]:
-        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        command = ["sh", str(DOCKER / "entrypoint.sh"), "tune", "a b.yaml"]
-        return subprocess.run(
-            command, cwd=tmp_path, env={**path, **environment}, capture_output=True, text=True, check=False
-        )
 
-    assert start().stdout == "flstudy tune a b.yaml\n"
-    assert not (tmp_path / "calls").exists()
-    assert start(RAY_ADDRESS="head:6379").stdout == "flstudy tune a b.yaml\n"
-    assert "start --address=head:6379 --num-cpus=0" in (tmp_path / "calls").read_text()
-    refused = start(RAY_ADDRESS="head:6379", RAY_ANSWERS="1")
-    assert refused.returncode == 1
-    assert refused.stdout == ""
-    assert "RAY_ADDRESS must name the head of a Ray cluster, got head:6379" in refused.stderr
+SLURM = """#!/bin/sh
+case $(basename "$0") in
+hostname) case "$*" in *address*) echo 127.0.0.1 ;; *) echo first ;; esac ;;
+ray) echo "ray $*" >>calls; case "$*" in *--block*) trap 'exit 0' TERM; while :; do sleep 0.1; done ;; esac ;;
+srun) echo "srun $*" >>calls; trap 'exit 0' TERM; while :; do sleep 0.1; done ;;
+flstudy)
+    echo "flstudy $*" >>calls
+    trap 'echo "flstudy stops" >>calls; exit 1' TERM
+    until grep -q srun calls; do sleep 0.05; done
+    [ "$2" = long.yaml ] || exit 3
+    while :; do sleep 0.1; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("config", ["short.yaml", "long.yaml"])
+def test_the_script_for_slurm_starts_ray_runs_the_study_and_ends_both(config: str, tmp_path: Path) -> None:
+    """With stand-ins for ray, srun and flstudy; a long study is told to end, as Slurm does before its time limit."""
+    for name in ("ray", "srun", "flstudy", "hostname"):
+        (tmp_path / name).write_text(SLURM)
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NUM_NODES": "3", "SLURM_CPUS_PER_TASK": "4"}
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job}
+    script = subprocess.Popen(["bash", str(DOCKER / "cluster" / "study.sbatch"), config], cwd=tmp_path, env=environment)
+    calls, until = tmp_path / "calls", time.monotonic() + 60
+    while config == "long.yaml" and not (calls.exists() and "flstudy tune" in calls.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    if config == "long.yaml":
+        script.terminate()
+    assert script.wait(60) == (1 if config == "long.yaml" else 3)
+    said = calls.read_text()
+    assert "ray start --head --node-ip-address=127.0.0.1 --port=22345 --num-cpus=4" in said
+    assert "srun --nodes=2 --ntasks-per-node=1 --exclude=first" in said
+    assert "ray start --address=127.0.0.1:22345 --num-cpus=4 --block" in said
+    assert f"flstudy tune {config} --address 127.0.0.1:22345" in said
+    assert ("flstudy stops" in said) == (config == "long.yaml")
+    assert not list(Path("/tmp").glob("r12345.*"))
 
 
 def test_the_bucket_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

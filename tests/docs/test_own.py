@@ -63,9 +63,10 @@ def test_a_pooled_data_set_and_a_study_of_them(lab):
         "study.search": {"algorithm.eps": {"loguniform": [1e-4, 1e-2]}},
         "study.objective.metric": "valid/accuracy_gap",
     }
-    assert load(lab / "own.yaml", study, command="tune").parts.coordinator.measure.measures == ("accuracy_gap",)
+    assert load(lab / "own.yaml", study, command="tune").parts.coordinator.run.measure.measures == ("accuracy_gap",)
 
 
+@pytest.mark.thorough
 def test_their_laws_hold_and_an_error_is_found(lab):
     done = python(lab, "-c", "import laws, wrong")
     assert done.returncode == 1

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from flstudy.cli import COMMANDS
+from flstudy.config.composition import quick_check
 from flstudy.config.shipped import find_config
-from flstudy.config.values import quick_check
 from tests.docs.blocks import DOCS, files_of
 
 ROOT = DOCS.parent
@@ -52,14 +52,15 @@ def test_a_command_is_there(page, line):
         assert words[1] in COMMANDS
         if words[1] in ("run", "tune") and len(words) > 2 and not words[2].startswith("-"):
             options = [word for word in words[3:] if word not in ("--print_config", "--help")]
-            for option in ("--import-from", "--store"):
-                if option == "--import-from" and option in options:
+            for option in ("--import-from", "--address"):
+                if option in options:
                     del options[options.index(option) : options.index(option) + 2]
             assert quick_check(find_config(words[2]), options)
     else:
         assert words[0] in ("pip", "export", "ray", "flstudy", ".venv/bin/python", ".venv/bin/ruff"), line
 
 
+@pytest.mark.thorough
 def test_the_script_of_the_lightning_page_runs(tmp_path):
     (tmp_path / "script.py").write_text(files_of("lightning.md")["script.py"])
     done = subprocess.run(
@@ -67,6 +68,13 @@ def test_the_script_of_the_lightning_page_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"tensor\(([\d.]+)", done.stdout.splitlines()[-1])[1]) < 1.0
+
+
+def test_the_run_without_a_trainer_of_the_lightning_page_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(files_of("lightning.md")["rounds.py"], "rounds.py", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[-1]) == (10, "True")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +87,7 @@ def site(tmp_path_factory):
     return site
 
 
+@pytest.mark.thorough
 def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
     """Links between pages and to headings lead somewhere, or building them would have ended with an error."""
     keys = (site / "reference" / "config.html").read_text()
@@ -89,6 +98,7 @@ def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
     assert not re.findall(r"(?:src|href)=\"https?://(?!squidfunk)[^\"]+\.(?:js|css|woff2?)", start)
 
 
+@pytest.mark.thorough
 def test_the_start_page_in_a_browser(site, browser, shoot):
     """From files, without a network: a heading, the first picture as large as it was made, the way to the first study,
     and a search."""

@@ -18,7 +18,7 @@ SCRIPT = """
 import resource
 import lightning as L
 import torch
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import FedAvg
 from flstudy.population import InMemory
 from flstudy.tasks import Logistic
@@ -39,7 +39,7 @@ dataset = InMemory((torch.randn(20_000, 784), torch.randint(0, 10, (20_000,))))
 population = Population(dataset, clients=10, participants=10, batch_size=512, steps=3)
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 L.Trainer(max_epochs=6, accelerator="cpu", limit_val_batches=0, callbacks=[Pages()], **quiet).fit(
-    Coordinator(Logistic((784,), 10), FedAvg(lr=0.1), executor="vectorized", compile=False), datamodule=population
+    Coordinator(Logistic((784,), 10), FedAvg(lr=0.1), RunSettings(compile=False)), datamodule=population
 )
 print("resident", resident())
 """

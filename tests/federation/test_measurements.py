@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import FedAdaGrad, FedAdam, FedAvg, FedYogi, Flash, HypCluster
 from flstudy.controllers import DynamicInitialModel
-from flstudy.execution import survey as survey_module
+from flstudy.execution import model_evaluator as evaluator_module
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import AlternatingGroups, SuddenDrift
 
@@ -91,13 +91,11 @@ def test_a_radio_cell_charges_what_travels_and_the_probe_rounds_of_a_session():
 def test_evaluation_in_chunks_is_the_same(scene, monkeypatch):
     module, population = scene
     concepts = population.concepts(ROUNDS)
-    evaluation = module.evaluation
-    whole = evaluation.survey.population(module.server.x, evaluation.examples["test"], concepts)
-    monkeypatch.setattr(survey_module, "CHUNK", 5)
-    assert evaluation.examples["test"].rows.shape[1] > 15
-    assert (
-        difference(evaluation.survey.population(module.server.x, evaluation.examples["test"], concepts), whole) <= 1e-14
-    )
+    evaluation, examples = module.evaluation, module.evaluation.examples["test"]
+    whole = evaluation.evaluator.population(module.server.x, examples, concepts)
+    monkeypatch.setattr(evaluator_module, "CHUNK", 5)
+    assert examples.rows.shape[1] > 15
+    assert difference(evaluation.evaluator.population(module.server.x, examples, concepts), whole) <= 1e-14
 
 
 def test_steps_epochs_and_losses(scene):

@@ -1,6 +1,10 @@
 """The trained model is had back from a checkpoint: by the coordinator, as a task, by the task's own class, and by a
 Trainer that only evaluates."""
 
+import inspect
+import warnings
+from dataclasses import fields
+
 import lightning as L
 import pytest
 import torch
@@ -8,14 +12,18 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.nn import functional as F
 
-from flstudy import Coordinator, load_task
+from flstudy import Coordinator, FederatedRun, RunSettings, load_task
 from flstudy.algorithms import Apfl, Ditto, FedAvg, FedBlended, Flash, HypCluster, LocalOnly
 from flstudy.controllers import Polynomial, Restart
-from flstudy.federation.checkpoint import of_first_replica
+from flstudy.federation.checkpoint import of_first_replica, run_arguments, run_recipe
+from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.measure import WorstDevices
+from flstudy.metrics.panel import Panel
+from flstudy.metrics.wireless import Wireless
 from flstudy.privacy import AdaptiveClip, Privacy
 from flstudy.tasks import Mlp
 
-from ..worlds import CLASSES, DEVICES, FEATURES, drifting, mlp, trainer
+from ..worlds import CLASSES, DEVICES, FEATURES, arguments, difference, drifting, mlp, run, state, trainer
 
 SEEDS = (0, 44)
 
@@ -38,6 +46,19 @@ class Net(L.LightningModule):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
 
 
+class Optimized(Net):
+    """One with an optimizer of its own, whose learning rate may fall."""
+
+    def __init__(self, falls=False):
+        super().__init__()
+        self.save_hyperparameters("falls")
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.7)] if self.hparams.falls else []
+        return [optimizer], schedulers
+
+
 class Bare(Net):
     """One that saves no hyper-parameters, and needs one."""
 
@@ -53,7 +74,9 @@ def fitted(folder, algorithm, task, population=None, **more):
     """A coordinator, its trainer, its world and its best checkpoint after two rounds."""
     saving = ModelCheckpoint(folder, monitor="valid/loss", filename="best")
     outer = trainer(2, callbacks=[saving], enable_checkpointing=True)
-    coordinator = Coordinator(task, algorithm, **{"seeds": SEEDS, "initial": "seeded", "compile": False, **more})
+    coordinator = Coordinator(
+        task, algorithm, **arguments(**{"seeds": SEEDS, "initial": "seeded", "compile": False, **more})
+    )
     population = population or drifting()
     outer.fit(coordinator, datamodule=population)
     saving.final = str(folder / "last.ckpt")
@@ -86,7 +109,7 @@ def test_the_coordinator_and_its_task_come_back(trained):
     back = Coordinator.load_from_checkpoint(saving.final)
     assert isinstance(back.task, Net)
     assert same(back.task, coordinator.task)
-    assert (back.algorithm, back.seeds, back.initial) == (coordinator.algorithm, SEEDS, "seeded")
+    assert (back.algorithm, back.seeds, back.run.settings.initial) == (coordinator.algorithm, SEEDS, "seeded")
     assert back.record.round == 2
     assert torch.equal(back.server.x, coordinator.server.x)
     other = load_task(saving.final, replica=1)
@@ -163,12 +186,110 @@ def test_all_parts_are_made_again(tmp_path):
     _, _, _, saving = fitted(tmp_path, FedAvg(weighting="uniform"), mlp(), privacy=privacy, schedule=Polynomial())
     back = Coordinator.load_from_checkpoint(saving.final)
     assert isinstance(back.task, Mlp)
-    assert (back.aggregator.privacy, back.schedule, back.compile_step) == (privacy, Polynomial(), False)
+    assert (back.run.aggregator.privacy, back.schedule, back.run.settings.compile) == (privacy, Polynomial(), False)
     second = fitted(tmp_path / "2", FedBlended(), mlp(), controllers=[Restart(rounds=[2])])[3]
     back = Coordinator.load_from_checkpoint(second.final)
     assert (back.algorithm, back.controllers) == (FedBlended(), (Restart(rounds=[2]),))
     other = Coordinator.load_from_checkpoint(second.final, executor="sequential")
-    assert other.executor_name == "sequential"
+    assert other.run.settings.executor == "sequential"
+
+
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize("mode", ["module", "module_reset"])
+def test_a_run_by_the_module_s_optimizer_goes_on_bit_for_bit(falls, mode, tmp_path):
+    """Mapped over devices, and, where the learning rate falls, stepped by torch."""
+    path = tmp_path / "epoch=4.ckpt"
+    saving = ModelCheckpoint(tmp_path, every_n_epochs=5, save_top_k=-1, filename="{epoch}")
+    given = {"seeds": SEEDS, "local_optimizer": mode, "executor": "sequential" if falls else "vectorized"}
+    fit = {"enable_checkpointing": True}
+    whole = run(FedAvg(), 10, population=drifting(), task=Optimized(falls), callbacks=[saving], fit=fit, **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of an optimizer that is not used
+        back = Coordinator.load_from_checkpoint(path)
+    assert (back.run.settings.local_optimizer, back.record.round) == (mode, 5)
+    trainer(10, limit_val_batches=0).fit(back, datamodule=drifting(), ckpt_path=path, weights_only=True)
+    assert back.record.round == 10
+    assert difference(state(back), state(whole)) == 0
+    assert len(back.bank.rows) > 0
+
+
+class Normed(Net):
+    """One whose running statistics the server averages."""
+
+    def __init__(self, hidden=7):
+        super().__init__()
+        self.save_hyperparameters()
+        self.frozen = nn.Sequential(nn.Linear(FEATURES, hidden), nn.BatchNorm1d(hidden))
+        self.scale.fill_(1.0)
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_a_restart_after_going_on_begins_with_the_first_buffers(buffers, tmp_path):
+    path, controllers = tmp_path / "epoch=1.ckpt", [Restart(rounds=[3])]
+    saving = ModelCheckpoint(tmp_path, every_n_epochs=2, save_top_k=-1, filename="{epoch}")
+    given = {"seeds": SEEDS, "buffers": buffers, "controllers": controllers, "fit": {"enable_checkpointing": True}}
+    whole = run(FedAvg(lr=0.1), 4, population=drifting(), task=Normed(), callbacks=[saving], **given)
+    back = Coordinator.load_from_checkpoint(path)
+    if buffers == "average":
+        average = back.server.buffers[0, :7].float()
+        assert torch.equal(back.task.frozen[1].running_mean, average)
+        assert average.abs().min() > 0
+    trainer(4, limit_val_batches=0).fit(back, datamodule=drifting(), ckpt_path=path, weights_only=True)
+    assert difference(state(back), state(whole)) == 0
+
+
+@pytest.mark.parametrize(("name", "other"), [("local_optimizer", "rule"), ("buffers", "freeze")])
+def test_a_run_is_not_gone_on_with_in_another_way(name, other, tmp_path):
+    saving = fitted(tmp_path, FedAvg(), Optimized(), local_optimizer="module")[3]
+    given = {"seeds": SEEDS, "local_optimizer": "module", name: other}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        changed = Coordinator(Optimized(), FedAvg(), RunSettings(**given))
+    with pytest.raises(ValueError, match=f"was written with {name} '.*', but this run has '{other}'"):
+        trainer(3).fit(changed, datamodule=drifting(), ckpt_path=saving.final, weights_only=True)
+
+
+def test_every_argument_comes_back(tmp_path):
+    """Also one that is added to the coordinator later."""
+    given = {
+        "algorithm": FedAvg(lr=0.07, clip_norm=2.0, weighting="uniform"),
+        "seeds": (3, 9),
+        "initial": "seeded",
+        "executor": "sequential",
+        "compile": False,
+        "local_optimizer": "module_reset",
+        "buffers": "freeze",
+        "max_lanes": 3,
+        "bank_memory": 12345,
+        "cohort_memory": 54321,
+        "controllers": [Restart(rounds=[3], keep_model=True)],
+        "schedule": Polynomial(rounds=5),
+        "wireless": Wireless(),
+        "regret": Regret(tolerance=1e3),
+        "privacy": Privacy(clip=1.0, noise=0.1, adaptive_clip=AdaptiveClip(quantile=0.25)),
+        "measure": WorstDevices(share=0.3),
+        "panel": Panel(clients=5, examples=4),
+    }
+    settings = [field.name for field in fields(RunSettings)]
+    parts = inspect.signature(FederatedRun).parameters
+    assert set(given) == {*parts, *settings} - {"task", "settings"}
+    defaults = {name: part.default for name, part in parts.items()} | vars(RunSettings())
+    assert all(defaults[name] != value for name, value in given.items())
+    saving = ModelCheckpoint(tmp_path, every_n_epochs=2, save_top_k=-1, filename="{epoch}")
+    fit = {"enable_checkpointing": True}
+    whole = run(task=Optimized(), rounds=4, population=drifting(), evaluate=True, callbacks=[saving], fit=fit, **given)
+    path = tmp_path / "epoch=1.ckpt"
+    back = Coordinator.load_from_checkpoint(path)
+    saved = torch.load(path, weights_only=True)["flstudy"]
+    for told in (saved, {"seeds": back.seeds, "made": run_recipe(back.run)}):
+        made = run_arguments(path, told, {})
+        found = vars(made.pop("settings"))
+        assert {**made, **found, "seeds": tuple(found["seeds"])} == given
+    trainer(4).fit(back, datamodule=drifting(), ckpt_path=path, weights_only=True)
+    assert difference(state(back), state(whole)) == 0
+    names = [name for name in whole.record.metrics if not name.startswith("time/")]
+    assert back.record.round == 4
+    assert [back.record.metrics[name] for name in names] == [whole.record.metrics[name] for name in names]
 
 
 def test_a_task_that_cannot_be_made_is_asked_for(tmp_path):
@@ -182,7 +303,7 @@ def test_a_task_that_cannot_be_made_is_asked_for(tmp_path):
     ):
         load_task(path, Bare(9))
     with pytest.raises(ValueError, match=r"of another task than this Mlp: it holds no network\.1\.weight; give that"):
-        trainer(2).fit(Coordinator(mlp(), FedAvg(), seeds=SEEDS), datamodule=drifting(), ckpt_path=path)
+        trainer(2).fit(Coordinator(mlp(), FedAvg(), RunSettings(seeds=SEEDS)), datamodule=drifting(), ckpt_path=path)
     content = torch.load(path, weights_only=True)
     content["flstudy"]["made"]["task"] = "never.imported.Net"
     torch.save(content, tmp_path / "strange.ckpt")

@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional as F
 
-from flstudy import Coordinator, Population
+from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import FedAvg, Flash
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, examples, measured, mlp, run, trainer, world
@@ -34,7 +34,7 @@ class Net(L.LightningModule):
 def test_a_user_s_script(tmp_path):
     data = examples().examples
     task = Net()
-    coordinator = Coordinator(task, Flash(lr=0.1, server_lr=0.1, tau=1e-2), seeds=(0, 44))
+    coordinator = Coordinator(task, Flash(lr=0.1, server_lr=0.1, tau=1e-2), RunSettings(seeds=(0, 44)))
     saving = ModelCheckpoint(tmp_path / "best", monitor="valid/accuracy", mode="max", filename="{epoch}")
     outer = L.Trainer(
         max_epochs=8,
@@ -115,7 +115,7 @@ def test_sanity_checks_and_other_callbacks_are_harmless():
 
 def test_lightning_sees_means_over_replicas():
     outer = trainer(2)
-    module = Coordinator(mlp(), FedAvg(lr=0.1), seeds=(0, 44, 56), initial="seeded")
+    module = Coordinator(mlp(), FedAvg(lr=0.1), RunSettings(seeds=(0, 44, 56), initial="seeded"))
     outer.fit(module, datamodule=drifting())
     for name in ("train/loss", "valid/accuracy", "test/personal_accuracy", "server/update_norm"):
         values = module.record.metrics[name]
@@ -125,7 +125,7 @@ def test_lightning_sees_means_over_replicas():
 
 def test_a_run_can_be_continued_by_hand_with_another_fit():
     """A second fit starts anew: the coordinator's state is that of its run."""
-    module = Coordinator(mlp(), FedAvg(lr=0.1), initial="seeded")
+    module = Coordinator(mlp(), FedAvg(lr=0.1), RunSettings(initial="seeded"))
     trainer(2).fit(module, datamodule=drifting())
     first = module.server.x.clone()
     trainer(2).fit(module, datamodule=drifting())
@@ -136,7 +136,7 @@ def test_a_run_can_be_continued_by_hand_with_another_fit():
     ("make", "sentence"),
     [
         (lambda: run(FedAvg(), 1, seeds=()), r"seeds must be one or more different integers ≥ 0, got \[\]"),
-        (lambda: run(FedAvg(), 1, max_lanes=0), "max_lanes must be ≥ 1, got 0"),
+        (lambda: run(FedAvg(), 1, max_lanes=0), r"max_lanes must lie in \[1, 1e6\], got 0"),
         (lambda: run(FedAvg(), 1, seeds=(1, 1)), r"different integers ≥ 0, got \[1, 1\]"),
         (lambda: run(FedAvg(), 1, seeds=(-1,)), r"integers ≥ 0, got \[-1\]"),
         (

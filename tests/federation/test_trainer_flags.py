@@ -22,7 +22,7 @@ from flstudy.execution.vectorized import Vectorized
 from flstudy.federation.trainer_flags import MEANINGS, REFUSALS, flags_page
 
 from ..docs.blocks import DOCS
-from ..worlds import difference, drifting, mlp, trainer
+from ..worlds import arguments, difference, drifting, mlp, trainer
 
 WORKS = None
 ROUNDS = 2
@@ -33,7 +33,9 @@ FLAGS = {  # by flag: values, and WORKS (the models are those of a run without i
         (1, WORKS),
         (2, "every process would train the same thing; add strategy='lanes', which divides a round's lanes"),
     ],
-    "num_nodes": [(2, "a run stays on one machine; spread trials with flstudy tune")],
+    "num_nodes": [
+        (2, "every machine would train the same thing; add strategy='lanes', or spread trials with flstudy tune")
+    ],
     "precision": [("64-true", WORKS), ("bf16-true", "it must be one of 32-true, 64-true, bf16-mixed")],
     "logger": [(False, WORKS)],
     "callbacks": [
@@ -92,7 +94,7 @@ CASES = [(flag, value, told) for flag, cases in FLAGS.items() for value, told in
 
 def fitted(outer, algorithm=None, **more):
     """A coordinator after a fit."""
-    coordinator = Coordinator(mlp(), algorithm or FedAvg(lr=0.1), **{"compile": False, **more})
+    coordinator = Coordinator(mlp(), algorithm or FedAvg(lr=0.1), **arguments(**{"compile": False, **more}))
     outer.fit(coordinator, datamodule=drifting())
     return coordinator
 

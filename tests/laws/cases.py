@@ -36,6 +36,8 @@ EVERYBODY: dict[str, dict[str, Any]] = {
     "decay and clipping": {"weight_decay": 0.02, "clip_norm": 0.8, "server_lr": 0.5},
     "early stopping": {"gamma": 0.05, "first_epoch": "eval_received"},
 }
+# What is kept of a run takes five forms: one model, rows, several last models, several models, what devices are asked.
+FORMS = ("Flash", "Scaffold", "Moon", "FedDrift", "Mime")
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.02}
 OWN: dict[str, Algorithm] = {
     "fedavg uniform, stops by sums": FedAvg(lr=0.1, weighting="uniform", gamma=0.3, valid_loss="sum"),

@@ -21,10 +21,21 @@ def interpreted(mapped, given, alone):
 
 
 @pytest.fixture
-def without_compiler(monkeypatch):
+def forget_programs(monkeypatch):
+    """A function after which this process has compiled nothing yet, as a new one: what it has compiled is the
+    process's, and no test should depend on those before it."""
+
+    def forget():
+        monkeypatch.setattr(programs, "_compiled", {})
+        monkeypatch.setattr(programs, "_task_functions", {})
+
+    return forget
+
+
+@pytest.fixture
+def without_compiler(monkeypatch, forget_programs):
     """The compiled path with the compiler left out, and nothing compiled yet."""
-    monkeypatch.setattr(programs, "_compiled", {})
-    monkeypatch.setattr(programs, "_task_functions", {})
+    forget_programs()
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
     monkeypatch.setattr(loops, "loaded", interpreted)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from flstudy import Coordinator
+from flstudy import Coordinator, RunSettings
 from flstudy.algorithms import Scaffold
 from flstudy.controllers import Restart
 
@@ -29,7 +29,10 @@ def main(folder: Path, rounds: int, seconds: float, ckpt_path: str | None) -> No
     """Train, writing a checkpoint after every round."""
     saving = ModelCheckpoint(folder, every_n_epochs=1, save_last=True, save_on_train_epoch_end=True)
     module = Coordinator(
-        mlp(), Scaffold(lr=0.1), seeds=(0, 44), initial="seeded", controllers=[Restart(rounds=[7], keep_model=True)]
+        mlp(),
+        Scaffold(lr=0.1),
+        RunSettings(seeds=(0, 44), initial="seeded"),
+        controllers=[Restart(rounds=[7], keep_model=True)],
     )
     warnings.simplefilter("ignore")
     outer = trainer(rounds, enable_checkpointing=True, callbacks=[saving, Slow(seconds)], default_root_dir=folder)

@@ -8,7 +8,7 @@ import torch
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.execution import loops, programs, select, vectorized
-from flstudy.tasks import Cnn
+from flstudy.tasks import Cnn, compiler
 
 from ..worlds import CLASSES, difference, drifting, examples, measured, run, state, world
 
@@ -51,16 +51,28 @@ def test_memory_that_runs_out_halves_the_lanes_with_a_warning(monkeypatch):
     assert difference(state(whole), state(halved)) <= 1e-12
 
 
-def test_the_warning_names_the_lanes(monkeypatch):
+class Raising(FedAvg):
+    """Devices that cannot train, for the reason given."""
+
+    def local_step(self, *_):
+        raise REASON[self.lr]
+
+
+REASON = {
+    0.1: torch.OutOfMemoryError("out of memory"),
+    0.2: RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+}
+
+
+def test_the_warning_names_the_lanes():
     executor = run(FedAvg(lr=0.1), 1).executor
-    monkeypatch.setattr(executor, "_train", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")))
     cohort = world().settle((0,)).cohort(1)
     servers = FedAvg(lr=0.1).server_init(torch.zeros(1, executor.task_function.layout.n), executor.task_function.layout)
     with (
         pytest.warns(UserWarning, match="out of memory with 6 lanes at once: going on with max_lanes 3"),
         pytest.raises(torch.OutOfMemoryError),  # not even one lane fits
     ):
-        executor.fit(FedAvg(lr=0.1), servers, (), cohort.jobs, cohort.batches)
+        executor.fit(Raising(lr=0.1), servers, (), cohort.jobs, cohort.batches)
 
 
 def beyond(*_):
@@ -72,20 +84,22 @@ def failing(*_):
 
 
 @pytest.mark.parametrize(
-    ("part", "broken", "sentence"),
+    ("owner", "part", "broken", "sentence"),
     [
-        ("loaded", beyond, "RuntimeError: this module is beyond me"),
-        ("compiled", failing, "CalledProcessError: Command 'g++' returned non-zero exit status 1."),
-        ("cache_folder", lambda: Path(__file__) / "flstudy", "NotADirectoryError: [Errno 20] Not a directory"),
+        (loops, "loaded", beyond, "RuntimeError: this module is beyond me"),
+        (loops, "compiled", failing, "CalledProcessError: Command 'g++' returned non-zero exit status 1."),
+        (compiler, "cache_folder", lambda: Path(__file__) / "x", "NotADirectoryError: [Errno 20] Not a directory"),
     ],
     ids=["a program that is refused", "a compiler that fails", "a folder that cannot be written"],
 )
-def test_what_cannot_be_compiled_runs_eagerly_with_one_warning(part, broken, sentence, monkeypatch):
+def test_what_cannot_be_compiled_runs_eagerly_with_one_warning(
+    owner, part, broken, sentence, monkeypatch, forget_programs
+):
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
-    monkeypatch.setattr(programs, "_compiled", {})
+    forget_programs()
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
     monkeypatch.setattr(loops, "compiled", lambda *_: __file__)
-    monkeypatch.setattr(loops, part, broken)
+    monkeypatch.setattr(owner, part, broken)
     told = []
     monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
     eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
@@ -108,21 +122,27 @@ def test_without_a_compiler_steps_run_eagerly_with_one_warning(monkeypatch):
     assert difference(state(plain), state(eager)) == 0
 
 
-def test_other_errors_pass_at_once(monkeypatch):
-    def broken(*_):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr(vectorized.Vectorized, "_train", broken)
+def test_other_errors_pass_at_once():
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        run(FedAvg(lr=0.1), 1)
+        run(Raising(lr=0.2), 1)
+
+
+@pytest.fixture
+def as_measured(monkeypatch):
+    """A function that says what `auto` measures: the clocks of a busy machine should decide no test."""
+
+    def say(**seconds):
+        def measure(auto, *_):
+            auto.seconds = {name: seconds[name] for name in (*auto.executors, "compiled") if name in seconds}
+
+        monkeypatch.setattr(select.Auto, "_measure", measure)
+
+    return say
 
 
 @pytest.mark.parametrize("fastest", ["vectorized", "sequential", "threads"])
-def test_auto_takes_the_fastest_and_computes_the_same(fastest, monkeypatch):
-    def seconds(self, *_):
-        self.seconds = {name: 1.0 + (name != fastest) for name in (*self.executors, "compiled")}
-
-    monkeypatch.setattr(select.Auto, "_measure", seconds)
+def test_auto_takes_the_fastest_and_computes_the_same(fastest, as_measured):
+    as_measured(**{"vectorized": 2.0, "sequential": 2.0, "threads": 2.0, "compiled": 2.0, fastest: 1.0})
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     chosen = run(Scaffold(lr=0.1), population=drifting(), executor="auto", **TWICE)
     if fastest not in chosen.executor.executors:
@@ -148,11 +168,8 @@ def test_auto_measures_without_a_trace():
     assert all(seconds > 0 for seconds in choices["seconds"].values())
 
 
-def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(monkeypatch):
-    def seconds(self, *_):
-        self.seconds = {"vectorized": 1.0, "compiled": 0.25, "sequential": 2.0, "threads": 2.0}
-
-    monkeypatch.setattr(select.Auto, "_measure", seconds)
+def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(as_measured, monkeypatch):
+    as_measured(vectorized=1.0, compiled=0.25, sequential=2.0, threads=2.0)
     monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 3.0)
 
     def decide(self, compile):
@@ -186,14 +203,11 @@ def test_auto_compiles_a_model_that_is_not_mapped(monkeypatch):
 
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("faster", [True, False])
-def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster, monkeypatch):
-    def seconds(self, *_):
-        self.seconds = {"vectorized": 2.0, "compiled": 0.5, "sequential": 1.0}
-
+def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster, as_measured, monkeypatch):
+    as_measured(vectorized=2.0, compiled=0.5, sequential=1.0)
     took = iter([1.0, 30.0, *[0.1 if faster else 1.5] * 5])
     weigh = select.Auto.weigh
     monkeypatch.setattr(select.Auto, "weigh", lambda self, *_: weigh(self, next(took), 40))
-    monkeypatch.setattr(select.Auto, "_measure", seconds)
     chosen = run(FedAvg(lr=0.1), 6, executor="auto")
     assert chosen.executor.choices()["executor"] == ("vectorized" if faster else "sequential")
     assert chosen.executor.choices()["compile"] is faster
@@ -202,14 +216,11 @@ def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster,
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_auto_goes_back_where_torch_cannot_compile(monkeypatch):
-    def seconds(self, *_):
-        self.seconds = {"vectorized": 2.0, "compiled": 0.5, "sequential": 1.0}
-
+def test_auto_goes_back_where_torch_cannot_compile(as_measured, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(select.Auto, "_measure", seconds)
+    as_measured(vectorized=2.0, compiled=0.5, sequential=1.0)
     monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 0.0)
     monkeypatch.setattr(loops, "loaded", refuse)
     told = []
@@ -220,12 +231,12 @@ def test_auto_goes_back_where_torch_cannot_compile(monkeypatch):
     assert chosen.executor.choices()["compile"] is False
 
 
-def test_a_resumed_run_keeps_what_auto_chose(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_what_auto_chose(tmp_path, as_measured):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
     whole = run(Scaffold(lr=0.1), 3, executor="auto", callbacks=[saving], fit={"enable_checkpointing": True})
-    monkeypatch.setattr(select.Auto, "_measure", lambda *_: pytest.fail("measured again"))
+    as_measured(vectorized=1.0)  # which has no seconds of the others
     half = run(Scaffold(lr=0.1), 3, executor="auto", ckpt_path=str(tmp_path / "epoch=0.ckpt"))
     assert half.executor.choices() == whole.executor.choices()
     assert torch.equal(whole.server.x, half.server.x)

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from flstudy.algorithms import Moon, Scaffold
 from flstudy.controllers import Restart
 from flstudy.execution import ClientBank
-from flstudy.execution.bank import IN_MEMORY
+from flstudy.run_settings import IN_MEMORY
 from flstudy.tuning.shortage import shortage
 
 from ..worlds import drifting, run, state

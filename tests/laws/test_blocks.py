@@ -6,13 +6,15 @@ import torch
 from flstudy.algorithms import FedAvg, FedDrift, FedDyn, Flash, Mime, Scaffold
 from flstudy.algorithms.parts.signatures import Totals
 from flstudy.controllers import DynamicInitialModel
-from flstudy.federation.blocks import cohort_parts, job_bytes, jobs_at_once
+from flstudy.execution.parts import cohort_parts
+from flstudy.federation.blocks import job_bytes, jobs_at_once
 from flstudy.metrics.panel import Panel
 from flstudy.population import AlternatingGroups
 from flstudy.privacy import AdaptiveClip, Privacy
 
+from ..tiers import in_tiers
 from ..worlds import difference, drifting, run, wide
-from .cases import OWN, plain
+from .cases import FORMS, OWN, plain
 
 SEEDS = (0, 44)
 ONE = 0  # bytes for the jobs of one device at a time
@@ -42,7 +44,7 @@ def alike(one, other, bound=1e-12):
                 assert there.metrics[name] == pytest.approx(here.metrics[name], rel=1e-9, abs=1e-11, nan_ok=True), name
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_tiers(CASES, [*FORMS, "by relations"]))
 def test_methods_do_not_see_blocks(name):
     algorithm = CASES[name]
     one, other = both(algorithm)
@@ -88,7 +90,7 @@ def test_probe_rounds_panels_and_rounds_without_evaluation():
 
 def test_parts_hold_every_job_once_and_a_devices_jobs_together():
     cohort = wide().settle(SEEDS).cohort(1).repeated(2)
-    parts = cohort_parts(cohort, 6, 2)
+    parts = cohort_parts(cohort.batches.steps, 6, 2)
     assert sorted(row for part in parts for row in part.rows) == list(range(20))
     assert max(len(part.rows) for part in parts) <= 6
     assert all(row ^ 1 in part.rows for part in parts for row in part.rows)

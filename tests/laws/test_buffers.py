@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.nn import functional as F
 
-from flstudy import Coordinator, load_task
+from flstudy import Coordinator, RunSettings, load_task
 from flstudy.algorithms import FedAdam, FedAvg, FedDrift, FedProx, HypCluster, Mime, Moon, Scaffold
 from flstudy.execution.executor import TrainingContext
 from flstudy.execution.programs import Programs
@@ -129,10 +129,10 @@ class OnlyStep(Normed):
 
 def test_a_training_step_with_batchnorm_is_mapped_in_either_precision():
     for precision in ("64-true", "32-true"):
-        module = Coordinator(OnlyStep(), FedAvg(lr=0.2), compile=False)
+        module = Coordinator(OnlyStep(), FedAvg(lr=0.2), RunSettings(compile=False))
         trainer(1, precision, limit_val_batches=0).fit(module, datamodule=drifting(participants=4))
         assert module.task_function.findings.runs == "mapped"
-        assert module.task_function.findings.told == ("told",)
+        assert module.task_function.findings.training_logs == ("told",)
     one, other = (play(FedAvg(lr=0.2), each, task=OnlyStep) for each in ("sequential", "vectorized"))
     assert difference(state(one), state(other)) <= 1e-12
     assert difference(measured(one, "told"), measured(other, "told")) <= 1e-12
@@ -189,7 +189,7 @@ def test_a_checkpoint_goes_on_bit_for_bit_and_gives_the_model_back(mode, tmp_pat
         assert torch.equal(loaded.state_dict()[name], value), name
         assert torch.equal(net.state_dict()[name], value), name
     again = Coordinator.load_from_checkpoint(path)
-    assert again.buffer_mode == mode
+    assert again.run.settings.buffers == mode
     for one, other in zip(whole.personal(0).parameters(), again.personal(0).parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -231,7 +231,7 @@ def test_the_derived_class_is_known_to_nobody_and_a_task_without_buffers_has_non
     assert named(FedAvg)["FedProx"] is FedProx
     assert "FedAvg" not in named(FedAvg)
     plain = FedAvg(lr=0.2)
-    assert Coordinator(Normed(), plain, buffers="freeze").algorithm is plain
+    assert Coordinator(Normed(), plain, RunSettings(buffers="freeze")).algorithm is plain
 
 
 def test_frozen_statistics_are_those_of_the_task_in_training_too():
@@ -248,7 +248,7 @@ def test_frozen_statistics_are_those_of_the_task_in_training_too():
 @pytest.mark.parametrize("algorithm", [HypCluster(lr=0.1), FedDrift(lr=0.1), Mime(lr=0.1)])
 def test_local_is_refused_where_a_device_has_no_model_of_its_own(algorithm):
     with pytest.raises(ValueError, match=rf"buffers: local makes no sense for {type(algorithm).__name__}.*use average"):
-        Coordinator(Normed(), algorithm, buffers="local")
+        Coordinator(Normed(), algorithm, RunSettings(buffers="local"))
 
 
 def test_noise_and_averaged_statistics_are_refused():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flstudy.algorithms import Mime, MimeLite
-from flstudy.execution import survey
+from flstudy.execution import model_evaluator
 
 from ..references import problem
 from ..worlds import CLASSES, DEVICES, FEATURES, difference, drifting, logistic, measured, run
@@ -21,7 +21,7 @@ def full_gradients(x, population, index):
 
 @pytest.mark.parametrize("chunk", [4096, 12])  # twelve examples at once: three of each of the four devices
 def test_the_server_learns_the_gradients_over_all_examples(chunk, monkeypatch):
-    monkeypatch.setattr(survey, "CHUNK", chunk)
+    monkeypatch.setattr(model_evaluator, "CHUNK", chunk)
     population = drifting()
     module = run(MimeLite(lr=0.1, weight_decay=0.02), 4, population=population, task=logistic())
     for index in range(1, 4):

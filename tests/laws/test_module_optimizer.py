@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler
 
-from flstudy import Coordinator
+from flstudy import Coordinator, RunSettings
 from flstudy.algorithms import Ditto, FedAdam, FedAvg, FedNova, FedProx, Mime, Scaffold
 from flstudy.algorithms.parts.signatures import Layout
 from flstudy.algorithms.parts.torch_twins import twin
@@ -173,6 +173,27 @@ def test_executors_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path):
         local_optimizer="module").server.x) <= 1e-14  # fmt: skip
 
 
+class Frozen(Scheduled):
+    """With a layer that is not trained, whose optimizer is given all parameters, as Lightning's users write it."""
+
+    def __init__(self, kind: str = "momentum by epoch") -> None:
+        super().__init__(kind)
+        self.net[0].requires_grad_(False)
+
+
+def test_a_frozen_layer_has_no_state_of_the_optimizer():
+    population, how = single(), {"executor": "sequential", "local_optimizer": "module"}
+    frozen = run(FedAvg(), 3, population=population, task=Frozen(), **how)
+    assert torch.equal(frozen.task.net[0].weight, Scheduled().net[0].weight)
+    bare = Frozen()
+    loader = DataLoader(list(zip(*population.store[:2], strict=True)), batch_sampler=Planned(population))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer(3, use_distributed_sampler=False, reload_dataloaders_every_n_epochs=0).fit(bare, loader)
+    exact = {name: p.detach().double() for name, p in bare.named_parameters() if p.requires_grad}
+    assert difference(frozen.server.x[0], frozen.task_function.layout.flat(exact)) <= 1e-6
+
+
 def test_it_may_begin_anew_in_every_round():
     kept, anew = (
         run(FedAdam(), 2, population=single(), task=Scheduled(), executor="sequential", local_optimizer=mode)
@@ -196,7 +217,7 @@ def test_it_may_begin_anew_in_every_round():
 )
 def test_what_cannot_be_honoured_is_refused_before_the_first_round(algorithm, kind, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Coordinator(Scheduled(kind), algorithm, local_optimizer="module")
+        Coordinator(Scheduled(kind), algorithm, RunSettings(local_optimizer="module"))
 
 
 def test_a_hook_between_gradient_and_step_is_refused_and_not_dropped():
@@ -205,7 +226,7 @@ def test_a_hook_between_gradient_and_step_is_refused_and_not_dropped():
             super().optimizer_step(*arguments)
 
     with pytest.raises(ValueError, match=r"local_optimizer: module does not call Warm\.optimizer_step: leave it out"):
-        Coordinator(Warm(), FedAvg(), local_optimizer="module")
+        Coordinator(Warm(), FedAvg(), RunSettings(local_optimizer="module"))
 
 
 OPTIMIZERS = {
@@ -258,7 +279,7 @@ def test_others_have_no_twin(optimizer):
 
 
 def test_a_schedule_goes_to_the_executor_that_can_with_one_line():
-    module = Coordinator(Scheduled("momentum by epoch"), FedAvg(), local_optimizer="module")
+    module = Coordinator(Scheduled("momentum by epoch"), FedAvg(), RunSettings(local_optimizer="module"))
     with pytest.warns(UserWarning, match="executor: sequential in place of vectorized, since of modules' optimizers"):
         trainer(1, limit_val_batches=0).fit(module, datamodule=single())
 

@@ -7,8 +7,8 @@ import torch
 
 from flstudy.algorithms import FedAda2, FedAvg, FedProx, Flash, Scaffold
 from flstudy.execution import loops, programs, vectorized
-from flstudy.execution.wager import Wager
-from flstudy.tasks import Mlp
+from flstudy.execution.compile_policy import CompilePolicy
+from flstudy.tasks import Mlp, compiler
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, run
 
@@ -60,9 +60,9 @@ def test_a_program_is_one_of_any_number_of_lanes_and_steps():
 
 
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
-def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, tmp_path):
+def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, forget_programs, tmp_path):
     """On disk, by what it computes; a damaged file is compiled anew."""
-    monkeypatch.setattr(loops, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
     made, compiled = [], loops.compiled
 
     def counted(*arguments):
@@ -72,7 +72,7 @@ def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, tmp_
     monkeypatch.setattr(loops, "compiled", counted)
 
     def after_a_run():
-        monkeypatch.setattr(programs, "_compiled", {})
+        forget_programs()
         return run(FedAvg(lr=0.1), 2, compile=True)
 
     first, again = after_a_run(), after_a_run()
@@ -106,7 +106,7 @@ def test_files_of_a_library_are_compiled_side_by_side_and_awaited_by_the_linker(
         done.append(builder.file)
 
     def compiled(*files):
-        with loops.side_by_side():
+        with compiler.side_by_side():
             for file in files:
                 Builder(file).build()
 
@@ -201,7 +201,7 @@ def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
 def test_auto_compiles_when_rounds_become_longer_and_stays_with_what_is_faster(faster):
     executor = run(FedAvg(lr=0.1), 1, compile="auto").executor
     cost = executor.cost_s()
-    executor._wager = Wager()  # the run had one round, which was told, too
+    executor._policy = CompilePolicy()  # the run had one round, which was told, too
     assert not executor.weigh(seconds=cost / 1000, rounds_left=100)
     assert not executor.weigh(seconds=cost / 900, rounds_left=99)
     assert not executor.programs.compiled

@@ -1,7 +1,7 @@
 """Laws that tie the methods to each other: what reduces to what, and what a switch turns off."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import lightning as L
 import pytest
@@ -30,8 +30,10 @@ from flstudy.algorithms import (
 )
 from flstudy.population import Synthetic
 
+from ..tiers import in_tiers
 from ..worlds import DEVICES, SEEDS, difference, drifting, measured, run, shipped, state, world
 from .cases import plain, takes_momentum
+from .sides import covering
 
 LOCAL = {"lr": 0.1, "weight_decay": 0.02}
 
@@ -224,7 +226,7 @@ def test_gamma_decides_how_many_epochs_are_done(executor):
     assert epochs(gamma=1e9, first_epoch="eval_received", valid_loss="sum") == [1, 1]
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", in_tiers(shipped(), covering(plain())))
 def test_replicas_equal_separate_runs(name):
     algorithm = replace(plain()[name], gamma=0.05, momentum=0.5 if takes_momentum(shipped()[name]) else 0.0)
 
@@ -294,8 +296,10 @@ TRAFFIC = {  # vectors of n numbers per job, down and up; and single numbers
 }
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize(
+    ("name", "executor"),
+    in_tiers(product(shipped(), ("vectorized", "sequential")), [(name, "vectorized") for name in shipped()]),
+)
 def test_traffic(name, executor):
     for precision, size in (("64-true", 8), ("32-true", 4)):
         module = run(plain()[name], 1, executor=executor, precision=precision, seeds=(0, 44), population=drifting())

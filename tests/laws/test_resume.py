@@ -16,12 +16,13 @@ from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.controllers import DynamicInitialModel, Restart
-from flstudy.execution import Survey, programs, survey
+from flstudy.execution import ModelEvaluator, model_evaluator, programs
 from flstudy.population import AlternatingGroups
 from flstudy.tasks import Mlp
 
+from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run
-from .cases import plain
+from .cases import FORMS, plain
 from .killed import main
 
 REPOSITORY = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def controllers():
     return [Restart(rounds=[2]), Restart(rounds=[5], keep_model=True)]
 
 
-@pytest.mark.parametrize("name", plain())
+@pytest.mark.parametrize("name", in_tiers(plain(), FORMS))
 def test_three_rounds_a_checkpoint_and_three_rounds_are_six_rounds(name, tmp_path):
     algorithm = replace(plain()[name], gamma=0.05, weight_decay=0.02)
 
@@ -86,10 +87,10 @@ def test_three_rounds_a_checkpoint_and_three_rounds_are_six_rounds(name, tmp_pat
 @pytest.mark.parametrize("threads", [1, 2])
 def test_compiled_fits_and_evaluations_resume_as_well(threads, tmp_path, monkeypatch):
     """Parts of lanes on threads, devices that stop early, and evaluations by loops from some round on."""
-    weigh, before = Survey.weigh, torch.get_num_threads()
+    weigh, before = ModelEvaluator.weigh, torch.get_num_threads()
     monkeypatch.setattr(programs, "ENTRY", 1)  # or there would be one part
-    monkeypatch.setattr(survey, "COST_S", 0.0)
-    monkeypatch.setattr(Survey, "weigh", lambda one, _, left: weigh(one, 1.0 - bool(one.compiled), left))
+    monkeypatch.setattr(model_evaluator, "COST_S", 0.0)
+    monkeypatch.setattr(ModelEvaluator, "weigh", lambda one, _, left: weigh(one, 1.0 - bool(one.compiled), left))
 
     def go(rounds, folder, **more):
         saving = ModelCheckpoint(folder, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
@@ -134,10 +135,10 @@ def test_sessions_and_what_is_remembered_of_them_resume_as_well(tmp_path):
 
     whole = go(7)
     half = go(4)  # the remembered models and gradients of sessions 2 to 4
-    assert half.runner.states[0].models.shape[1] == 3
+    assert half.run.state.controllers[0].models.shape[1] == 3
     resumed = go(7, ckpt_path=str(tmp_path / "epoch=3.ckpt"))
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.runner.states[0], resumed.runner.states[0], strict=True):
+    for one, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
         assert torch.equal(one, other)
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[4:], measured(resumed, *names))
@@ -201,7 +202,7 @@ def start(folder: Path, rounds: int, seconds: float, *ckpt_path: str) -> subproc
     return subprocess.Popen(command, cwd=REPOSITORY)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     rounds, kill_after = 12, random.randint(2, 9)
     killed = start(tmp_path / "killed", rounds, 0.4)

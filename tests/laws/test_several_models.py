@@ -91,7 +91,7 @@ def test_hypcluster_without_its_draws_would_be_fedavg():
     class Equal(L.Callback):
         def on_train_start(self, trainer, pl_module):
             x = pl_module.server.x
-            pl_module.server = pl_module.server._replace(x=x[:, :1].expand_as(x).clone())
+            pl_module.run.state.server = pl_module.server._replace(x=x[:, :1].expand_as(x).clone())
 
     once = run(HypCluster(lr=0.1, models=3), 1, population=drifting(), callbacks=[Equal()])
     assert difference(once.server.x[:, 0], run(FedAvg(lr=0.1), 1, population=drifting()).server.x) <= 1e-14
@@ -195,7 +195,7 @@ def test_a_model_that_is_no_number_is_nobody_s_best(method):
                 if method is FedDriftEager:
                     fields |= {"used": torch.where(server.used < 0, 1, server.used)}
                 fields["x"][:, 0] = torch.nan
-                pl_module.server = server._replace(**fields)
+                pl_module.run.state.server = server._replace(**fields)
 
     settings = {"signal": "loss", "delta": INF} if method is FedDriftEager else {}
     choices = Choices()

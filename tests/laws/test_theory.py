@@ -13,7 +13,7 @@ from flstudy.controllers import Average, DynamicInitialModel, MasterFL, Restart
 from flstudy.population import AlternatingGroups, InMemory, Partition
 from flstudy.testing.algorithms import means_are_means
 
-from ..worlds import difference, run, world
+from ..worlds import difference, play, run, world
 from .cases import settings
 
 CURVATURE = torch.tensor([[1.0, 4.0], [3.0, 0.5], [0.2, 2.0]], dtype=torch.float64)  # h of each device
@@ -134,23 +134,23 @@ RENEWALS = {
 )
 def test_what_is_a_mean_of_rows_stays_one_when_training_goes_on_from_another_model(name, renewal):
     halves = KnownHalves(rounds=2)
-    module = run(
+    played = play(
         settings()[name],
         8,
         population=world(participants=2, availability=halves),
         seeds=(0, 44),
         controllers=[RENEWALS[renewal]],
     )
-    assert sum(len(record.events) for record in module.records) >= 2
-    assert all(getattr(module.server, field).abs().max() > 1e-3 for field in module.algorithm.means)
-    means_are_means(module.algorithm, module)
+    assert sum(len(record.events) for record in played.records) >= 2
+    assert all(getattr(played.state.server, field).abs().max() > 1e-3 for field in played.algorithm.means)
+    means_are_means(played.algorithm, played)
 
 
 @pytest.mark.parametrize("name", TIED)
 def test_the_server_s_state_alone_begun_anew_is_no_mean_of_the_rows(name):
-    module = run(settings()[name], 4, population=world(), controllers=[Restart(rounds=[3], state="server")])
+    played = play(settings()[name], 4, population=world(), controllers=[Restart(rounds=[3], state="server")])
     with pytest.raises(AssertionError, match="means: the server's"):
-        means_are_means(module.algorithm, module)
+        means_are_means(played.algorithm, played)
 
 
 def test_forgotten_rows_are_those_of_one_replica():

@@ -11,7 +11,7 @@ from flstudy import Coordinator, Population
 from flstudy.algorithms import FedAvg, FedProx, Scaffold
 from flstudy.metrics.registry import METRICS
 
-from ..worlds import Ragged, Records, difference, trainer
+from ..worlds import Ragged, Records, arguments, difference, trainer
 from . import modules as m
 
 SIZES = (13, 17, 21, 26)
@@ -40,7 +40,7 @@ def trained(module, rounds=ROUNDS, kind="classes", evaluate=5, algorithm=None, *
     torch.manual_seed(0)
     task = module()
     coordinator = {"compile": False, **coordinator}  # "auto" compiles where the machine is busy and rounds are long
-    coordinator = Coordinator(task=task, algorithm=algorithm or FedAvg(lr=0.1), **coordinator)
+    coordinator = Coordinator(task=task, algorithm=algorithm or FedAvg(lr=0.1), **arguments(**coordinator))
     kept = Records()
     fits = trainer(rounds, "32-true", callbacks=[kept], check_val_every_n_epoch=evaluate)
     fits.fit(coordinator, datamodule=world(kind))

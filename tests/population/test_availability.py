@@ -65,8 +65,8 @@ def test_only_who_is_there_trains_and_is_evaluated():
     assert population.concepts(4).equal(everybody.concepts(4))  # drift goes on for who is away, too
     module = run(FedAvg(lr=0.1), 3, population=drifting(availability=AlternatingGroups(rounds=2)), evaluate=True)
     assert module.record.metrics["valid/accuracy_spread"][0] >= 0
-    concepts, survey = module.population.concepts(3), module.evaluation.survey
-    scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts).accuracy[0]
+    concepts, evaluator = module.population.concepts(3), module.evaluation.evaluator
+    scores = evaluator.population(module.server.x, module.evaluation.examples["valid"], concepts).accuracy[0]
     assert module.record.metrics["valid/accuracy"][0] == pytest.approx(float(scores[3:].mean()), abs=1e-12)
 
 

@@ -116,8 +116,8 @@ def test_who_has_nothing_of_the_present_classes_is_not_there():
     assert population.available(3).tolist() == [[False] * 3 + [True] * 3] * 2
     assert population.available(6).all()
     module = run(FedAvg(lr=0.1, gamma=0.05), 4, population=population, seeds=(0, 44), evaluate=True)
-    concepts, survey = population.concepts(4), module.evaluation.survey
-    scores = survey.population(module.server.x, module.evaluation.examples["valid"], concepts)
+    concepts, evaluator = population.concepts(4), module.evaluation.evaluator
+    scores = evaluator.population(module.server.x, module.evaluation.examples["valid"], concepts)
     there = population.available(4)
     for s in range(2):
         line = scores.accuracy[s][torch.from_numpy(there[s])]

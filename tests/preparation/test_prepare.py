@@ -43,7 +43,7 @@ from flstudy.population import (
     TinyImageNet,
 )
 from flstudy.population.datasets.base import Originals, Piece
-from flstudy.population.datasets.federated import read_clients, read_metadata, seal, verify
+from flstudy.population.datasets.federated_format import read_clients, read_metadata, seal, verify
 from flstudy.preparation import prepare as preparation
 from flstudy.preparation.prepare import prepare
 from flstudy.tasks import Logistic, Lstm
@@ -235,7 +235,7 @@ def slow(tmp_path, monkeypatch):
 PART = 1000  # bytes: four clients
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [8, 37])
 def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path, slow):
     process = multiprocessing.get_context("fork").Process(
@@ -259,7 +259,7 @@ def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path,
     }
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_of_two_processes_one_goes_on_and_the_other_says_so(tmp_path, slow):
     (tmp_path / "wait").touch()
     process = multiprocessing.get_context("fork").Process(target=prepare, args=(slow, tmp_path / "copy"))

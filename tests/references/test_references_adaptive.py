@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from . import directjointadaptivity, fedadagrad, fedavg, fedblended, jointadaptivity, mime, mimelite
+from . import directjointadaptivity, jointadaptivity, mime, mimelite
 from .adaptive import Optimizer, cover
-from .cases import CLASSES, FEATURES, SIZE, play
+from .cases import CLASSES, FEATURES, SIZE
 
 SHAPES = [(CLASSES, FEATURES), (CLASSES,)]
 SQUARE = [[0, 1], [2, 3], [0, 2], [1, 3]]  # rows and columns of a 2 x 2 matrix
@@ -62,27 +62,6 @@ def test_the_exponent_of_the_delayed_correction():
         late = Optimizer(0.5, beta1=0.9, beta2=0.7, eps=1e-12, bias_correction=True, delay=z)
         for _ in range(11):
             np.testing.assert_allclose(late.step(np.array([3.0, -2.0]), np.zeros(2)), [0.5, -0.5], rtol=1e-9)
-
-
-def test_reductions(x0, cohort):
-    big = {"eps": 1e12, "lr": 0.3e12, "beta1": 0.0}
-    adaptive = play(jointadaptivity, x0, cohort, big)["x"]
-    np.testing.assert_allclose(adaptive, play(fedadagrad, x0, cohort, {})["x"], rtol=1e-7)
-    zero = {"v_init": "zero", "shapes": SHAPES, "client_optimizer": "sm3_adagrad"}
-    for rounds, same in ((1, True), (2, False)):
-        direct, joint = (play(m, x0, cohort, zero, rounds)["x"] for m in (directjointadaptivity, jointadaptivity))
-        assert np.array_equal(direct, joint) == same
-    one = {"strategies": [("adagrad", None, None, None, 1.0, 1.0)], "resources": [[0]]}
-    np.testing.assert_array_equal(play(fedblended, x0, cohort, one)["x"], play(jointadaptivity, x0, cohort, {})["x"])
-    plain = play(fedavg, x0, cohort, {"weighting": "uniform"})["x"]
-    np.testing.assert_allclose(play(mimelite, x0, cohort, {"beta1": 0.0})["x"], plain, rtol=1e-13)
-
-
-def test_mime_after_one_step_each_is_gradient_descent(x0, cohort):
-    short = [{**device, "batches": [device["batches"][0][:1]]} for device in cohort]
-    state = play(mime, x0, short, {"beta1": 0.0}, rounds=1)
-    np.testing.assert_allclose(state["x"], x0 - 0.3 * state["c"], rtol=1e-12)
-    assert np.abs(play(mimelite, x0, short, {"beta1": 0.0}, rounds=1)["x"] - state["x"]).max() > 1e-3
 
 
 def test_rounds_do_not_change_the_state_they_are_given(x0, cohort):

@@ -28,16 +28,6 @@ def labelled(cohort, x0, by=0):
     return named
 
 
-def test_one_model_is_fedavg(x0, cohort):
-    plain = play(fedavg, x0, cohort, {})["x"]
-    np.testing.assert_array_equal(play(hypcluster, x0[None], cohort, {"models": 1})["x"][0], plain)
-    for method in (feddrifteager, feddrift):
-        deaf = play(method, x0, cohort, {"delta": np.inf, "every": 1})
-        np.testing.assert_array_equal(deaf["x"][0], plain)
-        assert deaf["used"].tolist() == [3] + [-1] * (len(deaf["used"]) - 1)
-        assert deaf["count"][0] == 9
-
-
 def test_hypcluster_trains_what_fits_best_and_leaves_the_rest(rng, cohort):
     models = rng.normal(size=(3, SIZE))
     before = [[problem.example_losses(m, *device["train"], CLASSES).mean() for m in models] for device in cohort]
@@ -176,18 +166,6 @@ def both(device, concept=0):
     """A device that knows its labels under two concepts."""
     under = [device, shifted(device)]
     return {**under[concept], "under": under, "concept": concept}
-
-
-@pytest.mark.parametrize("bias_correction", [False, True])
-def test_the_oracle_is_a_fedyogi_for_each_concept(x0, cohort, bias_correction):
-    hyper = {"server_lr": 0.1, "bias_correction": bias_correction}
-    state = play(oracle, x0, [both(device) for device in cohort], hyper)
-    for k, devices in enumerate((cohort, [shifted(device) for device in cohort])):
-        alone = play(fedyogi, x0, devices, hyper)
-        for field in ("x", "m", "v", "t"):
-            np.testing.assert_allclose(state[field][k], alone[field], rtol=1e-13, atol=1e-15)
-    assert not np.allclose(state["x"][0], state["x"][1])
-    assert len(state["stats"]) == 6
 
 
 def test_the_oracle_of_the_present_trains_what_somebody_lives_under(x0, cohort):

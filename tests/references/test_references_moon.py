@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from . import fedacg, fedavg, local, moon
+from . import fedacg, local, moon
 from .cases import CLASSES, FEATURES, data, play
 
 WIDTH = 5
@@ -56,8 +56,3 @@ def test_fedacg_by_hand(x0, cohort):
     second = play(fedacg, x0, cohort, hyper, rounds=2)
     np.testing.assert_allclose(second["x"], mean, rtol=1e-13)
     np.testing.assert_allclose(second["x"] - first["x"], second["m"], rtol=1e-10, atol=1e-14)
-
-
-def test_fedacg_without_its_parts_is_fedavg(x0, cohort):
-    plain = play(fedavg, x0, cohort, {"weighting": "uniform"})["x"]
-    np.testing.assert_allclose(play(fedacg, x0, cohort, {"lam": 0.0, "beta": 0.0})["x"], plain, rtol=1e-12)

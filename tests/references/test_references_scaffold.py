@@ -38,12 +38,3 @@ def test_scaffold_with_exact_variates_sends_every_device_along_the_mean_gradient
     ends = [fit.y for fit in scaffold.round(state, full, hyper)["stats"]]
     for end in ends:
         np.testing.assert_allclose(end, x0 - 0.3 * state["c"], rtol=1e-12)
-
-
-def test_scaffold_counts_the_absent_in_c_and_leaves_their_variates(x0, cohort):
-    hyper = {**LOCAL, "population": 10}
-    state = scaffold.round(scaffold.init(x0), cohort, hyper)
-    np.testing.assert_allclose(state["c"], sum(state["c_i"].values()) / 10, rtol=1e-12)
-    after = scaffold.round(state, cohort[:1], hyper)
-    np.testing.assert_array_equal(after["c_i"][2], state["c_i"][2])
-    np.testing.assert_allclose(after["c"] - state["c"], (after["c_i"][0] - state["c_i"][0]) / 10, rtol=1e-9, atol=1e-14)

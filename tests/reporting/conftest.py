@@ -96,6 +96,17 @@ def confirmation():
     return make_confirmation
 
 
+@pytest.fixture
+def confirmed():
+    """A function that makes trials 0 and 1 of A and 2 of B, and their confirmations 3 to 5, by their objectives."""
+
+    def make(searched, again):
+        ends = [make_trial(str(n), "AAB"[n], value) for n, value in enumerate(searched)]
+        return ends + [make_confirmation(str(n + 3), str(n), "AAB"[n], value) for n, value in enumerate(again)]
+
+    return make
+
+
 ALGORITHMS = {"FedAvg": 0.78, "FedYogi": 0.82, "Flash": 0.86}  # what each reaches when it is tuned well
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names
-from flstudy.reporting.sections.citations import STATISTICS, TOOLS, bibtex, citations, cited, references
+from flstudy.reporting.sections.citations import STATISTICS, TOOLS, bibtex, citations, cited, names_used, references
 from flstudy.study import load_study
 
 
@@ -51,3 +51,18 @@ def test_a_class_of_ones_own_is_nobodys(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0", "MyOwn")], study={"sampler": {"class_path": "a.b.Mine"}})
     found = {one.key for one in citations([load_study(folder)])}
     assert found == set(TOOLS.values()) | set(STATISTICS.values())
+
+
+def test_an_arm_is_cited_by_its_class(tmp_path, write_study, trial):
+    """FedAvgM-beta-0.5 was cited as the class 5, and an arm with a name of its own not at all."""
+    arms = {"FedAvgM-beta-0.5": {"class_path": "FedAvgM"}, "Mild": {"class_path": "FedYogi"}, "lion.FedYogi": {}}
+    arms["lion.FedYogi"] = {"class_path": "lion.FedYogi"}  # a variant that has its paper's name is nobody's
+    drifts = {"SuddenDrift-round-2": {"class_path": "SuddenDrift", "init_args": {"round": 2}}}
+    search = {"algorithm": {"choice": list(arms)}, "population.drift": {"choice": drifts}}
+    chosen = {"population.drift": "SuddenDrift-round-2"}
+    trials = [trial(str(n), name, overrides={"algorithm": name, **chosen}) for n, name in enumerate(arms)]
+    folder = write_study(tmp_path / "s", trials, study={"arms": arms, "search": search})
+    found = {one.key: one.used for one in citations([load_study(folder)])}
+    assert names_used(load_study(folder))[:4] == ["FedAvgM", "FedYogi", "lion.FedYogi", "SuddenDrift"]
+    assert found["reddi2021"] == ("FedYogi",)
+    assert set(cited()["FedAvgM"]) <= set(found)

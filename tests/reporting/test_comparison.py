@@ -104,15 +104,8 @@ def test_without_confirmation_the_comparison_says_what_it_is_worth(drifting):
     assert any("fewer than 3 seeds" in note for note in found.notes)
 
 
-def test_different_numbers_of_confirmations_are_told(tmp_path, write_study, trial, confirmation):
-    trials = [
-        trial("0", "A", 0.9),
-        trial("1", "A", 0.8),
-        trial("2", "B", 0.7),
-        confirmation("3", "0", "A", 0.8),
-        confirmation("4", "1", "A", 0.7),
-        confirmation("5", "2", "B", 0.6),
-    ]
+def test_different_numbers_of_confirmations_are_told(tmp_path, write_study, confirmed):
+    trials = confirmed([0.9, 0.8, 0.7], [0.8, 0.7, 0.6])
     curves = {name: np.full((5, 10), 0.5) for name in "345"}
     study = Findings(results=load_study(write_study(tmp_path / "s", trials, curves=curves)))
     (note,) = compare_study(study).notes

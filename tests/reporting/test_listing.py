@@ -62,6 +62,16 @@ def test_a_trial_is_shown_with_what_it_chose_and_measured(drifting, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(trial_entry(results, results.trials[2])))
 
 
+def test_what_no_search_chose_is_shown_too(write_study, trial, tmp_path, capsys):
+    arms = {"Mild": {"class_path": "FedAvgM", "init_args": {"beta": 0.5, "lr": 0.3}}}
+    config = {"algorithm": "FedAvg", "study": {"objective": {"metric": "valid/accuracy", "mode": "max"}, "arms": arms}}
+    overrides = {"algorithm": "Mild", "algorithm.lr": 0.1}
+    write_study(tmp_path / "s", [trial("0", "Mild", overrides=overrides)], **config)
+    assert cli.main(["show", str(tmp_path / "s"), "0"]) == 0
+    shown = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines() if len(line.split()) == 2)
+    assert (shown["algorithm.lr"], shown["algorithm"], shown["algorithm.beta"]) == ("0.1", "FedAvgM", "0.5")
+
+
 def test_the_curve_is_the_mean_over_seeds(write_study, trial, tmp_path):
     curves = {"0": {"valid/accuracy": [[0.0, 0.4, 0.8], [0.2, 0.6, 1.0]]}}
     results = load_study(write_study(tmp_path / "s" / "one", [trial("0", rounds=3)], curves=curves, rounds=3))

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from flstudy.reporting import write_report
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.report import with_values
 from flstudy.reporting.sections.ranking import recovery_rounds_text, result_cells
 from flstudy.reporting.tables import chosen_values, mean_and_spread
 from flstudy.study import load_study
@@ -111,7 +110,6 @@ def test_a_loss_objective_is_not_shown_in_percent(drifting):
 
 def test_files(drifting):
     written = write_report(drifting)
-    assert written.summary_path.read_text() == written.summary_path.read_text()
     assert written.summary_path == drifting / "report" / "summary.md"
     assert "![Accuracy by round, best trial of each algorithm](curves.png)" in written.summary_path.read_text()
     best = yaml.safe_load((drifting / "best" / "Flash.yaml").read_text())
@@ -190,17 +188,3 @@ def test_markup_in_names_is_text(tmp_path, write_study, trial):
     written = write_report(folder)
     assert "[red]|x[/red]" in printed(written)
     assert r"task.note [red]\|x[/red]" in written.summary_path.read_text()
-
-
-def test_overrides_reach_nested_sections_and_new_classes_start_fresh():
-    config = {
-        "algorithm": {"class_path": "flstudy.algorithms.Flash", "init_args": {"lr": 0.1, "tau": 0.5}},
-        "population": {"clients": 5, "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}}},
-        "study": {"trials": 3},
-    }
-    same = with_values(config, {"algorithm.tau": 1.0, "algorithm": "Flash", "population.partition.alpha": 9})
-    assert same["algorithm"]["init_args"] == {"lr": 0.1, "tau": 1.0}
-    assert same["population"] == {"clients": 5, "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 9}}}
-    other = with_values(config, {"algorithm.lr": 1.0, "algorithm": "FedAvg"})
-    assert other["algorithm"] == {"class_path": "FedAvg", "init_args": {"lr": 1.0}}
-    assert config["algorithm"]["init_args"] == {"lr": 0.1, "tau": 0.5}  # untouched

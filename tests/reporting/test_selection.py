@@ -15,15 +15,8 @@ def chosen(folder):
     return [(one.trial.number, one.confirmation and one.confirmation.number) for one in load_study(folder).best]
 
 
-def test_the_best_confirmation_speaks_not_the_best_of_the_search(tmp_path, write_study, trial, confirmation):
-    trials = [
-        trial("0", "A", 0.90),
-        trial("1", "A", 0.89),
-        trial("2", "B", 0.80),
-        confirmation("3", "0", "A", 0.70),
-        confirmation("4", "1", "A", 0.72),
-        confirmation("5", "2", "B", 0.79),
-    ]
+def test_the_best_confirmation_speaks_not_the_best_of_the_search(tmp_path, write_study, confirmed):
+    trials = confirmed([0.90, 0.89, 0.80], [0.70, 0.72, 0.79])
     curves = {str(i): [[0.5] * 10] * 2 for i in range(3)} | {str(i): NEW for i in (3, 4, 5)}
     folder = write_study(tmp_path / "s" / "one", trials, curves=curves)
     assert chosen(folder) == [(2, 5), (1, 4)]  # on the search's seeds A would lead with trial 0

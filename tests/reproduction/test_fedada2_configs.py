@@ -8,20 +8,15 @@ import torch
 
 from flstudy.config import ConfigError
 from flstudy.config.config import load
-from flstudy.config.values import arguments
+from flstudy.config.reading import arguments
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.study.space import Space
 from flstudy.tasks import Vit
-from tests.population.datasets.on_disk import accept_any_checksum, write_cifar, write_landmarks, write_stackoverflow
+from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "fedada2"
 NAMES = ("cifar100", "digits_vit", "gld23k", "stackoverflow_tags")
 IMAGES = ("cifar100", "gld23k")
-FILES = {
-    "Cifar100": lambda root: write_cifar(root, 100, 200),
-    "Landmarks": write_landmarks,
-    "StackOverflowTags": lambda root: write_stackoverflow(root, words=10_000, tags=500),
-}
 FEW = {"population.clients": 4, "population.participants": 2, "population.epochs": 1, "rounds": 2, "evaluate_every": 1}
 SIZES = {"image": 16, "patch": 8, "dim": 12, "depth": 1, "heads": 2}
 
@@ -47,13 +42,14 @@ def small(tmp_path_factory):
     return lambda name: values if name in IMAGES else {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_loads_and_runs_on_small_files(name, tmp_path, monkeypatch, small):
     few = {**FEW, "seeds": [0], "accelerator": "cpu", "executor": "sequential"}
     config = load(FOLDER / f"{name}.yaml", small(name))
     source = config.tags()["dataset"]
-    if source in FILES:
-        FILES[source](tmp_path)
+    if source in SMALL_FILES:
+        SMALL_FILES[source](tmp_path)
         accept_any_checksum(monkeypatch)
         few["population.dataset.root"] = str(tmp_path)
     if name in IMAGES:

@@ -7,13 +7,7 @@ import yaml
 
 from flstudy.config.config import load
 from flstudy.study.space import Space
-from tests.population.datasets.on_disk import (
-    accept_any_checksum,
-    write_cifar,
-    write_emnist,
-    write_shakespeare,
-    write_stackoverflow,
-)
+from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "flash"
 CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "reproduction.yaml")
@@ -81,13 +75,6 @@ OWN = {  # App. A: values of one algorithm; CIFAR10's list of rates and Syntheti
     },
 }
 FEW = {"population.clients": 4, "population.participants": 2, "population.epochs": 1, "rounds": 2, "evaluate_every": 1}
-FILES = {
-    "Emnist": write_emnist,
-    "Shakespeare": write_shakespeare,
-    "StackOverflow": lambda root: write_stackoverflow(root, words=10_000),
-    "Cifar10": lambda root: write_cifar(root, 10),
-    "Cifar100": lambda root: write_cifar(root, 100, 200),
-}
 
 
 def model_is_another_s(path):
@@ -96,6 +83,7 @@ def model_is_another_s(path):
     return path != next(other for other in CONFIGS if tasks[other] == tasks[path])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
@@ -105,8 +93,8 @@ def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
     if model_is_another_s(path):
         few["task"] = "Logistic"  # its own is built, not trained once more: a ResNet's rounds take seconds
         assert config.build()[0].task_function.layout.n > 0
-    if name in FILES:
-        FILES[name](tmp_path)
+    if name in SMALL_FILES:
+        SMALL_FILES[name](tmp_path)
         accept_any_checksum(monkeypatch)
         few["population.dataset.root"] = str(tmp_path)
     if config.flat()["population.drift"] is not None:

@@ -10,11 +10,12 @@ import yaml
 from rich.console import Console
 
 from flstudy.cli import main
-from flstudy.config.sections import ConfigError
+from flstudy.config.errors import ConfigError
 from flstudy.reproduction import stages
 from flstudy.reproduction.plan import read_paper, stage_config, stages_of
 from flstudy.reproduction.stages import run_stage
 from flstudy.study import load_study
+from flstudy.study.folder import FORMAT
 
 from ..reporting.conftest import is_drawn
 
@@ -88,7 +89,7 @@ def paper(tmp_path):
     return folder
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     folder = tmp_path / "configs" / "dynamic"
     folder.mkdir(parents=True)
@@ -129,7 +130,7 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     assert row.endswith(f" | {gain:+.1f} |")
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "small", "--configs", "configs"]
@@ -203,15 +204,15 @@ def test_a_search_that_is_there_is_extended_when_more_trials_are_asked_for(
     folder = tmp_path / stage.study(plan)
     folder.mkdir()
     (folder / "study.yaml").write_text(
-        yaml.safe_dump(stage_config(plan, stage, [*options, f"--study.trials={had}"]).plain())
+        yaml.safe_dump(stage_config(plan, stage, [*options, f"--study.trials={had}"]).whole_study())
     )
-    (folder / "state.json").write_text(json.dumps({"state": state}))
+    (folder / "state.json").write_text(json.dumps({"state": state, "format": FORMAT}))
     asked_for = []
 
     def run_study(config, console, going_on):
         asked_for.append(config.study.trials)
         assert going_on == folder
-        (folder / "state.json").write_text(json.dumps({"state": "finished", "format": 2}))
+        (folder / "state.json").write_text(json.dumps({"state": "finished", "format": FORMAT}))
         return 0
 
     monkeypatch.setattr(stages, "run_study", run_study)
@@ -225,8 +226,8 @@ def test_a_search_of_something_else_is_not_extended(paper, tmp_path):
     options = [f"--study.folder={tmp_path}"]
     folder = tmp_path / stage.study(plan)
     folder.mkdir()
-    (folder / "study.yaml").write_text(yaml.safe_dump(stage_config(plan, stage, options).plain()))
-    (folder / "state.json").write_text(json.dumps({"state": "finished", "format": 2}))
+    (folder / "study.yaml").write_text(yaml.safe_dump(stage_config(plan, stage, options).whole_study()))
+    (folder / "state.json").write_text(json.dumps({"state": "finished", "format": FORMAT}))
     wider = {**STUDY["study"], "search": {**STUDY["study"]["search"], "algorithm.lr": {"loguniform": [0.001, 1.0]}}}
     (paper / "study.yaml").write_text(yaml.safe_dump({**STUDY, "study": wider}))
     console = Console(file=io.StringIO())

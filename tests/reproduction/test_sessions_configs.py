@@ -8,26 +8,10 @@ import yaml
 
 from flstudy.config.config import load
 from flstudy.reproduction.plan import read_paper
-from tests.population.datasets.on_disk import (
-    accept_any_checksum,
-    write_ag_news,
-    write_cifar,
-    write_idx,
-    write_svhn,
-    write_tiny_imagenet,
-)
+from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "sessions"
 CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "reproduction.yaml")
-FILES = {
-    "Mnist": lambda root: write_idx(root, "MNIST"),
-    "FashionMnist": lambda root: write_idx(root, "FashionMNIST"),
-    "Svhn": write_svhn,
-    "Cifar10": lambda root: write_cifar(root, 10),
-    "Cifar100": lambda root: write_cifar(root, 100, 200),
-    "TinyImageNet": lambda root: write_tiny_imagenet(root, each=1, held_out=10),
-    "AgNews": write_ag_news,
-}
 SMALL = {
     "population.clients": 4,
     "population.participants": 2,
@@ -50,6 +34,7 @@ def model_is_another_s(path):
     return path != next(other for other in CONFIGS if families[other] == families[path])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
@@ -58,8 +43,8 @@ def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
     if model_is_another_s(path):
         small["task"] = "Logistic"  # its own is built, not trained once more: a ResNet's rounds take seconds
         assert config.build()[0].task_function.layout.n > 0
-    if name in FILES:
-        FILES[name](tmp_path)
+    if name in SMALL_FILES:
+        SMALL_FILES[name](tmp_path)
         accept_any_checksum(monkeypatch)
         small["population.dataset.root"] = str(tmp_path)
     if name == "AgNews":

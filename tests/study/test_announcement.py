@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flstudy.config.values import quick_check
-from flstudy.study import Status, StudyFolder, Trial
-from flstudy.study.announcement import WIDTH, announced_run, announced_study
+from flstudy import cli
+from flstudy.config import load
+from flstudy.config.composition import quick_check
+from flstudy.study import Space, Status, StudyFolder, Trial
+from flstudy.study.announcement import WIDTH, ConfigOutline, announced_run, announced_study
+from flstudy.tuning.samplers import search_size
 
 QUICK = str(Path(__file__).parents[2] / "tune_configs" / "quick.yaml")
 
@@ -59,6 +62,59 @@ def test_a_run_tells_its_rounds_seeds_devices_and_places(tmp_path, monkeypatch):
         "results: runs/quick; MLflow: mlflow.db"
     )
     assert "MLflow" not in said("--run.track=false", command=announced_run)
+
+
+GRID = {
+    "task": "Logistic",
+    "population": {"dataset": "Digits", "clients": 4, "participants": 2},
+    "algorithm": "FedYogi",
+    "rounds": 2,
+    "study": {
+        "sampler": {"class_path": "GridSearch", "init_args": {"points": 2}},
+        "search": {
+            "algorithm": {"choice": ["FedAvg", "FedYogi"]},
+            "algorithm.lr": {"loguniform": [0.01, 1.0]},
+            "algorithm.tau": {"choice": [0.001, 0.01, 0.1]},
+        },
+    },
+}
+OWN = {"class_path": "./mine.py:Mine"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "grid: 8 trials of FedAvg and FedYogi, 2 rounds"),  # 2 of FedAvg, which has no tau, 6 of FedYogi
+        (["--study.sampler.points=3", "--study.budget.rounds=9"], "grid: 12 trials of FedAvg and FedYogi within 9 rou"),
+        (["--study.trials=null", "--study.budget.hours=1"], "grid: 8 trials of FedAvg and FedYogi within 1 hours, up"),
+        (["--study.allocation=free"], "grid: 8 trials of FedAvg and FedYogi, 2 rounds"),
+        (["--study.sampler=RandomSearch"], "grid: 16 trials of FedAvg and FedYogi (8 each), 2 rounds"),
+        (["--study.search.algorithm", yaml.safe_dump({"choice": ["FedAvg", OWN]})], "grid: up to 16 trials of FedAvg"),
+    ],
+)
+def test_a_grid_tells_its_points(options, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("grid.yaml").write_text(yaml.safe_dump(GRID))
+    Path("mine.py").write_text("raise RuntimeError('imported too early')\n")
+    cli.announce("tune", quick_check("grid.yaml", options), "grid.yaml", None)
+    assert " ".join(line.strip() for line in capsys.readouterr().out.splitlines()).startswith(told)
+
+
+def test_a_sweep_in_two_steps_tells_how_many_trials_it_has_at_most(capsys):
+    path = str(Path(QUICK).parent / "fedada2" / "two_step.yaml")
+    cli.announce("tune", quick_check(path, []), path, None)
+    assert "up to 59 trials of FedAvg, FedAdaGrad" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["flash/p_drift", "flash/early_stopping", "sessions/digits_ablation", "fedada2/two_step"]
+)
+def test_a_config_s_values_have_the_points_of_the_config(name):
+    path = Path(QUICK).parent / f"{name}.yaml"
+    outline, config = ConfigOutline(quick_check(path, [])), load(path, command="tune")
+    size = search_size(Space.of_study(config.study), config)
+    assert search_size(Space.of_study(config.study), outline) == size
+    assert 0 < size.trials <= config.study.trials
 
 
 @pytest.mark.parametrize("command", ["run", "tune"])

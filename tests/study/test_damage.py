@@ -13,7 +13,9 @@ from flstudy import cli
 from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.study import Status, StudyFolder, Trial
+from flstudy.tuning.files import TrialFiles
 from flstudy.tuning.trial import run_trial
+from tests.tiers import in_tiers
 
 CONFIG = {
     "task": "Logistic",
@@ -58,7 +60,7 @@ def whole(tmp_path_factory):
                 raise SystemExit  # as Ray does
 
         with pytest.raises(SystemExit) if number == 2 else open("/dev/null"):
-            run_trial(config, trial, report=report, records=folder.records(number), snapshot=folder.snapshot(number))
+            run_trial(config, trial, report=report, files=TrialFiles(folder.records(number), folder.snapshot(number)))
         if trial.status is Status.FINISHED:
             trial.ended = 1e9 + 60
             folder.snapshot(number).unlink()
@@ -186,7 +188,7 @@ def said(capsys, caplog, *arguments):
     return status, " ".join([*told, printed.err, printed.out])
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", in_tiers(DAMAGES, ["state cut", "trials flipped", "records cut", "snapshot bomb"]))
 def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, caplog, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     do, sentence, on_resume = DAMAGES[damage]
@@ -222,7 +224,7 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
     def stop(resources):
         raise ConfigError("enough was read")
 
-    monkeypatch.setattr("flstudy.tuning.driver.check_resources", stop)
+    monkeypatch.setattr("flstudy.tuning.plan.check_resources", stop)
     status, text = said(capsys, caplog, "tune", "--resume", folder.path)
     assert status == 2
     refused = lost or sentence == LOST
@@ -237,7 +239,7 @@ def test_a_trial_that_starts_anew_ends_as_if_nobody_had_disturbed_it(folder, dam
     DAMAGES[damage][0](folder)
     config, overrides = load(folder.config, command="tune"), folder.read_trials()[2].overrides
     anew, alone = (Trial(number=2, algorithm="Scaffold", overrides=overrides) for _ in range(2))
-    run_trial(config, anew, report=lambda *_: None, records=folder.records(2), snapshot=folder.snapshot(2))
+    run_trial(config, anew, report=lambda *_: None, files=TrialFiles(folder.records(2), folder.snapshot(2)))
     run_trial(config, alone, report=lambda *_: None)
     assert (anew.status, anew.objective) == (Status.FINISHED, alone.objective)
     assert re.search(ANEW, caplog.text)

@@ -12,6 +12,7 @@ import pytest
 from flstudy.config import ConfigError
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.study.results import list_studies, load_study
+from flstudy.study.resuming import modules_folder
 from flstudy.study.trial import _KINDS
 
 
@@ -122,3 +123,14 @@ def test_studies_are_listed_and_a_damaged_one_costs_only_itself(tmp_path, folder
     assert entries["other"]["state"] == "damaged"
     with pytest.raises(ValueError, match="did you mean 'mine'"):
         load_study(tmp_path / "mien")
+
+
+def test_own_modules_of_a_study_from_another_machine_lie_in_the_current_folder(tmp_path, monkeypatch):
+    """A study by URI named the first driver's home, and its nodes could import nothing of it."""
+    folder = StudyFolder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder.write_state("running", modules="/home/of/another/machine")
+    assert modules_folder(folder) == str(tmp_path)
+    (tmp_path / "lab").mkdir()
+    folder.write_state("running", modules=str(tmp_path / "lab"))
+    assert modules_folder(folder) == str(tmp_path / "lab")

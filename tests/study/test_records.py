@@ -81,7 +81,7 @@ def test_a_kill_during_the_merge_neither_loses_nor_doubles_rows(tmp_path):
     for round_ in range(1, 9):
         writer.append(loss(round_))
     before = read_records(tmp_path / "t")
-    writer._write(before, 1)  # what close() does first; the old parts are still there
+    writer.write(before, 1)  # what close() does first; the old parts are still there
     assert read_records(tmp_path / "t").equals(before)
 
 

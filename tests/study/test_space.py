@@ -4,7 +4,8 @@ import optuna
 import pytest
 
 from flstudy.config import ConfigError
-from flstudy.study.space import Domain, Space, nearest_key
+from flstudy.study import Domain
+from flstudy.study.space import Space, nearest_key
 from tests.tuning.stand_in import StandIn, study
 
 SEARCH = {

@@ -13,6 +13,7 @@ from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34
 
 from ..config.test_config import QUICK
 from ..laws.test_executors import sequences, texts
+from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, Ragged, difference, drifting, examples, run, state, world
 from .test_own_modules import OnlyTrainingStep
 from .test_task_function import some
@@ -64,8 +65,11 @@ def moon_loss(task, received, last, x, y, algorithm):
     return F.cross_entropy(task(x), y) + algorithm.mu * contrast
 
 
+FAST = ["Mlp", "Cnn", "FastText", "Vgg"]
+
+
 @pytest.mark.parametrize("known", [0, 1, 2])
-@pytest.mark.parametrize("name", ["Mlp", "Cnn", "ResNet18", "FastText", "Vgg"])
+@pytest.mark.parametrize("name", in_tiers([*FAST, "ResNet18"], FAST))
 def test_moon_s_gradient_is_autograd_s(name, known):
     torch.manual_seed(2)
     task, received, *last = (TASKS[name](projection=3).double() for _ in range(4))
@@ -76,7 +80,7 @@ def test_moon_s_gradient_is_autograd_s(name, known):
         algorithm.client_init(sent),
         algorithm.broadcast(algorithm.server_init(sent, task_function.layout), None),
     )
-    client = client._replace(known=client.known + known)
+    client = client._replace(participations=client.participations + known)
     client.v[:known] = torch.stack(kept)[:known]
     g, loss = gradient(algorithm, task_function, msg, client)(flat, Batch(x, y))
     expected = moon_loss(task, received, last[:known], x, y, algorithm)
@@ -99,7 +103,7 @@ def test_where_nothing_is_felt_no_gradient_is_lost():
     x, y = (part.float() if part.is_floating_point() else part for part in some("Mlp"))
     flat = torch.zeros(task_function.layout.n)
     algorithm = Moon(mu=3.0)
-    client = algorithm.client_init(flat)._replace(known=torch.ones(()))
+    client = algorithm.client_init(flat)._replace(participations=torch.ones(()))
     g, loss = gradient(algorithm, task_function, algorithm.broadcast(algorithm.server_init(flat, None), None), client)(
         flat, Batch(x, y)
     )
@@ -133,6 +137,7 @@ def test_a_task_without_features_is_refused_before_anything_runs():
     Coordinator(Logistic((FEATURES,), CLASSES), FedAvg())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["images", "normalised", "sequences", "texts"])
 def test_executors_agree_on_moon_of(kind):
     torch.manual_seed(0)

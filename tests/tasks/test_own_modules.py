@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flstudy import Coordinator
+from flstudy import Coordinator, RunSettings
 from flstudy.algorithms import FedAvg, Flash, Scaffold
 from flstudy.tasks import Cnn, Logistic, Mlp
 
@@ -115,7 +115,7 @@ class Numbered(OnlyTrainingStep):
 )
 def test_what_cannot_be_masked_or_mapped_goes_to_the_executor_that_can_with_one_line(task, same_as, line):
     def trained(executor):
-        module = Coordinator(task(), FedAvg(lr=0.1), executor=executor)
+        module = Coordinator(task(), FedAvg(lr=0.1), RunSettings(executor=executor))
         trainer(2, limit_val_batches=0).fit(module, datamodule=world())
         return module
 

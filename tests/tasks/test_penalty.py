@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg, Mime
 from flstudy.execution.executor import TrainingContext, gradient, validation_loss
-from flstudy.execution.survey import Survey
+from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction, initial_parameters
 
 from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, world
@@ -37,7 +37,7 @@ def test_loss_and_gradient_hold_the_penalty_and_measurements_do_not(name):
     x[::4] = 0
     penalty = L1 * x.abs().sum() + L2 / 2 * x @ x
     for y in (x, plain.layout.split(x)):
-        assert float(both(y, batch) - plain(y, batch)) == pytest.approx(float(penalty), abs=1e-12)
+        assert difference(both(y, batch) - plain(y, batch), penalty) <= 1e-12
         assert torch.equal(both.fit(y, batch), plain(y, batch))
         assert torch.equal(both.example_losses(y, batch), plain.example_losses(y, batch))
         assert torch.equal(both.example_correct(y, batch), plain.example_correct(y, batch))
@@ -83,11 +83,11 @@ def test_l2_is_weight_decay():
 
 def test_evaluation_reports_losses_without_the_penalty():
     module = run(FedAvg(lr=0.1), 2, population=world(), task=MAKE["Logistic"](l2=0.5), initial="seeded", evaluate=True)
-    population, survey = (
+    population, evaluator = (
         module.population,
-        Survey(TrainingContext(TaskFunction(MAKE["Logistic"]()), module.population.store)),
+        ModelEvaluator(TrainingContext(TaskFunction(MAKE["Logistic"]()), module.population.store)),
     )
-    scores = survey.population(
+    scores = evaluator.population(
         module.server.x, population.device_data.evaluation_index("valid", 2), population.concepts(2)
     )
     assert module.record.metrics["valid/loss"][0] == pytest.approx(float(scores.loss.mean()), abs=1e-6)
@@ -98,7 +98,7 @@ def test_gradients_over_all_examples_hold_it():
     run(Mime(lr=0.1), 1, population=world(), task=MAKE["Logistic"](l1=0.1), initial="seeded")
     store, rows = world().settle((0,)).store, torch.arange(7)[None, None]
     task, x = MAKE["Logistic"](l1=L1, l2=L2).double(), torch.randn(1, 52, dtype=torch.float64)
-    (of_survey,) = Survey(TrainingContext(TaskFunction(task), store)).gradients(
+    (of_survey,) = ModelEvaluator(TrainingContext(TaskFunction(task), store)).gradients(
         x, rows, torch.zeros(1, 1, dtype=torch.int64)
     )
     batch = Batch(store.x[:7], store.y[:7])

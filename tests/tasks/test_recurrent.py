@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import Batch
 from flstudy.execution import TrainingContext
-from flstudy.execution.survey import Survey
+from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.population import EvaluationIndex, ExampleStore
 from flstudy.tasks import Lstm, TaskFunction, initial_parameters
 from flstudy.tasks.recurrent import LstmLayers, recurrence
@@ -171,7 +171,7 @@ def test_labels_of_positions_drift_and_padding_stays():
 
 def test_survey_of_sequences(monkeypatch):
     """Chunks are as much smaller as sequences are longer."""
-    monkeypatch.setattr("flstudy.execution.survey.CHUNK", 2 * LENGTH)
+    monkeypatch.setattr("flstudy.execution.model_evaluator.CHUNK", 2 * LENGTH)
     task_function = TaskFunction(task())
     models = torch.stack([initial_parameters(task(), task_function.layout, seed) for seed in range(2)])
     table = torch.stack([torch.arange(WORDS), torch.arange(WORDS).flip(0)])
@@ -180,7 +180,7 @@ def test_survey_of_sequences(monkeypatch):
         torch.tensor([[0, 1, 2, 3, 4], [5, 6, 2, -1, -1]]), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, -1, -1]])
     )
     concepts = torch.tensor([[0, 1], [1, 0]])
-    scores = Survey(TrainingContext(task_function, store)).population(models, examples, concepts)
+    scores = ModelEvaluator(TrainingContext(task_function, store)).population(models, examples, concepts)
     for s, device, rows in ((0, 0, [0, 1]), (0, 1, [2, 3, 4]), (1, 0, [5]), (1, 1, [6, 2])):
         batch = Batch(*store.gather(torch.tensor(rows), concepts[s, device]))
         assert difference(scores.loss[s, device], task_function.example_losses(models[s], batch).mean()) <= 1e-12

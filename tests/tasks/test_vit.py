@@ -142,7 +142,7 @@ def test_a_head_trains_on_what_the_frozen_layers_said_once(executor, published):
     once, always = (probe(cls, published[1], evaluate=True, executor=executor) for cls in (Vit, EveryStep))
     assert once.task_function.layout.names == ("head.weight", "head.bias")
     assert once.task_function.layout.n == (12 + 1) * CLASSES
-    assert once.evaluation.survey.store.x.shape[1:] == (12,)
+    assert once.evaluation.evaluator.store.x.shape[1:] == (12,)
     assert difference(state(once), state(always)) < 1e-12
     names = ("train/loss", "valid/loss", "test/accuracy", "test/personal_accuracy")
     assert difference(measured(once, *names), measured(always, *names)) < 1e-12
@@ -174,6 +174,7 @@ def test_embedded_inputs_do_not_drift_but_labels_may(published):
             training_context(TaskFunction(task), population.store, torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.thorough
 def test_a_small_one_learns_digits():
     """Five local epochs with Adam and a warm-up of ten steps, as App. H; the server averages, since τ is large."""
     source = Digits()

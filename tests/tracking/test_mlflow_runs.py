@@ -9,8 +9,9 @@ from flstudy.federation import Record
 from flstudy.study import Trial
 from flstudy.tracking.content import environment, error_tags, round_values, trial_identity
 from flstudy.tracking.runs import TrialRun
-from flstudy.tracking.store import Store, insert_values, open_store
+from flstudy.tracking.store import Store, open_store
 from tests.processes import store_writers
+from tests.tracking.test_sync import wait_until
 
 SEEDS = [0, 44]
 
@@ -138,7 +139,6 @@ def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
         return stumbling
 
     monkeypatch.setattr(store.client, "log_batch", unsteady(store.client.log_batch))
-    monkeypatch.setattr("flstudy.tracking.store.insert_values", unsteady(insert_values))
     run_id = write(store, "stumbling", 5)
     assert steps(store, run_id, "train/loss") == [1, 2, 3, 4, 5]
     assert store.client.get_run(run_id).info.status == "FINISHED"
@@ -156,7 +156,15 @@ def test_a_store_that_is_gone_never_fails_the_trial(caplog):
     assert "gone" in caplog.text
 
 
-@pytest.mark.end_to_end
+def test_a_run_that_nobody_waits_for_gives_up_by_itself(caplog):
+    run = trial_run(Store("http://127.0.0.1:9", "0"), "left", away_s=0.5)
+    run.start(params={}, tags={}, seeds=SEEDS)
+    run.end()
+    wait_until(lambda: "MLflow has not got all of left Flash" in caplog.text)
+    assert not run.settle()
+
+
+@pytest.mark.thorough
 def test_two_processes_write_to_one_sqlite_store(store):
     forked = store_writers()
     writers = [forked.Process(target=write, args=(store, f"process{i}", 300)) for i in range(2)]

@@ -8,13 +8,14 @@ import yaml
 
 from flstudy import Coordinator, load_task
 from flstudy.config.config import load
+from flstudy.federation.checkpoint import save_model
 from flstudy.population import Digits, FashionMnist
 from flstudy.preparation.prepare import prepare
 from flstudy.study import Status, StudyFolder, Trial
 from flstudy.tasks import Mlp
-from flstudy.tracking.models import save_model
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
+from flstudy.tuning.files import TrialFiles
 from flstudy.tuning.trial import run_trial
 
 from ..population.datasets.on_disk import write_idx
@@ -36,6 +37,15 @@ def store(tmp_path_factory):
     return open_store(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
 
 
+@pytest.fixture
+def in_mlflow(store, monkeypatch):
+    """MLflow's own functions speak with the store."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    mlflow.set_tracking_uri(store.uri)
+    yield
+    mlflow.set_tracking_uri(None)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The study's config, and what its trial leaves behind: the coordinator and the file."""
@@ -43,7 +53,8 @@ def trained(tmp_path_factory):
     (folder / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     config = load(folder / "small.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
-    save_model(coordinator, folder / "models" / "3.pt")
+    (folder / "models").mkdir()
+    save_model(coordinator.run, folder / "models" / "3.pt")
     return config, coordinator, folder / "models" / "3.pt"
 
 
@@ -64,7 +75,8 @@ def study_folder(path, trained, *others):
     return folder
 
 
-def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, store, monkeypatch):
+@pytest.mark.usefixtures("in_mlflow")
+def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, store):
     write_idx(tmp_path, "FashionMNIST", 200)
     prepare(FashionMnist(root=str(tmp_path)), tmp_path / "copy")
     copied = {"class_path": "FederatedParquet", "init_args": {"path": str(tmp_path / "copy")}}
@@ -72,22 +84,17 @@ def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, st
     (tmp_path / "coded.yaml").write_text(yaml.safe_dump(values))
     config = load(tmp_path / "coded.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
-    save_model(coordinator, tmp_path / "model.pt")
+    save_model(coordinator.run, tmp_path / "model.pt")
     folder = study_folder(tmp_path / "coded", (config, coordinator, tmp_path / "model.pt"))
     run_id = sync_study(folder, store).run_ids[3]
     inputs, _ = coordinator.population.store.read(slice(0, 20))
     assert coordinator.population.store.x.dtype == torch.uint8
     with torch.no_grad():
         expected = coordinator.task(inputs).softmax(-1).numpy()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
-    mlflow.set_tracking_uri(store.uri)
-    try:
-        model = mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
-        np.testing.assert_array_equal(model.predict(inputs.numpy()), expected)
-        assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
-        assert model.metadata.signature.inputs.inputs[0].type == np.float32
-    finally:
-        mlflow.set_tracking_uri(None)
+    model = mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
+    np.testing.assert_array_equal(model.predict(inputs.numpy()), expected)
+    assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
+    assert model.metadata.signature.inputs.inputs[0].type == np.float32
 
 
 @pytest.fixture(scope="module")
@@ -95,45 +102,41 @@ def images():
     return Digits().load(0, 1).x[:50]
 
 
-def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images, monkeypatch):
+@pytest.mark.usefixtures("in_mlflow")
+def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images):
     first = sync_study(study_folder(tmp_path / "first", trained), store)
     assert first.counts["models"] == 2  # logged, and registered
     _, coordinator, _ = trained
     with torch.no_grad():
         expected = coordinator.task(images).softmax(-1).numpy()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
-    mlflow.set_tracking_uri(store.uri)
-    try:
-        model = mlflow.pyfunc.load_model(f"runs:/{first.run_ids[3]}/model")
-        np.testing.assert_array_equal(model.predict(images.numpy()), expected)
-        assert expected.std() > 0.01  # it was trained
-        replica = torch.stack([coordinator.server.x[s] for s in range(2)])
-        assert not torch.equal(replica[0], replica[1])  # so that the seed matters
-        assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 8, 8)
-        assert model.metadata.signature.outputs.inputs[0].shape == (-1, 10)
-        example = model.metadata.load_input_example()
-        np.testing.assert_array_equal(np.asarray(example), np.zeros((1, 1, 8, 8)))
-        with pytest.raises(Exception, match="shape"):
-            model.predict(np.zeros((2, 3), np.float32))
+    model = mlflow.pyfunc.load_model(f"runs:/{first.run_ids[3]}/model")
+    np.testing.assert_array_equal(model.predict(images.numpy()), expected)
+    assert expected.std() > 0.01  # it was trained
+    replica = torch.stack([coordinator.server.x[s] for s in range(2)])
+    assert not torch.equal(replica[0], replica[1])  # so that the seed matters
+    assert model.metadata.signature.inputs.inputs[0].shape == (-1, 1, 8, 8)
+    assert model.metadata.signature.outputs.inputs[0].shape == (-1, 10)
+    example = model.metadata.load_input_example()
+    np.testing.assert_array_equal(np.asarray(example), np.zeros((1, 1, 8, 8)))
+    with pytest.raises(Exception, match="shape"):
+        model.predict(np.zeros((2, 3), np.float32))
 
-        again = sync_study(StudyFolder(tmp_path / "first"), store)
-        assert str(again) == "nothing was missing"
-        second = sync_study(study_folder(tmp_path / "second", trained), store)
-        versions = store.client.search_model_versions("name = 'digits'")
-        found = {int(version.version): version.tags for version in versions}
-        assert {number: tags["study"] for number, tags in found.items()} == {1: "first", 2: "second"}
-        assert {tags["trial"] for tags in found.values()} == {"3"}
-        newest = mlflow.pyfunc.load_model("models:/digits/2")
-        np.testing.assert_array_equal(newest.predict(images.numpy()), expected)
-        assert newest.metadata.run_id == second.run_ids[3]
-    finally:
-        mlflow.set_tracking_uri(None)
+    again = sync_study(StudyFolder(tmp_path / "first"), store)
+    assert str(again) == "nothing was missing"
+    second = sync_study(study_folder(tmp_path / "second", trained), store)
+    versions = store.client.search_model_versions("name = 'digits'")
+    found = {int(version.version): version.tags for version in versions}
+    assert {number: tags["study"] for number, tags in found.items()} == {1: "first", 2: "second"}
+    assert {tags["trial"] for tags in found.values()} == {"3"}
+    newest = mlflow.pyfunc.load_model("models:/digits/2")
+    np.testing.assert_array_equal(newest.predict(images.numpy()), expected)
+    assert newest.metadata.run_id == second.run_ids[3]
 
 
 def test_a_finished_trial_leaves_its_model(tmp_path, trained):
     config, coordinator, _ = trained
     one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
-    run_trial(config, one, report=lambda trial, save: True, model=tmp_path / "models" / "0.pt")
+    run_trial(config, one, report=lambda trial, save: True, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
     assert one.status is Status.FINISHED
     saved = torch.load(tmp_path / "models" / "0.pt", weights_only=True)
     assert saved["seed"] == 0
@@ -145,7 +148,7 @@ def test_a_finished_trial_leaves_its_model(tmp_path, trained):
 def test_a_stopped_trial_leaves_none(tmp_path, trained):
     config, _, _ = trained
     one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
-    run_trial(config, one, report=lambda trial, save: False, model=tmp_path / "models" / "0.pt")
+    run_trial(config, one, report=lambda trial, save: False, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
     assert one.status is Status.PRUNED
     assert not (tmp_path / "models").exists()
 

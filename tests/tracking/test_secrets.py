@@ -32,7 +32,7 @@ def holding(folder, text: str) -> list[str]:
     return [str(path) for path in files if text in path.name or text.encode() in path.read_bytes()]
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_planted_password_opens_the_store_and_is_nowhere(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "")

@@ -2,6 +2,7 @@
 
 import socket
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -102,11 +103,7 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
 
 
 def test_a_database_without_its_driver_is_refused_with_what_to_install(monkeypatch):
-    monkeypatch.setattr("flstudy.tracking.store._client", missing)
-    told = r"which needs 'no_such_driver': run pip install 'flstudy\[serve\]'"
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)  # as if it were not installed
+    told = r"which needs 'MySQLdb': run pip install 'flstudy\[serve\]'"
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConfigError, match=told):
         open_store(f"mysql://flstudy@127.0.0.1:{listener.getsockname()[1]}/mlflow")
-
-
-def missing(uri: str) -> None:
-    raise ModuleNotFoundError(f"No module named 'no_such_driver' for {uri}", name="no_such_driver")

@@ -51,8 +51,9 @@ class StandIn:
     rounds: int = 6
     seeds: list[int] = field(default_factory=lambda: [0, 44, 56])
     path: str = "tune_configs/stand_in.yaml"
+    modules: str = "tune_configs"
     store: str | None = None
-    options: list[str] = field(default_factory=list)
+    edits: list[tuple[str, Any]] = field(default_factory=list)
     round_s: float = 0.0
     parameter_count: int = 10
     recovery: Recovery = DEFAULT
@@ -63,6 +64,17 @@ class StandIn:
 
     def plain(self) -> dict[str, Any]:
         return {"values": self.flat(), "rounds": self.rounds, "seeds": self.seeds}
+
+    def whole_study(self) -> dict[str, Any]:
+        content = self.plain()
+        return {**content, "study": {"name": self.study.name, **content.get("study", {})}}
+
+    def left_out(self) -> list[str]:
+        return []
+
+    @property
+    def method(self) -> str:
+        return self.values["algorithm"]
 
     def tags(self) -> dict[str, str]:
         return {"algorithm": self.values["algorithm"], "dataset": "none", "drift": "SuddenDrift", "task": "none"}

@@ -12,12 +12,12 @@ from rich.console import Console
 from flstudy.study import StudyFolder
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
-from flstudy.tuning.driver import tune
+from flstudy.tuning.driver import carry_out
 from tests.servers import Server, server
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
 
 TRIALS, ROUNDS = 6, 40
@@ -75,7 +75,7 @@ def test_a_study_outlives_a_server_that_comes_back(tmp_path):
     with server(tmp_path) as mlflow:
         thread = disturb(mlflow, tmp_path, back_after_s=3)
         console = Console(file=io.StringIO())
-        result = tune(prepared(tmp_path, mlflow), console)
+        result = carry_out(prepared(tmp_path, mlflow), console, report=False)
         thread.join()
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         if not result.delivered:  # the study was over before the server was there again
@@ -88,7 +88,7 @@ def test_a_study_outlives_a_server_that_stays_away(tmp_path):
     with server(tmp_path) as mlflow:
         thread = disturb(mlflow, tmp_path, back_after_s=None)
         console = Console(file=io.StringIO(), width=200)
-        result = tune(prepared(tmp_path, mlflow), console)
+        result = carry_out(prepared(tmp_path, mlflow), console, report=False)
         thread.join()
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         assert not result.delivered

@@ -14,9 +14,10 @@ from flstudy.reporting import write_report
 from flstudy.study import StudyFolder
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.store import open_store
-from flstudy.tuning.driver import StudyResult
+from flstudy.tuning.conclusion import StudyResult
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.trial_table import TrialTable
+from tests.tiers import in_tiers
 from tests.tuning.stand_in import StandIn, proposal, report, study
 
 ROUNDS, SEEDS = 6, [0, 44, 56]
@@ -50,7 +51,7 @@ def keep(folder: StudyFolder, number: int, rounds: int, value: float) -> None:
     folder.model(number).write_bytes(b"weights")
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", in_tiers(STUDIES, ["tie", "overturned"]))
 def test_all_name_the_same_best_trial(tmp_path, name):
     searched, confirmed, settings, expected = STUDIES[name]
     config = WithStudy(study=study(name="small", folder=str(tmp_path), **settings), rounds=ROUNDS, seeds=SEEDS)

@@ -1,10 +1,14 @@
 """Who can reach Ray, what its workers are told, what a user is told where there is no cluster, and what is left."""
 
+import functools
+import http.server
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -13,30 +17,12 @@ import ray
 
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
-from flstudy.tuning import cluster as module
+from flstudy.execution.local_ray import is_loopback, owned_session, sweep_sessions
+from flstudy.tuning.address import check_address, found, sentence
 from flstudy.tuning.cluster import cluster
-from flstudy.tuning.session import owned_session, sweep_sessions
+from tests.servers import free_port
 
-
-def test_a_cluster_that_refuses_is_told_in_a_sentence_and_gets_no_password(monkeypatch):
-    asked = {}
-
-    def refuse(**options):
-        asked.update(options)
-        raise ConnectionError("no answer\nand pages more")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("PGPASSWORD", "secret")
-    with (
-        pytest.raises(ConfigError, match=r"got 'head:6379' \(no answer\): run 'ray start") as refusal,
-        cluster(Resources()),
-    ):
-        pass
-    assert "\n" not in str(refusal.value)
-    assert "secret" not in str(asked)
+from ..processes import family
 
 
 @pytest.mark.parametrize("mode", ["", "disabled"])
@@ -47,6 +33,54 @@ def test_a_cluster_on_a_network_is_joined_with_a_token_only(monkeypatch, mode):
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with pytest.raises(ConfigError, match=f"RAY_AUTH_MODE must be token .* got '{mode}'"), cluster(Resources()):
         pass
+
+
+@pytest.mark.parametrize("address", ["head", "head:", "http://head:6379", "ray://head", "10.0.0.1:port", "a b:1"])
+def test_an_address_of_no_known_form_is_refused(address):
+    with pytest.raises(ConfigError, match="must be auto, HOST:PORT of a Ray cluster's head, or ray://HOST:PORT, got"):
+        check_address(address)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_nobody_answers_is_told_at_once(scheme):
+    address, begun = f"{scheme}127.0.0.1:{free_port()}", time.monotonic()
+    with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(.*Connection refused\)"):
+        found(address)
+    assert time.monotonic() - begun < 5
+
+
+def test_a_server_that_says_nothing_is_told_within_15_s():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun, address = time.monotonic(), f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(not within 5 s\)"):
+            found(address)
+        assert time.monotonic() - begun < 15
+
+
+def test_a_server_of_another_kind_is_told_at_once(tmp_path):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{web.server_port}"
+        with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(it is another kind of server\)"):
+            found(address)
+        web.shutdown()
+
+
+def test_pages_of_rays_become_a_sentence():
+    told = """Traceback
+RuntimeError: Version mismatch: The cluster was started with:
+    Ray: 2.55.0
+    Python: 3.12.1
+This process on 10.0.0.7 was started with:
+    Ray: 2.60.0
+    Python: 3.11.2
+"""
+    assert sentence("head:1", told).startswith(
+        "the cluster at head:1 has Ray 2.55.0 and Python 3.12.1, this machine Ray 2.60.0 and Python 3.11.2: install"
+    )
+    assert "does not take the token" in sentence("head:1", "ray.exceptions.AuthenticationError: RPC error")
+    assert sentence("head:1", "one\ntwo\n") == "the cluster at head:1 cannot be joined (two)"
 
 
 def test_a_ray_that_knows_no_token_is_refused(monkeypatch):
@@ -64,21 +98,7 @@ def test_a_ray_that_knows_no_token_is_refused(monkeypatch):
     ],
 )
 def test_loopback_is_told_from_a_network(address, loopback):
-    assert module._is_loopback(address) is loopback
-
-
-def family(pid: int) -> set[int]:
-    """A process and all that descend from it."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # gone
-            continue
-    found, before = {pid}, set()
-    while found != before:
-        before, found = found, found | {child for child, parent in parents.items() if parent in found}
-    return found
+    assert is_loopback(address) is loopback
 
 
 def listening(pids: set[int]) -> dict[str, str]:
@@ -100,7 +120,7 @@ def listening(pids: set[int]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells it so")
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_listens_on_loopback_only():
@@ -164,7 +184,7 @@ with cluster(Resources()):
 """
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_kill(short_path):
     home = short_path
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -5,6 +5,8 @@ import sys
 import textwrap
 import time
 
+import pytest
+
 from flstudy.tuning.trial import HangWatch
 
 SCRIPT = """
@@ -23,6 +25,7 @@ with HangWatch(0.5, Path(sys.argv[1])) as watch:
 """
 
 
+@pytest.mark.thorough
 def test_a_hung_process_ends_with_its_traceback(tmp_path):
     path = tmp_path / "7.hung"
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(SCRIPT), str(path)], timeout=50, check=False)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,13 @@ from flstudy.federation import Record
 from flstudy.study import Status, StudyFolder, Trial, load_study
 from flstudy.study.records import RecordWriter
 from flstudy.tuning import Asha, HyperBand, MedianStopping, Pbt
-from flstudy.tuning.driver import import_trials, tune
-from flstudy.tuning.schedulers import History, ray_scheduler, read_history, snapshot_rounds
+from flstudy.tuning.driver import carry_out
+from flstudy.tuning.files import TrialFiles
+from flstudy.tuning.history import History, read_history, snapshot_rounds
+from flstudy.tuning.imported_trials import import_trials
+from flstudy.tuning.schedulers import ray_scheduler
 from flstudy.tuning.trial import run_trial
+from tests.small_study import read_study, write_study
 from tests.tuning.stand_in import StandIn, study
 
 SPACE = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"loguniform": [0.01, 1.0]}}
@@ -180,26 +185,16 @@ def test_what_was_reported_is_read_from_the_records(tmp_path):
 
 def test_a_snapshot_tells_its_rounds(tmp_path):
     """Cut after the report of round 5: the snapshot is that of round 4."""
-    content = {
-        "task": "Logistic",
-        "population": {"dataset": "Digits", "clients": 4, "participants": 2, "steps": 1},
-        "algorithm": "FedAvg",
-        "rounds": 8,
-        "compile": False,
-        "study": {"snapshot_s": 0.0},
-    }
-    (tmp_path / "cut.yaml").write_text(yaml.safe_dump(content))
 
     def report(trial, save):
         if trial.rounds == 5 and trial.status is Status.RUNNING:
             raise RuntimeError("cut")
 
     run_trial(
-        load(tmp_path / "cut.yaml", command="tune"),
+        read_study(tmp_path, {"snapshot_s": 0.0}, rounds=8),
         Trial(number=0, algorithm="FedAvg"),
         report=report,
-        records=tmp_path / "0.parquet",
-        snapshot=tmp_path / "0.ckpt",
+        files=TrialFiles(tmp_path / "0.parquet", tmp_path / "0.ckpt"),
     )
     assert snapshot_rounds(tmp_path / "0.ckpt") == 4
 
@@ -208,36 +203,19 @@ def test_a_snapshot_tells_its_rounds(tmp_path):
 def presets(tmp_path_factory, ray_cluster):
     """The config of a search, and a study that tried two algorithms' own values."""
     tmp_path = tmp_path_factory.mktemp("presets")
-    content = {
-        "task": "Logistic",
-        "population": {"dataset": "Digits", "clients": 4, "participants": 2, "steps": 1},
-        "algorithm": "Flash",
-        "rounds": 3,
-        "seeds": [0, 44],
-        "compile": False,
-        "store": f"sqlite:///{tmp_path}/mlflow.db",
-        "study": {
-            "name": "presets",
-            "folder": str(tmp_path / "studies"),
-            "trials": 2,
-            "search": SPACE,
-            "presets": {"FedAvg": {"lr": 0.5}, "Flash": {"lr": 0.2, "tau": 0.01}},
-            "sampler": "RandomSearch",
-            "resources": {"cpu": 0.5},
-        },
-    }
-    path = tmp_path / "search.yaml"
-    path.write_text(yaml.safe_dump(content))
-    tune(load(path, command="tune"), Console(file=io.StringIO()))
+    tried = {"presets": {"FedAvg": {"lr": 0.5}, "Flash": {"lr": 0.2, "tau": 0.01}}, "name": "presets", "trials": 2}
+    settings = {**tried, "search": SPACE, "sampler": "RandomSearch", "resources": {"cpu": 0.5}}
+    path = write_study(tmp_path, settings, algorithm="Flash", rounds=3, seeds=[0, 44])
+    carry_out(load(path, command="tune"), Console(file=io.StringIO()), report=False)
     return path, tmp_path / "studies" / "presets"
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_search_begins_with_what_another_study_trained_alike(presets):
     path, folder = presets
     config = load(path, options=["--study.name", "search", "--study.trials", "4"], command="tune")
     said = io.StringIO()
-    result = tune(config, Console(file=said), import_from=folder)
+    result = carry_out(config, Console(file=said), import_from=folder, report=False)
     assert "search: 2 trials imported from presets" in said.getvalue()
     assert [trial.status for trial in result.trials] == ["finished"] * 4
     assert [trial.source for trial in result.trials] == ["presets/0", "presets/1", None, None]
@@ -257,26 +235,35 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
     assert [trial.source for trial in full.trials] == ["presets/0", "presets/1"]
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("options", "left"),
+    ("options", "left", "reason"),
     [
-        (["--rounds", "4"], []),
-        (["--seeds", "[0, 45]"], []),
-        (["--study.objective.metric", "valid/loss", "--study.objective.mode", "min"], []),
-        (["--study.presets.Flash.tau", "0.02"], ["FedAvg"]),
-        (["--study.search.algorithm.lr", "{loguniform: [0.3, 1.0]}"], ["FedAvg"]),  # Flash's .2 lies outside
+        (["--rounds", "4"], [], "there, 4 here"),
+        (["--seeds", "[0, 45]"], [], "there, [0, 45] here"),
+        (["--study.objective.metric", "valid/loss", "--study.objective.mode", "min"], [], "different objectives"),
+        (["--study.presets.Flash.tau", "0.02"], ["FedAvg"], "algorithm.tau is 0.01 there, 0.02 here"),
+        (
+            ["--study.search.algorithm.lr", "{loguniform: [0.3, 1.0]}"],  # Flash's .2 lies outside
+            ["FedAvg"],
+            "its algorithm.lr lies outside {loguniform: [0.3, 1]}",
+        ),
+        (["--study.search.algorithm", "{choice: [FedAvg, FedYogi]}"], ["FedAvg"], "there is no arm Flash here"),
         (
             ["--study.trials", "9", "--study.scheduler", "Asha", "--study.scheduler.grace_rounds", "1"],
             ["FedAvg", "Flash"],
+            "",
         ),
     ],
 )
-def test_nothing_is_taken_over_that_would_be_trained_otherwise(presets, tmp_path, options, left):
+def test_nothing_is_taken_over_that_would_be_trained_otherwise(presets, tmp_path, options, left, reason):
     path, folder = presets
     for name in ("records", "snapshots", "models"):
         (tmp_path / "new" / name).mkdir(parents=True)
-    taken = import_trials(StudyFolder(folder), StudyFolder(tmp_path / "new"), changed(path, options, tmp_path))
+    new = StudyFolder(tmp_path / "new")
+    taken, refused = import_trials(StudyFolder(folder), new, changed(path, options, tmp_path))
+    assert sum(refused.values()) == 2 - len(left)
+    assert all(reason in why for why in refused)
     assert [trial.algorithm for trial in taken] == left
     assert [trial.number for trial in taken] == list(range(len(left)))
     assert len(list((tmp_path / "new" / "records").iterdir())) == len(left)
@@ -297,3 +284,18 @@ def changed(path: Path, options, folder: Path):
             plain += [key, value]
     (folder / "search.yaml").write_text(yaml.safe_dump(content))
     return load(folder / "search.yaml", options=plain, command="tune")
+
+
+@pytest.mark.thorough
+def test_a_study_that_goes_on_takes_an_arm_more(presets, tmp_path):
+    _, folder = presets
+    grown = shutil.copytree(folder, tmp_path / "presets")
+    arm = "{class_path: Flash, init_args: {tau: 0.5}, search: {server_lr: {uniform: [0.5, 0.6]}}}"
+    assert cli.main(["tune", "--resume", str(grown), "--study.arms.Calm", arm]) == 0
+    before, after = load_study(folder), load_study(grown)
+    assert [trial.algorithm for trial in after.trials] == ["FedAvg", "Flash", "Calm"]  # as many as the others have
+    assert after.trials[:2] == before.trials
+    calm = after.trial_config(after.trials[2])["algorithm"]
+    assert (calm["class_path"], calm["init_args"]["tau"]) == ("Flash", 0.5)
+    assert 0.5 <= calm["init_args"]["server_lr"] <= 0.6
+    assert (grown / "best" / "Calm.yaml").is_file()

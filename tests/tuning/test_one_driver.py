@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
-from flstudy.config.config import load
 from flstudy.study import StudyFolder
 from flstudy.tracking.trust import remember_store
+from tests.small_study import read_study
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.thorough
 
 
 def children(pid: int) -> set[int]:
@@ -51,22 +50,7 @@ def wait(condition, seconds: float) -> None:
 
 
 def test_one_of_two_drivers_goes_on(tmp_path):
-    path = tmp_path / "small.yaml"
-    content = {
-        "task": "Logistic",
-        "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
-        "algorithm": "FedAvg",
-        "rounds": 100_000,
-        "compile": False,
-        "store": f"sqlite:///{tmp_path}/mlflow.db",
-        "study": {
-            "trials": 1,
-            "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}},
-            "folder": str(tmp_path / "studies"),
-        },
-    }
-    path.write_text(yaml.safe_dump(content))
-    config = load(path, command="tune")
+    config = read_study(tmp_path, {"trials": 1}, rounds=100_000)
     folder = StudyFolder.create(config)
     folder.write_config(config)
     folder.write_state("interrupted", study_id="7" * 32)

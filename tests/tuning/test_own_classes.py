@@ -9,12 +9,12 @@ from rich.console import Console
 
 from flstudy.config.config import load
 from flstudy.tuning import OptunaSampler, RayScheduler
-from flstudy.tuning.driver import tune
+from flstudy.tuning.driver import carry_out
 
 from ..docs.blocks import files_of
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ray_cluster")
 def test_classes_beside_the_config_drive_a_study(tmp_path):
     files = files_of("own.md")
@@ -26,7 +26,7 @@ def test_classes_beside_the_config_drive_a_study(tmp_path):
     config = load(path, command="tune")
     assert isinstance(config.study.sampler, OptunaSampler)
     assert isinstance(config.study.scheduler, RayScheduler)
-    result = tune(config, Console(file=io.StringIO()))
+    result = carry_out(config, Console(file=io.StringIO()), report=False)
     # The first trial is the algorithm's own, 0.1; the sampler counts it.
     assert [trial.overrides["algorithm.lr"] for trial in result.trials[1:]] == pytest.approx([0.3, 0.5, 0.7])
     assert [(trial.status, trial.rounds) for trial in result.trials] == [
@@ -34,5 +34,5 @@ def test_classes_beside_the_config_drive_a_study(tmp_path):
         *[("finished", 4), ("pruned", 2)],
     ]
     again = load(result.folder.config, options=["--study.trials", "5"], command="tune")
-    more = tune(again, Console(file=io.StringIO()), resume=result.folder.path)
+    more = carry_out(again, Console(file=io.StringIO()), resume=result.folder.path, report=False)
     assert [trial.status for trial in more.trials][4:] == ["finished"]

@@ -5,43 +5,30 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import yaml
 from rich.console import Console
 
 from flstudy.config import ConfigError
-from flstudy.config.config import load
 from flstudy.study.records import read_records
 from flstudy.tuning import Pbt, RandomSearch, Tpe
-from flstudy.tuning.driver import tune
+from flstudy.tuning.driver import carry_out
+from tests.small_study import read_study
 
-SMALL = {
-    "task": "Logistic",
-    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
-    "algorithm": "FedAvg",
-    "rounds": 12,
-    "evaluate_every": 2,
-    "compile": False,
-    "study": {
-        "name": "small",
-        "trials": 4,
-        "search": {"algorithm.server_lr": {"loguniform": [1e-5, 1.0]}},
-        "sampler": "RandomSearch",
-        "scheduler": {"class_path": "Pbt", "init_args": {"every": 4, "quantile": 0.5, "resample": 0.0}},
-        "resources": {"cpu": 1},
-    },
+STUDY = {
+    "trials": 4,
+    "search": {"algorithm.server_lr": {"loguniform": [1e-5, 1.0]}},
+    "sampler": "RandomSearch",
+    "scheduler": {"class_path": "Pbt", "init_args": {"every": 4, "quantile": 0.5, "resample": 0.0}},
+    "resources": {"cpu": 1},
 }
 
 
-def written(folder, **changed):
-    content = {**SMALL, "store": f"sqlite:///{folder}/mlflow.db"}
-    content["study"] = {**SMALL["study"], "folder": str(folder / "studies"), **changed}
-    (folder / "small.yaml").write_text(yaml.safe_dump(content))
-    return load(folder / "small.yaml", command="tune")
+def read(folder):
+    return read_study(folder, STUDY, rounds=12, evaluate_every=2)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
-    result = tune(written(tmp_path), Console(file=io.StringIO()))
+    result = carry_out(read(tmp_path), Console(file=io.StringIO()), report=False)
     assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 12)] * 4
     moved = [trial for trial in result.trials if trial.lineage]
     assert moved, "four trials in halves: somebody must have been behind"
@@ -72,7 +59,7 @@ def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
     ],
 )
 def test_populations_that_cannot_work_are_refused(tmp_path, scheduler, sampler, said):
-    config = written(tmp_path)
+    config = read(tmp_path)
     config.study = replace(config.study, scheduler=scheduler, sampler=sampler)
     with pytest.raises(ConfigError, match=said):
         scheduler.check(config)

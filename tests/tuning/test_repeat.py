@@ -22,6 +22,7 @@ from flstudy.tuning import CmaEs, GaussianProcess, GridSearch, Nsga2, OptunaSamp
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.search import Search
 from flstudy.tuning.trial_table import TrialTable
+from tests.tiers import in_tiers
 from tests.tuning.stand_in import StandIn, report, study
 
 SPACE = {
@@ -141,7 +142,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "more", "at_once"), CASES)
+FIRST = [("Tpe", more, 1) for more in MORE] + [("Tpe", "", 4)] + [(name, "", 1) for name in SAMPLERS]
+
+
+@pytest.mark.parametrize(("name", "more", "at_once"), in_tiers(CASES, FIRST))
 def test_a_cut_search_proposes_what_an_undisturbed_one_does(tmp_path, caplog, name, more, at_once):
     sampler, own = SAMPLERS[name]
     settings = {"trials": 24, **own, **MORE[more], "sampler": sampler, "at_once": at_once}

@@ -17,7 +17,8 @@ from flstudy import cli
 from flstudy.config.config import load
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
-from flstudy.tuning.driver import tune
+from flstudy.study.resuming import load_study_config
+from flstudy.tuning.driver import carry_out
 from flstudy.tuning.trial import run_trial
 
 ROUNDS = 150
@@ -54,7 +55,7 @@ def started(folder) -> list[dict]:
         return []
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_a_killed_study_goes_on(written, ray_cluster):
     path, folder = written
     driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
@@ -70,7 +71,7 @@ def test_a_killed_study_goes_on(written, ray_cluster):
     time.sleep(5)  # Ray ends the workers of a lost driver
 
     config = load(folder / "study.yaml", options=["--study.trials", "4"], command="tune")
-    result = tune(config, Console(file=io.StringIO()), resume=folder)
+    result = carry_out(config, Console(file=io.StringIO()), resume=folder, report=False)
     assert [trial.status for trial in result.trials] == ["finished"] * 4, [trial.error for trial in result.trials]
     assert {trial.number: trial.overrides for trial in result.trials[:3]} == before
     assert json.loads((folder / "state.json").read_text())["state"] == "finished"
@@ -104,7 +105,10 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert f"--resume: there is no study {str(folder)!r}: see flstudy studies" in capsys.readouterr().err
     StudyFolder.create(load(path, command="tune")).write_config(load(path, command="tune"))
     assert cli.main(["tune", "--resume", str(folder), "--rounds", "5"]) == 2
-    assert "a study goes on as it began; rounds cannot change, only study.trials" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "a study goes on as it began; rounds cannot change" in said
+    config = f"{folder / 'study.yaml'} --rounds 5 --import-from {folder}"
+    assert f"begin another one, which takes over the trials that are the same: flstudy tune {config}" in said
     assert cli.main(["tune", "--resume", str(folder)]) == 2
     assert "cannot be resumed: it has no state.json" in capsys.readouterr().err
     assert cli.main(["tune", str(path), "--import-from", "nothing"]) == 2
@@ -117,3 +121,22 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert re.search(
         rf"study small is running in process {os.getpid()} on .*: wait for its end", capsys.readouterr().err
     )
+
+
+def test_a_study_that_goes_on_from_another_folder_reads_the_files_that_it_began_with(tmp_path, monkeypatch):
+    lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere"
+    for place in (lab, elsewhere):
+        place.mkdir()
+    dataset = {"class_path": "TableFile", "init_args": {"file": "rows.csv", "root": "data"}}
+    content = {**SMALL, "population": {"dataset": dataset, "clients": 6, "participants": 2}}
+    (lab / "small.yaml").write_text(yaml.safe_dump(content))
+    (lab / "data").mkdir()
+    (lab / "data" / "rows.csv").write_text("a,label,client\n" + "".join(f"{n},{n % 2},{n % 6}\n" for n in range(60)))
+    monkeypatch.chdir(lab)
+    config = load("small.yaml", command="tune")
+    folder = StudyFolder.create(config)
+    folder.write_config(config)
+    folder.write_state("interrupted", study_id="x", cwd=str(lab))
+    assert load_study_config(folder).flat()["population.dataset.root"] == "data"
+    monkeypatch.chdir(elsewhere)
+    assert load_study_config(folder).flat()["population.dataset.root"] == str(lab / "data")

@@ -15,6 +15,7 @@ from flstudy.config.config import load
 from flstudy.study import StudyFolder, Trial
 from flstudy.study import folder as folder_module
 from flstudy.study.records import RecordWriter
+from flstudy.tuning.files import TrialFiles
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import result_of
 from flstudy.tuning.shortage import MEMORY, check_disks, remedy, shortage
@@ -52,7 +53,7 @@ def mounted(tmp_path):
 
 def train(config, records, snapshot=None):
     trial = Trial(number=0, algorithm="Scaffold", overrides={"algorithm.lr": 0.1})
-    return run_trial(config, trial, report=lambda *_: True, records=records, snapshot=snapshot)
+    return run_trial(config, trial, report=lambda *_: True, files=TrialFiles(records, snapshot))
 
 
 def resumed_alike(config, folder, alone):
@@ -82,17 +83,17 @@ def test_an_error_is_the_machine_s_or_the_trial_s_own(tmp_path):
 
 def test_a_trial_that_cannot_write_is_interrupted_and_goes_on_from_its_snapshot(small, tmp_path, monkeypatch):
     folder = StudyFolder.create(small)
-    written = RecordWriter._write
+    written = RecordWriter.write
 
     def write(self, *arguments):
         return written(self, *arguments) if parts(folder) < 9 else full()
 
-    monkeypatch.setattr(RecordWriter, "_write", write)
+    monkeypatch.setattr(RecordWriter, "write", write)
     stopped = train(small, folder.records(0), folder.snapshot(0))
     assert (stopped.status, stopped.rounds) == ("interrupted", 10)
     assert stopped.reason.endswith(" is full")
     assert not list(folder.snapshot(0).parent.glob("*.tmp"))
-    monkeypatch.setattr(RecordWriter, "_write", written)
+    monkeypatch.setattr(RecordWriter, "write", written)
     train(small, tmp_path / "alone")
     assert resumed_alike(small, folder, tmp_path / "alone")
 
@@ -107,6 +108,7 @@ def full(*arguments, **named):
     raise FULL
 
 
+@pytest.mark.thorough
 def test_a_full_disk_interrupts_a_trial_and_freed_it_goes_on(small, mounted, tmp_path):
     place, _ = mounted
     folder = StudyFolder(place / "small")

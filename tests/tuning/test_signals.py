@@ -15,8 +15,9 @@ from flstudy.config.config import load
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
 from flstudy.tracking.store import open_store
-from flstudy.tuning.beacon import Beacon, Lookout, Wish
-from flstudy.tuning.driver import tune
+from flstudy.tuning.driver import carry_out
+from flstudy.tuning.files import TrialFiles
+from flstudy.tuning.stop_signal import Directive, Lookout, StopSignal
 from flstudy.tuning.trial import run_trial
 from tests.tuning.test_resume_study import SMALL
 
@@ -24,45 +25,45 @@ ROUNDS = 300
 
 
 def test_a_trial_looks_out_for_its_study(tmp_path):
-    beacon = Beacon(tmp_path / "going")
-    lookout = Lookout(beacon.path)
-    assert lookout.look() is Wish.GO_ON
-    beacon.ask()
-    assert lookout.look() is Wish.GO_ON  # the next look is too near
-    assert lookout.look(closely=True) is Wish.SAVE
-    assert lookout.look(closely=True) is Wish.GO_ON
-    assert not beacon.is_out
-    beacon.put_out()
-    beacon.put_out()
-    assert beacon.is_out
-    assert lookout.look(closely=True) is Wish.STOP
-    assert Lookout(beacon.path).look() is Wish.STOP  # a trial that starts too late
-    assert Lookout(None).look(closely=True) is Wish.GO_ON
+    stop_signal = StopSignal(tmp_path / "going")
+    lookout = Lookout(stop_signal.path)
+    assert lookout.look() is Directive.GO_ON
+    stop_signal.ask_for_snapshots()
+    assert lookout.look() is Directive.GO_ON  # the next look is too near
+    assert lookout.look(closely=True) is Directive.SAVE
+    assert lookout.look(closely=True) is Directive.GO_ON
+    assert not stop_signal.is_sent
+    stop_signal.send()
+    stop_signal.send()
+    assert stop_signal.is_sent
+    assert lookout.look(closely=True) is Directive.STOP
+    assert Lookout(stop_signal.path).look() is Directive.STOP  # a trial that starts too late
+    assert Lookout(None).look(closely=True) is Directive.GO_ON
 
 
 def test_a_stopped_trial_loses_no_round(tmp_path):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL | {"rounds": 30}))
     config = load(tmp_path / "small.yaml", options=["--study.snapshot_s", "1000"], command="tune")
-    beacon, reports = Beacon(tmp_path / "going"), []
+    stop_signal, reports = StopSignal(tmp_path / "going"), []
     (tmp_path / "snapshots").mkdir()
 
     def train(records, **more):
         def report(trial, save):
             reports.append((trial.status, trial.rounds))
-            if trial.rounds == 15 and "beacon" in more:
-                beacon.put_out()
+            if trial.rounds == 15 and "stop_signal" in more:
+                stop_signal.send()
                 return False  # as Ray does a moment later
             return True
 
         trial = Trial(number=0, algorithm="Scaffold", overrides={"algorithm.lr": 0.1})
-        return run_trial(config, trial, report=report, records=tmp_path / records, **more)
+        return run_trial(config, trial, report=report, files=TrialFiles(tmp_path / records, **more))
 
-    kept = {"snapshot": tmp_path / "snapshots" / "0.ckpt", "beacon": beacon.path}
+    kept = {"snapshot": tmp_path / "snapshots" / "0.ckpt", "stop_signal": stop_signal.path}
     stopped = train("stopped", **kept)
     assert (stopped.status, stopped.rounds, stopped.error) == ("interrupted", 15, None)
     assert reports[-1] == ("interrupted", 15)
     assert kept["snapshot"].is_file()
-    Beacon(beacon.path)
+    StopSignal(stop_signal.path)
     reports.clear()
     resumed = train("stopped", snapshot=kept["snapshot"])
     assert reports[0] == ("running", 20)  # five rounds after the snapshot
@@ -85,7 +86,7 @@ def values(path):
     )
 
 
-@pytest.mark.end_to_end
+@pytest.mark.thorough
 def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path, ray_cluster):
     content = SMALL | {"rounds": ROUNDS, "store": f"sqlite:///{tmp_path}/mlflow.db"}
     content["study"] = SMALL["study"] | {"folder": str(tmp_path), "trials": 2, "snapshot_s": 1000.0}
@@ -126,10 +127,10 @@ def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path,
     assert [run.info.status for run in runs] == ["KILLED"] * 3
 
     config = load(folder.config, command="tune")
-    result = tune(config, Console(file=io.StringIO()), resume=folder.path)
+    result = carry_out(config, Console(file=io.StringIO()), resume=folder.path, report=False)
     assert [trial.status for trial in result.trials] == ["finished"] * 2, [trial.error for trial in result.trials]
     trial = result.trials[0]
     again = Trial(number=0, algorithm=trial.algorithm, overrides=trial.overrides)
-    alone = run_trial(config, again, report=lambda *_: True, records=tmp_path / "alone")
+    alone = run_trial(config, again, report=lambda *_: True, files=TrialFiles(tmp_path / "alone"))
     assert alone.objective == trial.objective
     assert values(tmp_path / "alone") == values(folder.records(trial.number))

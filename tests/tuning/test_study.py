@@ -16,13 +16,14 @@ from rich.console import Console
 
 from flstudy.config import ConfigError, Confirm, Failures, Resources
 from flstudy.study.records import read_records
+from flstudy.study.results import list_studies
 from flstudy.tracking.ui import mlflow_server
-from flstudy.tuning import Asha, HyperBand
-from flstudy.tuning.driver import tune
+from flstudy.tuning import Asha, GridSearch, HyperBand
+from flstudy.tuning.driver import carry_out
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.thorough
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
 
 
@@ -44,7 +45,7 @@ def done(tmp_path_factory, ray_cluster):
     console = Console(file=io.StringIO())
     failures = Failures(retries=1, round_timeout_s=6.0)
     settings = {"trials": 7, "search": search, "failures": failures, "confirm": Confirm(seeds=2)}
-    result = tune(prepared(folder, **settings), console)
+    result = carry_out(prepared(folder, **settings), console, report=False)
     return folder, result, console.file.getvalue()
 
 
@@ -90,7 +91,8 @@ def test_winners_are_trained_again_on_new_seeds(done):
 def test_the_folder_tells_the_study(done):
     folder, result, _ = done
     assert result.folder.path == folder / "studies" / "small"
-    assert yaml.safe_load((result.folder.path / "study.yaml").read_text()) == StandIn().plain()
+    kept = StandIn(study=study(name="small")).whole_study()
+    assert yaml.safe_load((result.folder.path / "study.yaml").read_text()) == kept
     assert (result.folder.path / "optuna.journal").stat().st_size > 0
     listed = [trial.to_json() for trial in result.folder.read_trials()]
     assert [trial["number"] for trial in listed] == list(range(9))
@@ -171,12 +173,37 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
 def test_too_many_failures_stop_the_study_with_a_reason(tmp_path):
     search = {"algorithm": {"choice": ["Raises"]}, "algorithm.lr": {"loguniform": [1e-3, 1]}}
     console = Console(file=io.StringIO(), width=300)
-    result = tune(prepared(tmp_path, trials=30, search=search, failures=Failures(most=3)), console)
+    result = carry_out(prepared(tmp_path, trials=30, search=search, failures=Failures(most=3)), console, report=False)
     assert 3 <= sum(trial.status == "failed" for trial in result.trials) < 30
     reason = "trials failed (study.failures.most), trial"
     assert reason in result.hopeless
     assert result.hopeless.endswith("with: RuntimeError: the third round is too much")
     assert f"the study stopped: {result.hopeless}" in console.file.getvalue()
+    assert (result.failed, result.folder.state()["state"]) == (True, "failed")
+    assert result.run.store.client.get_run(result.run.run_id).info.status == "FAILED"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_grid_counts_its_points(tmp_path):
+    search = {
+        "algorithm": {"choice": ["FedAvg", "Flash"]},
+        "algorithm.lr": {"choice": [0.01, 0.1]},
+        "algorithm.tau": {"choice": [0.001, 0.01]},
+    }
+    console = Console(file=io.StringIO(), width=200)
+    settings = {"trials": 40, "search": search, "sampler": GridSearch(), "concurrent": 1}
+    result = carry_out(prepared(tmp_path, **settings), console, report=False)
+    assert len(result.trials) == 2 + 4
+    assert "small: 1/6 trials, 17% of rounds" in console.file.getvalue()
+    assert "small: 6/6 trials, 100% of rounds" in console.file.getvalue()
+    assert result.folder.state()["trials"] == 6
+    result.folder.write_state("interrupted")
+    result.folder.write_trials(result.trials[:2])
+    result.folder.config.write_text(yaml.safe_dump({"rounds": 6, "study": {"trials": 40}}))
+    (listed,) = list_studies(tmp_path / "studies")
+    assert (listed["trials"], listed["counts"]) == (6, {"finished": 2})
+    result.folder.write_state("finished")
+    assert list_studies(tmp_path / "studies")[0]["trials"] == 2  # all that it came to
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -199,7 +226,7 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
 
     threading.Thread(target=interrupt, daemon=True).start()
     console = Console(file=io.StringIO(), width=200)
-    result = tune(interrupted, console)
+    result = carry_out(interrupted, console, report=False)
     said = console.file.getvalue()
     assert result.interrupted
     assert result.name == "small-2"
@@ -226,7 +253,8 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
     ],
 )
 def test_a_study_that_cannot_work_leaves_nothing_behind(tmp_path, changed, said):
+    changed = {"search": {"algorithm.lr": {"loguniform": [1e-3, 1]}}, **changed}
     with pytest.raises(ConfigError) as refusal:
-        tune(prepared(tmp_path, **changed))
+        carry_out(prepared(tmp_path, **changed), report=False)
     assert said in str(refusal.value)
     assert not (tmp_path / "studies").exists()

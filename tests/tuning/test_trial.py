@@ -9,6 +9,8 @@ from flstudy.config import Objective
 from flstudy.study import Trial
 from flstudy.study.objectives import WORST, worst_value
 from flstudy.study.records import curve, read_records
+from flstudy.tracking.content import ending_tags, run_status
+from flstudy.tuning.files import TrialFiles
 from flstudy.tuning.proposals import algorithm_of
 from flstudy.tuning.trial import run_trial
 from tests.tuning.stand_in import StandIn, study
@@ -18,16 +20,14 @@ class Notes:
     """A tracker that only remembers."""
 
     def __init__(self):
-        self.started, self.rounds, self.ended = None, [], None
+        self.started, self.ended = None, None
 
     def start(self, **named):
         self.started = named
 
-    def log(self, record):
-        self.rounds.append(record.round)
-
-    def finish(self, status="FINISHED", *, tags=None):
-        self.ended = (status, tags)
+    def finish(self, trial, *, killed=False):
+        tags = {"rounds": str(trial.rounds), **ending_tags(trial)}  # as the study's writer makes them
+        self.ended = ("KILLED", None) if killed else (run_status(trial.status), tags)
 
 
 def run(overrides, report=lambda trial: True, config=None, **named):
@@ -43,7 +43,7 @@ def run(overrides, report=lambda trial: True, config=None, **named):
 
 
 def test_a_trial_runs_to_its_end(tmp_path):
-    trial, heard, tracker = run({"algorithm": "Flash", "algorithm.lr": 0.2}, records=tmp_path / "0.parquet")
+    trial, heard, tracker = run({"algorithm": "Flash", "algorithm.lr": 0.2}, files=TrialFiles(tmp_path / "0.parquet"))
     assert (trial.status, trial.rounds, trial.error) == ("finished", 6, None)
     assert [one.rounds for one in heard] == [2, 4, 6]  # evaluations, the last one told at the end
     assert [one.status for one in heard] == ["running", "running", "finished"]
@@ -51,10 +51,12 @@ def test_a_trial_runs_to_its_end(tmp_path):
     assert tracker.started["params"]["algorithm.lr"] == 0.2
     assert tracker.started["tags"]["algorithm"] == "Flash"
     assert tracker.started["seeds"] == [0, 44, 56]
-    assert tracker.rounds == [1, 2, 3, 4, 5, 6, 6]  # the figures of the whole run come with its last round
+    table = read_records(tmp_path / "0.parquet")
+    assert curve(table, "train/loss")[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert curve(table, "time/total_s")[0].tolist() == [6]  # the figures of the whole run come with its last round
     assert trial.metrics["time/total_s"] == pytest.approx(0.06)
     assert tracker.ended == ("FINISHED", {"rounds": "6"})
-    rounds, values = curve(read_records(tmp_path / "0.parquet"), "valid/accuracy")
+    rounds, values = curve(table, "valid/accuracy")
     assert rounds.tolist() == [2, 4, 6]
     assert values[:, -1].mean() == pytest.approx(trial.objective)  # the mean over replicas
 
@@ -77,6 +79,20 @@ def test_a_raising_trial_is_recorded_with_its_traceback():
     assert (status, tags["rounds"], tags["failed"]) == ("FAILED", "2", "true")
     assert tags["error"] == "RuntimeError: the third round is too much"
     assert heard[-1].objective == 0.0
+
+
+def test_a_raising_trial_is_told_by_what_it_raised_and_not_by_a_note_on_where(monkeypatch):
+    def noted(self, on_round, **named):
+        error = KeyError("sensor")
+        error.add_note("in the local fit of device 3, replica 0")
+        error.add_note("in round 1, sequential executor, FedAvg")
+        raise error
+
+    monkeypatch.setattr(StandIn, "run", noted)
+    trial, _, tracker = run({})
+    places = "in the local fit of device 3, replica 0; in round 1, sequential executor, FedAvg"
+    assert trial.reason == f"KeyError: 'sensor' ({places})" == tracker.ended[1]["error"]
+    assert "Traceback" in trial.error
 
 
 def test_overrides_that_make_no_config_are_a_failed_trial_with_a_run():

@@ -17,7 +17,7 @@ from flstudy.config import Budget, ConfigError, Confirm
 from flstudy.study import StudyFolder
 from flstudy.study.space import Space
 from flstudy.tuning import GridSearch, TwoStep
-from flstudy.tuning.driver import before_it_starts
+from flstudy.tuning.plan import before_it_starts
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.search import Search
 from flstudy.tuning.trial_table import TrialTable

@@ -3,41 +3,30 @@
 import io
 
 import pytest
-import yaml
 from ray import cloudpickle
 from rich.console import Console
 
-from flstudy.config.config import load
 from flstudy.execution import programs
 from flstudy.population import Digits
-from flstudy.tuning.driver import tune
+from flstudy.tuning.driver import carry_out
+from tests.small_study import read_study
 from tests.tuning import noted
 from tests.tuning.noted import Noted, count, read
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests
-
-TINY = {
-    "task": "Logistic",
-    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
-    "algorithm": "FedAvg",
-    "rounds": 2,
-    "evaluate_every": 2,
-    "compile": True,
-    "study": {"trials": 16, "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}}, "concurrent": 2},
-}
 
 
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
 def test_a_worker_compiles_and_reads_once(tmp_path, monkeypatch):
-    content = {**TINY, "store": f"sqlite:///{tmp_path}/mlflow.db"}
-    content["study"] = {**TINY["study"], "folder": str(tmp_path / "studies")}
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(Digits, "load", Digits.load)  # put back afterwards
     monkeypatch.setattr(Digits, "loads", 0, raising=False)
     count(Digits)
-    config = Noted.of(load(tmp_path / "tiny.yaml", command="tune"), tmp_path / "notes")
-    result = tune(config, Console(file=io.StringIO()))
+    config = Noted.of(
+        read_study(tmp_path, {"trials": 16, "concurrent": 2}, rounds=2, evaluate_every=2, compile=True),
+        tmp_path / "notes",
+    )
+    result = carry_out(config, Console(file=io.StringIO()), report=False)
     assert [trial.status for trial in result.trials] == ["finished"] * 16, [trial.error for trial in result.trials]
     notes = read(tmp_path / "notes")
     assert len(notes) == 16

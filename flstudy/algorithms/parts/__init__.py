@@ -1,1 +1,1 @@
-"""What methods are made of: their base class, what travels, update rules, covers, mirror maps."""
+"""Parts of methods: their base class, messages, update rules, covers, mirror maps."""

@@ -38,7 +38,7 @@ Unit = Literal["step", "epoch"]
 
 
 class Accumulator(NamedTuple):
-    """What an optimizer remembers of squared gradients."""
+    """Accumulator of squared gradients, an optimizer's memory of them."""
 
     start: Callable[[Tensor, Layout], State]  # of a second moment that begins at v [n]
     update: Callable[[State, Tensor], tuple[Tensor, State]]  # (state, u [n]) -> v [n], state
@@ -46,7 +46,7 @@ class Accumulator(NamedTuple):
 
 
 def exact(beta2: Any = None) -> Accumulator:
-    """v itself: AdaGrad's sum if ``beta2`` is None, else Adam's moving average."""
+    """The exact accumulator, v itself: AdaGrad's sum if ``beta2`` is None, else Adam's moving average."""
 
     def update(v: State, u: Tensor) -> tuple[Tensor, State]:
         v = adagrad_moment(v, u) if beta2 is None else adam_moment(v, u, beta2)
@@ -56,7 +56,7 @@ def exact(beta2: Any = None) -> Accumulator:
 
 
 class AdaptiveState(NamedTuple):
-    """Fields that the settings do not ask for are ()."""
+    """State of an adaptive rule; fields that the settings do not ask for are ()."""
 
     moment: Any  # of the accumulator
     m: Any  # [n]
@@ -80,8 +80,8 @@ def adaptive(
     warmup: int = 0,
     eps_s: Any = 0.0,
 ) -> Rule:
-    """The rule above. Without delay, warm-up and ε_s it is ``torch.optim.Adagrad`` (β₁ = 0, β₂ None) over ``exact()``
-    and, with bias correction, ``torch.optim.Adam`` over ``exact(beta2)``; β₂ None has no bias to correct."""
+    """The rule of the steps above. Without delay, warm-up and ε_s it is ``torch.optim.Adagrad`` (β₁ = 0, β₂ None) over
+    ``exact()``, with bias correction ``torch.optim.Adam`` over ``exact(beta2)``; β₂ None has no bias to correct."""
     delayed, corrected = delay > 1, bias_correction and beta2 is not None
 
     def init(x: Tensor, layout: Layout) -> AdaptiveState:
@@ -127,14 +127,14 @@ def adaptive(
 
 
 def axis_maxima(w: Tensor) -> tuple[Tensor, ...]:
-    """max over each slice of w: for every axis of length a vector [a]; of a vector, itself."""
+    """Maxima over each slice of w: a vector [a] for every axis of length a; of a vector, itself."""
     if w.dim() < 2:
         return (w.reshape(-1),)
     return tuple(w.amax([other for other in range(w.dim()) if other != axis]) for axis in range(w.dim()))
 
 
 def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
-    """v of the tensor's shape: min over the slices that hold each entry."""
+    """v in the tensor's shape: the minimum over the slices that hold each entry."""
     v = mu[0].reshape(-1, *[1] * (len(mu) - 1))
     for axis, vector in enumerate(mu[1:], start=1):
         v = torch.minimum(v, vector.reshape(*[1] * axis, -1, *[1] * (len(mu) - 1 - axis)))

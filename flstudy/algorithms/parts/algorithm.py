@@ -27,7 +27,7 @@ from flstudy.hyper import Configurable, hyper
 
 
 class Models:
-    """What the coordinator asks a method about its models. Methods with M global models keep them as x [M, n]."""
+    """Properties of a method's models, for the coordinator. Methods with M global models keep them as x [M, n]."""
 
     oracle: ClassVar[bool] = False  # True: is told the true concepts
     personalized: ClassVar[bool] = False  # True: devices use models of their own, ``deployed``
@@ -42,24 +42,24 @@ class Models:
 
     @property
     def reads_each(self) -> bool:
-        """Whether the server looks at single uploads, and not only at means and sums of them. Those of a large cohort
-        of others are added up as they come."""
+        """Whether the server reads single uploads, and not only means and sums of them. For other methods the uploads
+        of a large cohort are added up as they come."""
         return False
 
     @property
     def starts(self) -> int:
-        """Initial models that ``server_init`` is given, each drawn by itself, as x [starts, n]; x [n] if it is 1."""
+        """Number of initial models that ``server_init`` gets, each drawn by itself, as x [starts, n]; x [n] if 1."""
         return 1
 
     @property
     def jobs_per_device(self) -> int:
-        """Models that a participant trains in one round."""
+        """Number of models that a participant trains in one round."""
         return 1
 
     @property
     def asks(self) -> Literal["loss", "error", "gradient"] | None:
-        """What devices measure of every model in use, on their training data, before a round: the survey; of a method
-        with one model also its gradient."""
+        """The survey: the measure that devices take of every model in use, on their training data, before a round; for
+        a method with one model also its gradient."""
         return None
 
     def in_use(self, server: State) -> Tensor:
@@ -71,11 +71,11 @@ class Models:
         return jobs.model
 
     def prepare(self, server: State, clients: State, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
-        """What the server does before a round: its state, the rows [J, ...] and the model [J] that each job trains."""
+        """The server's state before a round, the rows [J, ...] and the model [J] that each job trains."""
         return server, clients, self.choose(server, survey, jobs, round)
 
     def workload(self, server: State, jobs: Job, planned: Tensor) -> Tensor:
-        """[J]: how many of the steps [J] that the world plans for each job are done, at least one."""
+        """[J]: the number of steps that each job does, at least one, of the ``planned`` ones [J] of the world."""
         return planned
 
     def concepts(self, model: Tensor, round: Round) -> Tensor:
@@ -84,7 +84,7 @@ class Models:
         return round.concepts
 
     def meets(self, concepts: int) -> None:
-        """Raise ValueError if the method makes no sense in a world of so many concepts."""
+        """Raise UserError if the method makes no sense in a world of ``concepts`` concepts."""
         return
 
     def global_models(self, server: State) -> Tensor:
@@ -102,7 +102,7 @@ class Models:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """When a device has trained enough: by the loss on its own validation examples."""
+    """Early stopping of a device's training, by the loss on its own validation examples."""
 
     gamma: float | None = hyper(None, "[0, 1e12]")
     """γ of FLASH's early stopping, Alg. 1 line 7: after epoch e go on only if the validation loss fell by at least
@@ -110,7 +110,7 @@ class EarlyStopping:
     first_epoch: Literal["inf", "eval_received"] = "inf"
     """Validation loss before epoch 1: infinite (the first test always passes), or that of the received model."""
     valid_loss: Literal["mean", "sum"] = "mean"
-    """Over the device's validation examples; line 9 prints a sum, with which the γ of the paper would never stop."""
+    """Mean or sum over the device's validation examples; with line 9's sum the γ of the paper would never stop."""
 
     def goes_on(self, epoch: Tensor, previous: Tensor, current: Tensor) -> Tensor:
         """Whether a device trains on after ``epoch`` (from 1), given its validation losses (FLASH, Alg. 1 line 7)."""
@@ -120,7 +120,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Models, EarlyStopping, Configurable, ABC):
-    """A federated optimizer. Server methods see one replica, device methods one job; all are pure and vmap-able.
+    """Base of federated optimizers. Server methods see one replica, device methods one job; all are pure and vmap-able.
 
     A method overrides what its paper changes, most often one line of ``correct`` or ``server_step``.
     """
@@ -186,7 +186,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         return client
 
     def broadcast(self, server: State, job: Job) -> Message:
-        """What is sent for one job."""
+        """The message that is sent for one job."""
         return Message(server.x)
 
     def device_rule(self) -> Rule:
@@ -217,7 +217,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         return Local(local.y - step, rule, local.steps + 1), loss
 
     def local_end(self, local: Local, msg: Any, client: State) -> tuple[Any, State]:
-        """What the device returns, and the row it keeps."""
+        """The upload that the device returns, and the row that it keeps."""
         return Upload(local.y - msg.x), client
 
     def in_training(self, local: Local) -> Tensor:

@@ -15,7 +15,7 @@ and w, for devices that never trained; the bytes of messages and uploads count w
 
 from collections import namedtuple
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,22 +24,21 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.clustered import own_model
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Layout, Round, State
-
-BufferMode = Literal["average", "local", "freeze"]
+from flstudy.user_error import UserError
 
 
 class Carried(NamedTuple):
-    """What a task has beside its trained parameters."""
+    """Tensors that a task has beside its trained parameters."""
 
     buffers: Tensor  # [b] as they are at first
     normalised: Tensor  # [w] places in x of BatchNorm's weights
 
 
-def with_buffers(algorithm: Algorithm, mode: BufferMode, carried: Carried) -> Algorithm:
-    """The method, whose states also hold what a task carries; the method itself for a task that carries nothing.
+def with_buffers(algorithm: Algorithm, mode: str, carried: Carried) -> Algorithm:
+    """The method with a task's buffers in its states; the method itself for a task that carries nothing.
 
     Raises:
-        ValueError: where devices cannot keep buffers of their own: they train several models, or tell their gradient at
+        UserError: where devices cannot keep buffers of their own: they train several models, or tell their gradient at
             the global one.
     """
     name, kinds = type(algorithm).__name__, {"average": AveragedBuffers, "local": LocalBuffers}
@@ -48,34 +47,34 @@ def with_buffers(algorithm: Algorithm, mode: BufferMode, carried: Carried) -> Al
     several = algorithm.jobs_per_device > 1 or "models" in vars(algorithm)
     if mode == "local" and (several or algorithm.asks == "gradient"):
         what = "the devices train several models" if several else "the devices tell gradients at the global model"
-        raise ValueError(f"buffers: local makes no sense for {name}, where {what}; use average or freeze")
+        raise UserError(f"buffers: local makes no sense for {name}, where {what}; use average or freeze")
     compares = mode == "local" and type(algorithm).loss is not Algorithm.loss
     more = {"loss": LocalBuffers.comparing_loss} if compares else {}  # others are trained by the task's training_step
     return derived(algorithm, kinds[mode], carried=carried, **more)
 
 
 def derived(algorithm: Algorithm, part: type[Any], **constants: Any) -> Algorithm:
-    """The method with some functions wrapped by a part: by its names and fields of the same class."""
-    own = type(algorithm)
-    names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    """The method with some functions wrapped by a part; its class keeps its names and fields."""
+    method_class = type(algorithm)
+    names = {name: getattr(method_class, name) for name in ("__module__", "__qualname__", "__doc__")}
 
     def reduce(self: Algorithm) -> Any:  # as a class that no module has by name
-        return partial(derived, **constants), (own(**vars(self)), part)
+        return partial(derived, **constants), (method_class(**vars(self)), part)
 
     more = {**names, "__reduce__": reduce, "derived": True}
-    made: Algorithm = type(own.__name__, (part, own), {**more, **constants})(**vars(algorithm))
-    return made
+    method: Algorithm = type(method_class.__name__, (part, method_class), {**more, **constants})(**vars(algorithm))
+    return method
 
 
 @cache
 def wider(kind: Any, parts: int, names: tuple[str, ...]) -> Any:
-    """The class of states of one kind, of so many parts, with further fields."""
+    """The class of states of one kind, of ``parts`` parts, with further fields."""
     fields = getattr(kind, "_fields", tuple(f"part{number}" for number in range(parts)))
     make: Any = namedtuple
-    found: Any = make(kind.__name__, (*fields, *names))
-    found.inner, found.parts = kind, parts
-    found.__reduce__ = lambda state: (widened, (kind, parts, names, tuple(state)))
-    return found
+    state_class: Any = make(kind.__name__, (*fields, *names))
+    state_class.inner, state_class.parts = kind, parts
+    state_class.__reduce__ = lambda state: (widened, (kind, parts, names, tuple(state)))
+    return state_class
 
 
 def widened(kind: Any, parts: int, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
@@ -91,9 +90,9 @@ def extended(state: State, **more: Any) -> Any:
 
 def inner(state: Any) -> Any:
     """The state that was extended."""
-    own: Any = type(state)
-    parts = state[: own.parts]
-    return own.inner(*parts) if hasattr(own.inner, "_fields") else own.inner(parts)
+    state_class: Any = type(state)
+    parts = state[: state_class.parts]
+    return state_class.inner(*parts) if hasattr(state_class.inner, "_fields") else state_class.inner(parts)
 
 
 # A part stands before a method's class among the bases of a class that `derived` makes, so ``super()`` is the method.
@@ -117,8 +116,8 @@ class WithBuffers(Wrapped):
 
         def with_b(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
             nonlocal b
-            found, loss = grad(torch.cat([y, b]), batch)
-            g, b = torch.split(found, [len(y), len(b)])
+            gradient, loss = grad(torch.cat([y, b]), batch)
+            g, b = torch.split(gradient, [len(y), len(b)])
             return g, loss
 
         stepped, loss = super().local_step(inner(local), batch, with_b, msg, client)
@@ -162,9 +161,9 @@ class AveragedBuffers(WithBuffers):
         return extended(upload, buffers=local.buffers - msg.buffers), row
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
-        each = inbox.of(lambda upload: upload.buffers)
+        buffers = inbox.of(lambda upload: upload.buffers)
         b = server.buffers
-        moved = each.mean() if b.dim() == 1 else each.mean_by_model(len(b))
+        moved = buffers.mean() if b.dim() == 1 else buffers.mean_by_model(len(b))
         return extended(super().server_step(inner(server), inbox.of(inner), round), buffers=b + moved)
 
     def deployed(self, server: Any, client: State) -> Tensor:
@@ -177,7 +176,7 @@ class AveragedBuffers(WithBuffers):
 
 
 class LocalBuffers(WithBuffers):
-    """Buffers and BatchNorm's weights that devices keep: rows of theirs."""
+    """Buffers and BatchNorm's weights that devices keep in their rows."""
 
     personalized: ClassVar[bool] = True
 
@@ -186,12 +185,12 @@ class LocalBuffers(WithBuffers):
         return x.index_copy(0, self.carried.normalised.to(x.device), client.weights)
 
     def theirs(self, x: Tensor, instead: Tensor) -> Tensor:
-        """x [n] where devices share it, and what is given instead where they do not."""
+        """x [n] where devices share it, and ``instead`` [n] where they do not."""
         shared = torch.ones_like(instead, dtype=torch.bool)
         return torch.where(shared.index_fill(0, self.carried.normalised.to(x.device), False), x, instead)
 
     def received(self, msg: Any, client: Any) -> Any:
-        """The message as it would be with the device's own weights."""
+        """The message with the device's own weights in its model."""
         return msg._replace(x=self.mine(msg.x, client)) if hasattr(msg, "x") else msg
 
     def client_init(self, x: Tensor) -> Any:
@@ -207,7 +206,7 @@ class LocalBuffers(WithBuffers):
         return extended(start, buffers=client.buffers)
 
     def comparing_loss(self, task: Any, y: Any, batch: Batch, msg: Any, client: Any) -> Tensor:
-        """The ``loss`` of a method that has one of its own."""
+        """The method's own ``loss``, where it has one."""
         return super().loss(task, y, batch, self.received(msg, client), inner(client))
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:

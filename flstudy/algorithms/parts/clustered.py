@@ -1,4 +1,4 @@
-"""What methods with several global models share: devices train one of x_1 … x_M, and each is averaged by itself.
+"""Methods with several global models: devices train one of x_1 … x_M, and each is averaged by itself.
 
 x_m ← x_m + η_g Σ_{j trained m} p_j Δ_j / Σ_{j trained m} p_j;   a model that nobody trained stays
 """

@@ -1,4 +1,4 @@
-"""Adaptive server optimizers (Reddi et al. 2021, Alg. 2): what FedAdaGrad, FedAdam and FedYogi share.
+"""Adaptive server optimizers (Reddi et al. 2021, Alg. 2): the common base of FedAdaGrad, FedAdam and FedYogi.
 
     Δ = Σ_c p_c Δ_c                       uniform p_c, as in Alg. 2
     m ← β₁ m + (1 - β₁) Δ
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedOpt(Algorithm):
-    """An adaptive server over SGD devices."""
+    """FedOpt (Reddi et al. 2021): an adaptive server over SGD devices."""
 
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/gradient_disparity")
 
@@ -69,11 +69,11 @@ class FedOpt(Algorithm):
         return after._replace(x=server.x + self.server_lr * self.bias(t) * m / self.divisor(after))
 
     def mean_update(self, inbox: Inbox) -> Tensor:
-        """Δ of a round."""
+        """Mean update Δ of a round."""
         return inbox.mean().delta  # type: ignore[no-any-return]
 
     def divisor(self, server: Any) -> Tensor:
-        """[n]: what divides m."""
+        """[n]: the divisor of m."""
         return server.v.sqrt() + self.tau  # type: ignore[no-any-return]
 
     def diagnostics(self, before: Any, after: Any, inbox: Inbox) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Joint adaptivity (FedAda², Lee et al. 2024): an adaptive server over adaptive devices; what its arms share.
+"""Joint adaptivity (FedAda², Lee et al. 2024): an adaptive server over adaptive devices; the common base of its arms.
 
     device: from y = x and fresh statistics, K steps of an adaptive optimizer (``adaptive``); send Δ_i = y - x
     server: Δ = mean_S Δ_i;   m ← β₁ m + (1 - β₁) Δ;   v ← v + Δ² (AdaGrad) or β₂ v + (1 - β₂) Δ² (Adam)
@@ -21,6 +21,7 @@ from flstudy.algorithms.parts.fedopt import FedOpt
 from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off
 from flstudy.algorithms.parts.signatures import Job, Layout, Local, Rule, State
 from flstudy.hyper import hyper
+from flstudy.user_error import UserError
 
 
 class Message(NamedTuple):
@@ -31,7 +32,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(FedOpt):
-    """The server, and the settings of the devices' optimizers."""
+    """Joint adaptivity (Lee et al. 2024): the server, and the settings of the devices' optimizers."""
 
     server_optimizer: Literal["adagrad", "adam"] = "adagrad"
     """The server's second moment."""
@@ -52,7 +53,7 @@ class Joint(FedOpt):
     delay: int = hyper(1, "[1, 1e6]")
     """z: devices update their second moment in every z-th step or epoch."""
     delay_unit: Literal["step", "epoch"] = "step"
-    """What z counts: steps, as in the algorithms, or local epochs, as in the code and Fig. 7."""
+    """Unit of z: steps, as in the algorithms, or local epochs, as in the code and Fig. 7."""
     warmup: int = hyper(0, "[0, 1e6]")
     """W: steps in which a device's learning rate rises to η_ℓ; 10 in the paper's image tasks."""
     eps_s: float = hyper(0.0, "[0, 1e12]")
@@ -61,7 +62,7 @@ class Joint(FedOpt):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not off(self.momentum):
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: momentum must be 0, got {self.momentum}: adaptive devices have none; take an "
                 "Adam optimizer for them and set client_beta1"
             )
@@ -82,7 +83,7 @@ class Joint(FedOpt):
         return torch.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
 
     def accumulator(self, optimizer: str) -> Accumulator:
-        """Of squared gradients, on a device."""
+        """A device's accumulator of squared gradients."""
         beta2 = self.client_beta2 if optimizer.endswith("adam") else None
         return sm3(beta2, self.sm3) if optimizer.startswith("sm3") else exact(beta2)
 
@@ -96,7 +97,7 @@ class Joint(FedOpt):
 
     @abstractmethod
     def device_rule(self) -> Rule:
-        """The arm's."""
+        """The optimizer of the arm's devices."""
 
     def broadcast(self, server: State, job: Job) -> Any:
         return Message(server.x, per_epoch=job.per_epoch.to(server.x.dtype) if self.by_epochs else ())

@@ -19,19 +19,20 @@ from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.buffers import derived, extended, inner
 from flstudy.algorithms.parts.signatures import Job, Layout, Rule, State
 from flstudy.algorithms.parts.torch_twins import FlatRule, OptimizerState, before_steps, twin
+from flstudy.user_error import UserError
 
 SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
 
 
 class Scheduled(NamedTuple):
-    """How a learning rate falls."""
+    """Learning-rate scheduler, and when it steps."""
 
     scheduler: Any  # of torch.optim.lr_scheduler
     every: int = 1  # epochs, or steps of an epoch, between two of its steps
     by_epoch: bool = True
 
     def due(self, step: int, per_epoch: int) -> bool:
-        """Whether it steps after the local step of this number, from 1, where an epoch has so many: Lightning counts
+        """Whether it steps after local step ``step`` (from 1), where an epoch has ``per_epoch`` steps: Lightning counts
         the steps of each epoch anew."""
         epoch, batch = divmod(step - 1, per_epoch)
         return (batch + 1 == per_epoch and (epoch + 1) % self.every == 0) if self.by_epoch else (
@@ -39,14 +40,14 @@ class Scheduled(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """A module's optimizer, and how its learning rate falls."""
+    """A module's optimizer and its learning-rate schedulers."""
 
     optimizer: torch.optim.Optimizer
     schedule: tuple[Scheduled, ...] = ()
 
 
 class SteppedRates:
-    """What the schedulers of a module say, where an epoch has so many steps.
+    """Settings by a module's schedulers, where an epoch has ``per_epoch`` steps.
 
     Args:
         configured: of a module of its own.
@@ -62,13 +63,13 @@ class SteppedRates:
         return [{key: group[key] for key in SCHEDULED if key in group} for group in self.optimizer.param_groups]
 
     def after(self, steps: int) -> list[dict[str, Any]]:
-        """The settings of each group of parameters after so many local steps."""
+        """The settings of each group of parameters after ``steps`` local steps."""
         while self.schedule and len(self._known) <= steps:
             done = len(self._known)
-            inside = [one for one in self.schedule if not one.by_epoch]
-            for one in (*inside, *(one for one in self.schedule if one.by_epoch)):
-                if one.due(done, self.per_epoch):
-                    one.scheduler.step()
+            inside = [scheduled for scheduled in self.schedule if not scheduled.by_epoch]
+            for scheduled in (*inside, *(scheduled for scheduled in self.schedule if scheduled.by_epoch)):
+                if scheduled.due(done, self.per_epoch):
+                    scheduled.scheduler.step()
             self._known.append(self._settings())
         return self._known[min(steps, len(self._known) - 1)]
 
@@ -81,7 +82,7 @@ class TorchRule:
         configured: what its ``configure_optimizers`` returned.
 
     Raises:
-        ValueError: for an optimizer whose steps are no function of a gradient and tensors.
+        UserError: for an optimizer whose steps are no function of a gradient and tensors.
     """
 
     def __init__(self, module: nn.Module, configure: Callable[[Any], Configured]) -> None:
@@ -91,33 +92,33 @@ class TorchRule:
         self._make(torch.empty(0))
 
     def _make(self, like: Tensor) -> None:
-        """The optimizer of parameters of a kind, and the tensors that it keeps after a step."""
+        """Make the optimizer of parameters of a kind, and find the tensors that it keeps after a step."""
         if self._made == (like.dtype, like.device):
             return
         module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
         self.optimizer, schedule = self.configure(module)
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._by_step = any(not one.by_epoch for one in schedule)
+        self._by_step = any(not scheduled.by_epoch for scheduled in schedule)
         trial = copy.deepcopy(self.optimizer)
         held, name = [p for group in trial.param_groups for p in group["params"]], type(trial).__name__
         for p in held:
-            p.grad = torch.zeros_like(p)
+            p.grad = torch.zeros_like(p) if p.requires_grad else None  # a frozen one has no state, as while training
         try:
             trial.step()
         except TypeError as error:
-            raise ValueError(f"local_optimizer: {name} needs a closure, which a device's step has none of") from error
+            raise UserError(f"local_optimizer: {name} needs a closure, which a device's step has none of") from error
         self.places = [
             (k, key) for k, p in enumerate(held) for key, value in trial.state[p].items() if value is not None
         ]
         self.empty = [trial.state[held[k]][key] for k, key in self.places]
         if not all(isinstance(value, Tensor) for value in self.empty):
-            raise ValueError(
+            raise UserError(
                 f"local_optimizer: {name} keeps other things than tensors; use SGD, Adam, AdamW or the like"
             )
         self._made = like.dtype, like.device
 
     def settings(self, taken: int, per_epoch: int) -> list[dict[str, Any]]:
-        """What the schedulers say of each group of parameters after so many local steps of a device."""
+        """The schedulers' settings of each group of parameters after ``taken`` local steps of a device."""
         if not self._by_step:
             taken, per_epoch = taken // per_epoch, 1
         if per_epoch not in self._rates:
@@ -138,17 +139,17 @@ class TorchRule:
             parameter.copy_(tensors[name])
             parameter.grad = gradients[name].clone()
         settings = self.settings(int(state.before), int(state.per_epoch))
-        for group, known in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(known)
+        for group, rates in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(rates)
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.optimizer.state.clear()
         if int(state.steps) > 0:  # torch begins its buffers at the first step
             for (k, key), value in zip(self.places, state.tensors, strict=True):
                 self.optimizer.state[held[k]][key] = value.clone()
         self.optimizer.step()
-        kept = tuple(self.optimizer.state[held[k]][key].clone() for k, key in self.places)
+        kept_tensors = tuple(self.optimizer.state[held[k]][key].clone() for k, key in self.places)
         after = layout.flat({name: p.detach() for name, p in self.parameters.items()})
-        return x - after, state._replace(tensors=kept, steps=state.steps + 1, before=state.before + 1)
+        return x - after, state._replace(tensors=kept_tensors, steps=state.steps + 1, before=state.before + 1)
 
 
 if TYPE_CHECKING:
@@ -180,11 +181,11 @@ class ModuleOptimizer(Wrapped):
         return extended(msg, per_epoch=torch.as_tensor(job.per_epoch).to(server.x.dtype))
 
     def local_start(self, msg: Any, client: Any, layout: Layout) -> Any:
-        start, kept = super().local_start(inner(msg), inner(client), layout), client.optimizer
+        start, optimizer = super().local_start(inner(msg), inner(client), layout), client.optimizer
         if self.reset:
-            anew = tuple(map(torch.zeros_like, kept.tensors))
-            kept = kept._replace(tensors=anew, steps=torch.zeros_like(kept.steps))
-        return start._replace(rule=kept._replace(per_epoch=msg.per_epoch))
+            anew = tuple(map(torch.zeros_like, optimizer.tensors))
+            optimizer = optimizer._replace(tensors=anew, steps=torch.zeros_like(optimizer.steps))
+        return start._replace(rule=optimizer._replace(per_epoch=msg.per_epoch))
 
     def local_step(self, local: Any, batch: Any, grad: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
         return super().local_step(local, batch, grad, inner(msg), inner(client))
@@ -211,10 +212,10 @@ def plain_class(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def rule_of(module: nn.Module, configure: Callable[[Any], Configured], layout: Layout) -> TorchRule | FlatRule:
-    """The rule of what a module's ``configure_optimizers`` returned, ``module`` being a copy that is free to be used.
+    """The rule of the optimizer that ``configure_optimizers`` of a ``module`` returns, a copy that is free to be used.
 
     Raises:
-        ValueError: for an optimizer whose steps are no function of a gradient and tensors.
+        UserError: for an optimizer whose steps are no function of a gradient and tensors.
     """
     optimizer, schedule = configure(module)
     names = {id(p): name for name, p in module.named_parameters()}
@@ -228,15 +229,15 @@ def with_module_optimizer(
     """The method, whose devices step by a module's own optimizer.
 
     Raises:
-        ValueError: for a method whose mathematics needs a device step of its own.
+        UserError: for a method whose mathematics needs a device step of its own.
     """
     name, why = type(algorithm).__name__, algorithm.steps_by_sgd
-    own = plain_class(algorithm)
-    if not why and any(getattr(own, part) is not getattr(Algorithm, part) for part in ("local_step", "device_rule")):
+    plain = plain_class(algorithm)
+    if not why and any(getattr(plain, part) is not getattr(Algorithm, part) for part in ("local_step", "device_rule")):
         why = "its devices have a step of their own"
     if not why and algorithm.jobs_per_device > 1:
         why = "its devices train several models at once"
     if why:
-        raise ValueError(f"local_optimizer: module makes no sense for {name}: {why}; use local_optimizer: rule")
+        raise UserError(f"local_optimizer: module makes no sense for {name}: {why}; use local_optimizer: rule")
     alone = isinstance(rule, TorchRule)
     return derived(algorithm, ModuleOptimizer, own_rule=rule, layout=layout, reset=reset, steps_by_torch=alone)

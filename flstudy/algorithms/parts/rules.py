@@ -17,8 +17,8 @@ def off(value: Any) -> bool:
 
 
 def traced(parameters: Parameters, like: Tensor) -> Parameters:
-    """The same method with its real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one compiled
-    step serves all values. Those that are exactly 0 switch a term off and stay Python numbers."""
+    """A copy of the method with real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one compiled
+    step serves all values. Values of exactly 0 switch a term off and stay Python numbers."""
     fields = dataclasses.fields(parameters)  # type: ignore[arg-type]
     values = {field.name: getattr(parameters, field.name) for field in fields}
     tensors = {

@@ -1,4 +1,4 @@
-"""What travels between the world, the server and the devices, and how a model lies in a flat vector.
+"""Messages between the world, the server and the devices, and the layout of a model in a flat vector.
 
 J jobs, K steps, B examples, M models, N devices, S replicas, n parameters. A method sees one replica, devices one job.
 """
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from flstudy.user_error import UserError
 
 State = Any  # a NamedTuple (or tuple) of tensors
 
@@ -60,7 +62,7 @@ class Job(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What the world says about a round; a pure function of (seed, index)."""
+    """Facts of the world about a round; a pure function of (seed, index)."""
 
     number: Tensor  # [] from 1
     num_devices: Tensor  # [] N: devices ever known (|S|/N of SCAFFOLD, 1/N of FedDyn)
@@ -84,7 +86,7 @@ class Batch(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What the server sends for one job; its bytes are the downlink."""
+    """Message of the server for one job; its bytes are the downlink."""
 
     x: Tensor  # [n]
 
@@ -98,7 +100,7 @@ class Local(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a device returns; its bytes are the uplink."""
+    """Upload of a device; its bytes are the uplink."""
 
     delta: Tensor  # [n] y - x
 
@@ -147,8 +149,8 @@ class Totals(NamedTuple):
 
     @property
     def uploads(self) -> Any:
-        """Not kept."""
-        raise ValueError(
+        """Single uploads, which are not kept: reading them raises UserError."""
+        raise UserError(
             "algorithm: its server reads inbox.uploads, which a cohort larger than cohort_memory does not keep: use "
             "inbox.mean() or inbox.sum(), or set reads_each = True"
         )
@@ -201,4 +203,4 @@ class Loss(Protocol):
         """[B, d]: representations of inputs x; ``fixed``: of a model that does not train, in evaluation mode."""
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, ..., classes]: likewise."""
+        """[B, ..., classes]: logits of inputs x; ``fixed`` as for `features`."""

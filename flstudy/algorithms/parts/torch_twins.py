@@ -23,7 +23,7 @@ from flstudy.algorithms.parts.signatures import Layout
 
 
 class OptimizerState(NamedTuple):
-    """Of a device."""
+    """State of a device's optimizer."""
 
     tensors: tuple[Tensor, ...]  # the optimizer's, of all parameters
     steps: Tensor  # [] taken by it
@@ -60,12 +60,12 @@ class FlatRule(ABC):
 
     def told(self, x: Tensor, name: str, setting: Callable[[dict[str, Any]], float], nobody: float = 0.0) -> Tensor:
         """[] or, where groups differ, [n]: a setting of the groups, where the model x [n] is and in its precision;
-        ``nobody``'s where the optimizer holds no parameter."""
+        ``nobody`` where the optimizer holds no parameter."""
         key = name, x.dtype, x.device
         if key not in self._made:
-            each = [nobody if group is None else float(setting(group)) for group in self._groups]
-            exact = torch.tensor(each, dtype=torch.float64)
-            whole = exact[0] if len(set(each)) == 1 else exact.repeat_interleave(torch.tensor(self.sizes))
+            values = [nobody if group is None else float(setting(group)) for group in self._groups]
+            exact = torch.tensor(values, dtype=torch.float64)
+            whole = exact[0] if len(set(values)) == 1 else exact.repeat_interleave(torch.tensor(self.sizes))
             self._made[key] = whole.to(x.dtype).to(x.device)
         return self._made[key]
 
@@ -98,22 +98,22 @@ class FlatSgd(FlatRule):
         self.moments = int(self.any("momentum"))
 
     def settings(self, x: Tensor) -> dict[str, Tensor]:
-        given = {"lr": self.told(x, "lr", lambda group: group["lr"])}
+        values = {"lr": self.told(x, "lr", lambda group: group["lr"])}
         if self.decays:
-            given["decay"] = self.told(x, "decay", lambda group: group["weight_decay"])
+            values["decay"] = self.told(x, "decay", lambda group: group["weight_decay"])
         if self.moments:
-            given["momentum"] = self.told(x, "momentum", lambda group: group["momentum"])
-            given["kept"] = self.told(x, "kept", lambda group: 1 - group["dampening"] * bool(group["momentum"]))
-        return given
+            values["momentum"] = self.told(x, "momentum", lambda group: group["momentum"])
+            values["kept"] = self.told(x, "kept", lambda group: 1 - group["dampening"] * bool(group["momentum"]))
+        return values
 
     def step(self, u: Tensor, tensors: tuple[Tensor, ...], t: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        given = self.settings(x)
+        settings = self.settings(x)
         if self.decays:
-            u = u + given["decay"] * x
+            u = u + settings["decay"] * x
         if not self.moments:
-            return given["lr"] * u, ()
-        b = torch.where(t == 1, u, given["momentum"] * tensors[0] + given["kept"] * u)
-        return given["lr"] * (u + given["momentum"] * b if self.nesterov else b), (b,)
+            return settings["lr"] * u, ()
+        b = torch.where(t == 1, u, settings["momentum"] * tensors[0] + settings["kept"] * u)
+        return settings["lr"] * (u + settings["momentum"] * b if self.nesterov else b), (b,)
 
 
 class FlatAdam(FlatRule):
@@ -126,26 +126,26 @@ class FlatAdam(FlatRule):
         self.decays, self.decoupled = self.any("weight_decay"), self.any("decoupled_weight_decay")
 
     def settings(self, x: Tensor) -> dict[str, Tensor]:
-        given = {"lr": self.told(x, "lr", lambda group: group["lr"])}
-        given["eps"] = self.told(x, "eps", lambda group: group["eps"], nobody=1.0)
+        values = {"lr": self.told(x, "lr", lambda group: group["lr"])}
+        values["eps"] = self.told(x, "eps", lambda group: group["eps"], nobody=1.0)
         for k in (0, 1):
-            given[f"beta{k}"] = self.told(x, f"beta{k}", partial(beta_of, k))
-            given[f"rest{k}"] = self.told(x, f"rest{k}", partial(rest_of, k))
-            given[f"log{k}"] = self.told(x, f"log{k}", partial(logarithm_of, k), nobody=-1.0)
+            values[f"beta{k}"] = self.told(x, f"beta{k}", partial(beta_of, k))
+            values[f"rest{k}"] = self.told(x, f"rest{k}", partial(rest_of, k))
+            values[f"log{k}"] = self.told(x, f"log{k}", partial(logarithm_of, k), nobody=-1.0)
         if self.decays:
-            given["decay"] = self.told(x, "decay", lambda group: group["weight_decay"])
-        return given
+            values["decay"] = self.told(x, "decay", lambda group: group["weight_decay"])
+        return values
 
     def step(self, u: Tensor, tensors: tuple[Tensor, ...], t: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        given, (m, v) = self.settings(x), tensors
+        settings, (m, v) = self.settings(x), tensors
         if self.decays and not self.decoupled:
-            u = u + given["decay"] * x
-        m = given["beta0"] * m + given["rest0"] * u
-        v = given["beta1"] * v + given["rest1"] * u**2
-        first, second = (-torch.expm1(t * given[f"log{k}"]) for k in (0, 1))  # 1 - βᵗ
-        step = given["lr"] / first * m / (v.sqrt() / second.sqrt() + given["eps"])
+            u = u + settings["decay"] * x
+        m = settings["beta0"] * m + settings["rest0"] * u
+        v = settings["beta1"] * v + settings["rest1"] * u**2
+        first, second = (-torch.expm1(t * settings[f"log{k}"]) for k in (0, 1))  # 1 - βᵗ
+        step = settings["lr"] / first * m / (v.sqrt() / second.sqrt() + settings["eps"])
         if self.decays and self.decoupled:
-            step = step + given["lr"] * given["decay"] * x
+            step = step + settings["lr"] * settings["decay"] * x
         return step, (m, v)
 
 
@@ -160,7 +160,7 @@ def rest_of(k: int, group: dict[str, Any]) -> float:
 
 
 def logarithm_of(k: int, group: dict[str, Any]) -> float:
-    """log β, of 0 too."""
+    """log β; -∞ for β = 0."""
     beta = beta_of(k, group)
     return math.log(beta) if beta > 0 else -math.inf
 
@@ -176,7 +176,7 @@ def twin(optimizer: torch.optim.Optimizer, names: Mapping[int, str], layout: Lay
     groups = optimizer.param_groups
     settings = [value for group in groups for key, value in group.items() if key != "params"]
     plain = not any(
-        isinstance(one, Tensor) for value in settings for one in ([*value] if type(value) is tuple else [value])
+        isinstance(part, Tensor) for value in settings for part in ([*value] if type(value) is tuple else [value])
     )
     alike = all(len({bool(group.get(key)) for group in groups}) == 1 for key in ("nesterov", "decoupled_weight_decay"))
     switched = any(group.get(key) for group in groups for key in ("maximize", "amsgrad"))

@@ -1,4 +1,4 @@
-"""Where examples come from: one file per source. A data set gives examples, and who owns them where it knows."""
+"""Data sets, one file per source: examples, and who owns them where the source says so."""
 
 from flstudy.registry import import_modules
 

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flstudy.hyper import Configurable
+from flstudy.hyper import Configurable, FilePath
+from flstudy.user_error import UserError
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -26,17 +27,17 @@ class Ranges(NamedTuple):
 
     def owner(self, examples: int) -> NDArray[np.int64]:
         """[D]: the device of each of so many examples; -1: nobody's."""
-        sizes, found = self.counts.sum(1), np.full(examples, -1, dtype=np.int64)
-        found[self._rows(sizes)] = np.repeat(np.arange(len(sizes)), sizes)
-        return found
+        sizes, devices = self.counts.sum(1), np.full(examples, -1, dtype=np.int64)
+        devices[self._rows(sizes)] = np.repeat(np.arange(len(sizes)), sizes)
+        return devices
 
     def split(self, examples: int) -> NDArray[np.int64] | None:
         """[D]: the place in `SPLITS` of each example, nobody's being 0; None where shares have to say."""
         if not self.counts[:, 1:].any():
             return None
-        found = np.zeros(examples, dtype=np.int64)
-        found[self._rows(self.counts.sum(1))] = np.repeat(np.tile(np.arange(3), len(self.counts)), self.counts.ravel())
-        return found
+        places = np.zeros(examples, dtype=np.int64)
+        places[self._rows(self.counts.sum(1))] = np.repeat(np.tile(np.arange(3), len(self.counts)), self.counts.ravel())
+        return places
 
     def _rows(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The devices' rows, device by device."""
@@ -46,15 +47,15 @@ class Ranges(NamedTuple):
 
 
 class Coding(NamedTuple):
-    """How examples are kept in less memory than they take in a batch: inputs as uint8 pixels, narrow integers or real
-    numbers, labels as narrow integers. A batch is given int64, of pixels float32 normalised by channel, and real
-    numbers as they are."""
+    """Storage of examples in less memory than they take in a batch: inputs as uint8 pixels, narrow integers or real
+    numbers, labels as narrow integers. In a batch integers are int64, pixels float32 normalised by channel, and real
+    numbers as they are stored."""
 
     mean: Tensor  # float32 [channels, 1, 1] in 0 … 1; empty: inputs are no pixels
     deviation: Tensor
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What is stored as a batch is given it; the same bits wherever it is done."""
+        """Stored inputs [D, ...] as they are in a batch; the bits are the same wherever it is done."""
         if x.is_floating_point():
             return x
         if self.mean.numel() == 0:
@@ -91,9 +92,9 @@ class Originals(NamedTuple):
     mean: tuple[float, ...] = ()  # of pixels, by channel in 0 … 1
     deviation: tuple[float, ...] = ()
     task: str = "classification"
-    vocabulary: tuple[str, ...] = ()  # what the numbers 1, 2, … of texts stand for
-    shape: tuple[int, ...] | None = None  # of one input, and the number of labels, where the data set itself would have
-    classes: int | None = None  # to be in memory to tell them
+    vocabulary: tuple[str, ...] = ()  # tokens, of which texts hold the numbers 1, 2, …
+    shape: tuple[int, ...] | None = None  # of one input; None: the data set tells it without its examples in memory
+    classes: int | None = None  # number of labels; None as for the shape
 
 
 class Dataset(Configurable, ABC):
@@ -106,9 +107,9 @@ class Dataset(Configurable, ABC):
     """Whether examples stay in files that every process maps, so that loading costs little and nobody keeps or shares
     them."""
     first_task: ClassVar[str] = "Mlp"
-    """flstudy's task with which a study of it begins (``flstudy init``)."""
+    """flstudy's task with which a study of this data set begins (``flstudy init``)."""
     natural: ClassVar[bool] = False
-    """Whether its examples have owners, so that a study needs no partition."""
+    """Whether examples have owners, so that a study needs no partition."""
 
     @property
     @abstractmethod
@@ -122,12 +123,12 @@ class Dataset(Configurable, ABC):
 
     @property
     def tokens(self) -> int:
-        """Numbers of which texts are made, padding 0 included; 0 where inputs are no texts."""
+        """Number of tokens in the vocabulary of texts, padding 0 included; 0 where inputs are no texts."""
         return 0
 
     @property
     def form(self) -> Callable[[Tensor, Tensor], Any] | None:
-        """What makes of inputs and labels the batch that a task's own steps are given; None: they are given a pair."""
+        """Function of inputs and labels that makes the batch for a task's own steps; None: the batch is a pair."""
         return None
 
     @abstractmethod
@@ -135,19 +136,19 @@ class Dataset(Configurable, ABC):
         """The examples for one replica of ``clients`` devices.
 
         Raises:
-            ValueError: its files do not have so many devices, or are not what they should be.
+            UserError: its files do not have so many devices, or are not what they should be.
         """
 
     def originals(self, scratch: Path) -> Originals:
-        """Everybody's examples, for a copy of them as Federated Parquet.
+        """All people's examples, for a copy of them as Federated Parquet.
 
         Args:
             scratch: a folder for files that are gone when the process is.
 
         Raises:
-            ValueError: for a data set that cannot be copied, or files that are not as published.
+            UserError: for a data set that cannot be copied, or files that are not as published.
         """
-        raise ValueError(
+        raise UserError(
             f"{type(self).__name__} is not read from files, so there is nothing to prepare: name it as it is"
         )
 
@@ -157,25 +158,25 @@ class FileDataset(Dataset):
     """A data set in files that its authors publish."""
 
     licence: ClassVar[str] = "see its authors' page"
-    """Under which its authors publish it."""
+    """Licence under which its authors publish the data set."""
     inside: ClassVar[str] = ""
     """Folder in the root to which the authors' archive unpacks."""
 
-    root: str = "data"
+    root: FilePath = "data"
     """Folder of the files."""
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """Folder of the files."""
         return Path(self.root, self.inside)
 
     @property
     @abstractmethod
     def remedy(self) -> str:
-        """What to do where the files are not there, or not as published."""
+        """Advice to the user for files that are not there, or not as published."""
 
     def existing(self, path: Path) -> Path:
-        """The path, if there is such a file, or a ValueError that names what is missing: its folder, or itself."""
+        """The path, if there is such a file, or a UserError that names what is missing: its folder, or itself."""
         if not path.parent.is_dir():
             self.absent("folder", path.parent)
         if not path.is_file():
@@ -183,9 +184,9 @@ class FileDataset(Dataset):
         return path
 
     def absent(self, kind: str, path: Path) -> NoReturn:
-        """Raise ValueError for a file or folder that is not there."""
-        raise ValueError(f"{type(self).__name__}: there is no {kind} {str(path)!r}: {self.remedy}")
+        """Raise UserError for a file or folder that is not there."""
+        raise UserError(f"{type(self).__name__}: there is no {kind} {str(path)!r}: {self.remedy}")
 
     def refuse(self, reason: object, path: Path | None = None) -> NoReturn:
-        """Raise ValueError for a file, or the folder, that is not as published."""
-        raise ValueError(f"{type(self).__name__}: {path or self.folder} is not as published: {reason}; {self.remedy}")
+        """Raise UserError for a file, or the folder, that is not as published."""
+        raise UserError(f"{type(self).__name__}: {path or self.folder} is not as published: {reason}; {self.remedy}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flstudy.population.datasets.base import FileDataset
 
-MARK = 32  # bytes at the head of the decoded copy that say of which files it is
+MARK = 32  # bytes of the digest of the files' names and sizes at the head of the decoded copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class DecodedImages(FileDataset):
         """uint8 [len(files), *shape], from the .npy file ``copy`` if that is of these files, by their names and sizes.
 
         Raises:
-            ValueError: for a file that is not there, or as ``decode`` does.
+            UserError: for a file that is not there, or as ``decode`` does.
         """
         mark = self._mark(files)
         bytes_ = MARK + len(files) * int(np.prod(self.shape))
         with contextlib.suppress(OSError, ValueError, EOFError):  # absent, or no such copy: decoded below
-            kept = np.load(copy, mmap_mode="c")
-            if kept.dtype == np.uint8 and kept.shape == (bytes_,) and kept[:MARK].tobytes() == mark:
-                return torch.from_numpy(kept[MARK:].reshape(-1, *self.shape))
+            stored = np.load(copy, mmap_mode="c")
+            if stored.dtype == np.uint8 and stored.shape == (bytes_,) and stored[:MARK].tobytes() == mark:
+                return torch.from_numpy(stored[MARK:].reshape(-1, *self.shape))
         flat = np.empty(bytes_, dtype=np.uint8)
         flat[:MARK] = np.frombuffer(mark, dtype=np.uint8)
         pixels = flat[MARK:].reshape(-1, *self.shape)
@@ -74,7 +74,7 @@ class DecodedImages(FileDataset):
         return torch.from_numpy(pixels)
 
     def _mark(self, files: Sequence[str]) -> bytes:
-        """The same for the same names and sizes of files, of which all exist."""
+        """Digest of the names and sizes of files, of which all exist."""
         digest = hashlib.sha256()
         for file in files:
             try:

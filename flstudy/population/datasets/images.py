@@ -54,12 +54,12 @@ def digits_table() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 class Images(FileDataset):
     """Images normalised by channel with the training images' mean and deviation.
 
-    What its authors put into training and test files is pooled, and each device's are divided by the population's
+    The authors' training and test files are pooled, and each device's examples are divided by the population's
     shares ``valid`` and ``test``. Images are not augmented.
     """
 
     mean: ClassVar[tuple[float, ...]]
-    """Of each channel, in 0 … 1."""
+    """Mean of each channel's values in 0 … 1."""
     deviation: ClassVar[tuple[float, ...]]
     first_task: ClassVar[str] = "Cnn"
 
@@ -72,7 +72,7 @@ class Images(FileDataset):
         return Examples(normalised(pixels, self.mean, self.deviation), y, None)
 
     def checked(self) -> tuple[Tensor, Tensor]:
-        """`read`, of the shapes and labels that the data set says."""
+        """Pixels and labels as `read` returns them, once their shapes and labels are checked."""
         pixels, y = self.read()
         if tuple(pixels.shape[1:]) != self.shape or y.shape != pixels.shape[:1]:
             self.refuse(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
@@ -108,7 +108,7 @@ def normalised(pixels: Tensor, mean: tuple[float, ...], deviation: tuple[float, 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionImages(Images):
-    """Images that torchvision knows where to get."""
+    """Images that torchvision reads, and downloads where asked to."""
 
     download: bool = False
     """Fetch the files where they are missing."""
@@ -152,7 +152,7 @@ class TorchvisionImages(Images):
 
 
 class Cifar(TorchvisionImages):
-    """60,000 colour images of 32×32: 50,000 training and 10,000 test images.
+    """CIFAR's images (Krizhevsky 2009): 60,000 colour images of 32×32, 50,000 for training and 10,000 for testing.
 
     500 devices of a ``BalancedDirichlet`` have 120 each, and valid 0.25 and test 0.1667 give FLASH's 100 and 20 (App.
     A), the 100 divided 70 to 30 for early stopping. The folder is what the publisher's "python version" unpacks to.
@@ -199,7 +199,7 @@ class Cifar100(Cifar):
 
 
 class Idx(TorchvisionImages):
-    """70,000 grey images of 28×28 in four idx files: 60,000 training and 10,000 test images."""
+    """Grey images of 28×28 in four idx files, as MNIST has them: 60,000 for training and 10,000 for testing."""
 
     shape, classes = (1, 28, 28), 10
 
@@ -241,8 +241,8 @@ class EmnistImages(Idx):
     }  # fmt: skip
 
     division: Division = "balanced"
-    """Which of the six: 62 classes, 47 where letters that look alike are merged (balanced: as many of each), 26
-    letters, ten digits, or these as in MNIST."""
+    """Division into 62 classes, 47 where letters that look alike are merged (balanced: as many of each), 26 letters,
+    ten digits, or these as in MNIST."""
 
     @property
     def classes(self) -> int:  # type: ignore[override]
@@ -288,7 +288,7 @@ class FashionMnist(Idx):
     deviation: ClassVar[tuple[float, ...]] = (0.3530,)
     package: ClassVar[str] = "dataset-fashion-mnist"
     packed: ClassVar[Path] = Path("/usr/share/datasets/fashion-mnist")
-    """Where the package has its files."""
+    """Folder of the package's files."""
     contents: ClassVar[dict[str, str]] = {  # SHA-256 of the authors' four files, unpacked
         "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -298,8 +298,8 @@ class FashionMnist(Idx):
 
     @property
     def folder(self) -> Path:
-        own = super().folder
-        return own if self.download or own.is_dir() or not self.packed.is_dir() else self.packed
+        unpacked_folder = super().folder
+        return unpacked_folder if self.download or unpacked_folder.is_dir() or not self.packed.is_dir() else self.packed
 
     @property
     def remedy(self) -> str:

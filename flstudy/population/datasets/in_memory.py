@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from flstudy.population.datasets.base import SPLITS, Dataset, Examples
+from flstudy.user_error import UserError
 
 LABELS = ("label", "labels", "target", "y")
 SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
-"""What libraries call the splits, and their places in `SPLITS`."""
+"""Libraries' names of the splits, and their places in `SPLITS`."""
 
 
 class Columns(NamedTuple):
-    """What the columns of a table, or the keys of rows that are mappings, mean."""
+    """Meaning of the columns of a table, or of the keys of rows that are mappings."""
 
     label: str | None = None  # None: the first of `LABELS` that there is
     client: str = "client"  # the column of owners, where there is one
@@ -32,13 +33,13 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class RowForm:
-    """Makes of inputs and labels the mappings that a DataLoader gives of rows that are mappings."""
+    """Callable that turns inputs and labels into the mappings that a DataLoader makes of rows that are mappings."""
 
     label: str
     inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of an example's value, and numpy's kind of it
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """A batch x [B, ...], y [B]."""
+        """The mapping of a batch x [B, ...], y [B]."""
         batch, start, flat = {self.label: y}, 0, x.flatten(1)
         for name, shape, kind in self.inputs:
             size = math.prod(shape)
@@ -59,7 +60,7 @@ class Part(NamedTuple):
 
 
 class InMemory(Dataset):
-    """A user's own data.
+    """A user's own data, in any of the forms that libraries give them.
 
     Args:
         data: a tuple of two tensors (x, y); a map-style ``torch.utils.data.Dataset`` of (x, y), or of mappings as
@@ -72,7 +73,7 @@ class InMemory(Dataset):
         inputs: the columns of inputs; null takes all others. One column is taken as it is, several numbers are stacked.
 
     Raises:
-        ValueError: for anything else.
+        UserError: for anything else.
     """
 
     def __init__(
@@ -108,10 +109,10 @@ def numbered(part: Part) -> Examples:
     """Examples whose labels and owners are numbers.
 
     Raises:
-        ValueError: for none, or as many inputs as there are no labels.
+        UserError: for none, or as many inputs as there are no labels.
     """
     if len(part.x) != len(part.y) or len(part.x) == 0:
-        raise ValueError(
+        raise UserError(
             f"dataset must hold as many inputs as labels, at least one, got {len(part.x)} and {len(part.y)}"
         )
     y = part.y if isinstance(part.y, Tensor) else torch.from_numpy(np.unique(part.y, return_inverse=True)[1])
@@ -133,12 +134,12 @@ def part_of(data: Any, columns: Columns) -> Part:
     """The examples of whatever form the data have.
 
     Raises:
-        ValueError: for no known form.
+        UserError: for no known form.
     """
     for knows, read in FORMS:
         if knows(data):
             return read(data, columns)
-    raise ValueError(
+    raise UserError(
         f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
         f"got {type(data).__name__}"
     )
@@ -164,7 +165,7 @@ def is_three_sets(value: Any) -> bool:
     return (
         isinstance(value, tuple | list)
         and len(value) == 3
-        and all(is_pair(one) or (is_mapped(one) and not isinstance(one, Tensor)) for one in value)
+        and all(is_pair(part) or (is_mapped(part) and not isinstance(part, Tensor)) for part in value)
     )
 
 
@@ -179,15 +180,17 @@ def is_mapped(value: Any) -> bool:
 
 
 def _by_split(data: Mapping[str, Any], columns: Columns) -> Part:
-    return all_parts((part_of(one, columns), None, SPLIT_NAMES[name]) for name, one in data.items() if one is not None)
+    return all_parts(
+        (part_of(part, columns), None, SPLIT_NAMES[name]) for name, part in data.items() if part is not None
+    )
 
 
 def _by_client(data: Sequence[Any], columns: Columns) -> Part:
     return all_parts(
-        (part_of(one, columns), client, place)
+        (part_of(part, columns), client, place)
         for client, three in enumerate(data)
-        for place, one in enumerate(three)
-        if len(one) > 0
+        for place, part in enumerate(three)
+        if len(part) > 0
     )
 
 
@@ -204,7 +207,7 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
             continue  # Lightning's own method, which the module does not replace
         for loader in loaders if isinstance(loaders, list | tuple) else [loaders]:
             if not is_mapped(getattr(loader, "dataset", None)):
-                raise ValueError(
+                raise UserError(
                     f"dataset: the {name} loader of {type(data).__name__} must be a DataLoader of a map-style dataset, "
                     f"got {type(getattr(loader, 'dataset', loader)).__name__}"
                 )
@@ -215,19 +218,19 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
 def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
     rows = next(iter(DataLoader(data, batch_size=len(data), collate_fn=list))) if len(data) else []
     if rows and isinstance(rows[0], Mapping):
-        found = {name: column_values(name, [row[name] for row in rows]) for name in rows[0]}
-        part, label, inputs = _columns(found, columns), *_names(found, columns)
-        kinds = tuple((name, found[name].shape[1:], found[name].dtype.kind) for name in inputs)
+        arrays = {name: column_values(name, [row[name] for row in rows]) for name in rows[0]}
+        part, label, inputs = _columns(arrays, columns), *_names(arrays, columns)
+        kinds = tuple((name, arrays[name].shape[1:], arrays[name].dtype.kind) for name in inputs)
         return part._replace(form=RowForm(label, kinds))
     try:
         batch = collate(rows) if rows else data
     except (RuntimeError, TypeError) as error:  # torch's words for rows of several shapes or kinds
-        said = str(error).splitlines()[0]
-        raise ValueError(
-            f"dataset: its examples do not fit into one batch ({said[:100]}): pad or resize them"
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"dataset: its examples do not fit into one batch ({reason[:100]}): pad or resize them"
         ) from error
     if not is_pair(batch):
-        raise ValueError(
+        raise UserError(
             f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
             f"got {type(data).__name__}"
         )
@@ -250,7 +253,7 @@ FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Columns], Part]], ...] 
     (is_table, _table),
     (is_mapped, _mapped),
 )
-"""What tells a form, and what reads it; the first that fits."""
+"""Test and reader of each form; the first form that fits is read."""
 
 
 # ---- columns -----------------------------------------------------------------------------------------------------
@@ -260,15 +263,14 @@ def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
     """[D, ...]: the values of a column; images as numbers in [0, 1], channels first.
 
     Raises:
-        ValueError: for missing values, or values of several shapes.
+        UserError: for missing values, or values of several shapes.
     """
     if any(value is None for value in values):
-        raise ValueError(f"dataset: column {name!r} must have a value in every row, got null: drop or fill those rows")
+        raise UserError(f"dataset: column {name!r} must have a value in every row, got null: drop or fill those rows")
     try:
-        found = np.stack([_pixels(value) if hasattr(value, "getbands") else np.asarray(value) for value in values])
+        return np.stack([_pixels(value) if hasattr(value, "getbands") else np.asarray(value) for value in values])
     except ValueError as error:
-        raise ValueError(f"dataset: column {name!r} must hold values of one shape: pad or resize them") from error
-    return found
+        raise UserError(f"dataset: column {name!r} must hold values of one shape: pad or resize them") from error
 
 
 def _pixels(image: Any) -> NDArray[np.float32]:
@@ -277,36 +279,36 @@ def _pixels(image: Any) -> NDArray[np.float32]:
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _names(found: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
+def _names(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
     """The columns of labels and of inputs."""
-    label = columns.label or next((name for name in LABELS if name in found), LABELS[0])
-    special = [name for name in (label, columns.client, columns.split) if name in found]
-    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in found if name not in special]
+    label = columns.label or next((name for name in LABELS if name in arrays), LABELS[0])
+    special = [name for name in (label, columns.client, columns.split) if name in arrays]
+    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in arrays if name not in special]
     return label, inputs
 
 
-def _columns(found: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
-    names, (label, inputs) = list(found), _names(found, columns)
+def _columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
+    names, (label, inputs) = list(arrays), _names(arrays, columns)
     for what, name in (("label", label), *(("inputs", name) for name in inputs)):
-        if name not in found:
-            raise ValueError(f"dataset: {what} must name a column, got {name!r}: there are {', '.join(names)}")
-    numbers = [name for name in inputs if found[name].dtype.kind in "fiub"]
+        if name not in arrays:
+            raise UserError(f"dataset: {what} must name a column, got {name!r}: there are {', '.join(names)}")
+    numbers = [name for name in inputs if arrays[name].dtype.kind in "fiub"]
     if not inputs or numbers != inputs:
         strange = next((name for name in inputs if name not in numbers), "none")
-        raise ValueError(f"dataset: inputs must be columns of numbers, got {strange!r}: leave it out, or encode it")
-    if len(inputs) == 1 and found[inputs[0]].ndim > 1:
-        x = found[inputs[0]]
+        raise UserError(f"dataset: inputs must be columns of numbers, got {strange!r}: leave it out, or encode it")
+    if len(inputs) == 1 and arrays[inputs[0]].ndim > 1:
+        x = arrays[inputs[0]]
     else:
-        x = np.concatenate([found[name].reshape(len(found[name]), -1).astype(np.float32) for name in inputs], axis=1)
+        x = np.concatenate([arrays[name].reshape(len(arrays[name]), -1).astype(np.float32) for name in inputs], axis=1)
     x = x.astype(np.float32) if x.dtype.kind == "f" else x
-    y = found[label]
-    split = found.get(columns.split)
+    y = arrays[label]
+    split = arrays.get(columns.split)
     return Part(
         torch.from_numpy(x),
         torch.from_numpy(y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64))
         if y.dtype.kind in "fiub"
         else y.astype(str),
-        found.get(columns.client),
+        arrays.get(columns.client),
         None if split is None else _places(columns.split, split),
     )
 
@@ -314,7 +316,7 @@ def _columns(found: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
 def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
     for value in np.unique(values):
         if str(value) not in SPLIT_NAMES:
-            raise ValueError(f"dataset: column {name!r} must say train, valid or test, got {str(value)!r}")
+            raise UserError(f"dataset: column {name!r} must say train, valid or test, got {str(value)!r}")
     return np.array([SPLIT_NAMES[str(value)] for value in values], dtype=np.int64)
 
 
@@ -322,24 +324,24 @@ def all_parts(parts: Iterable[tuple[Part, int | None, int]]) -> Part:
     """All of the parts, each with the client and the split that it is given.
 
     Raises:
-        ValueError: for parts that do not fit each other.
+        UserError: for parts that do not fit each other.
     """
-    given = [
+    labelled = [
         (part, part.client if client is None else np.full(len(part.x), client), np.full(len(part.x), place))
         for part, client, place in parts
     ]
-    if not given:
-        raise ValueError("dataset must hold at least one example, got no data set for training, validation or testing")
-    shapes = {tuple(part.x.shape[1:]) for part, *_ in given}
-    owned = {client is None for _, client, _ in given}
+    if not labelled:
+        raise UserError("dataset must hold at least one example, got no data set for training, validation or testing")
+    shapes = {tuple(part.x.shape[1:]) for part, *_ in labelled}
+    owned = {client is None for _, client, _ in labelled}
     if len(shapes) > 1 or len(owned) > 1:
         what = f"inputs of one shape, got {sorted(shapes)}" if len(shapes) > 1 else "a client column in all or in none"
-        raise ValueError(f"dataset: its parts must have {what}")
-    tensors = [isinstance(part.y, Tensor) for part, *_ in given]
+        raise UserError(f"dataset: its parts must have {what}")
+    tensors = [isinstance(part.y, Tensor) for part, *_ in labelled]
     return Part(
-        torch.cat([part.x for part, *_ in given]),
-        (torch.cat if all(tensors) else np.concatenate)([part.y for part, *_ in given]),
-        None if owned == {True} else np.concatenate([client for _, client, _ in given if client is not None]),
-        np.concatenate([split for *_, split in given]).astype(np.int64),
-        given[0][0].form if len({part.form for part, *_ in given}) == 1 else None,
+        torch.cat([part.x for part, *_ in labelled]),
+        (torch.cat if all(tensors) else np.concatenate)([part.y for part, *_ in labelled]),
+        None if owned == {True} else np.concatenate([client for _, client, _ in labelled if client is not None]),
+        np.concatenate([split for *_, split in labelled]).astype(np.int64),
+        labelled[0][0].form if len({part.form for part, *_ in labelled}) == 1 else None,
     )

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.hyper import hyper
+from flstudy.hyper import FilePath, hyper
 from flstudy.population.datasets.base import Examples, Originals, Piece
 from flstudy.population.datasets.decoded import DecodedImages
 from flstudy.population.datasets.images import normalised
 from flstudy.population.datasets.natural import LEAST, in_order_of_choice
+from flstudy.user_error import UserError
 
 COLUMNS = ("user_id", "image_id", "class")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as FedAda²'s published code takes
@@ -38,7 +39,7 @@ class Landmarks(DecodedImages):
     first_task: ClassVar[str] = "ResNet18"
     natural: ClassVar[bool] = True
 
-    root: str = "data"
+    root: FilePath = "data"
     """Folder with the mapping and the images, as images/<image_id>.jpg or, as the publisher's tar files unpack,
     train/<a>/<b>/<c>/<image_id>.jpg with the first three letters of the id."""
     mapping: str = "mini_gld_train_split.csv"
@@ -69,7 +70,7 @@ class Landmarks(DecodedImages):
         people = self._people()
         names = list(people)
         if len(names) < clients:
-            raise ValueError(
+            raise UserError(
                 f"Landmarks: clients must be ≤ {len(names)}, the people with {LEAST} or more images in {self.mapping}, "
                 f"got {clients}"
             )
@@ -94,7 +95,7 @@ class Landmarks(DecodedImages):
         return Originals(files, len(people), pieces, MEAN, DEVIATION)
 
     def _people(self) -> dict[str, list[tuple[str, int]]]:
-        """Images and labels of everybody who has enough for a device, by name."""
+        """Images and labels of the people who have enough for a device, by name."""
         people: dict[str, list[tuple[str, int]]] = {}
         for user, image, label in self._rows():
             people.setdefault(user, []).append((image, label))
@@ -117,7 +118,7 @@ class Landmarks(DecodedImages):
                 yield user, image, int(label)
 
     def _file(self, image: str) -> str:
-        """Below the root; of either layout the one that is there."""
+        """Path of an image below the root, in whichever of the two layouts it is there."""
         flat, deep = f"images/{image}.jpg", f"train/{'/'.join(image[:3])}/{image}.jpg"
         return deep if (self.folder / deep).is_file() else flat
 

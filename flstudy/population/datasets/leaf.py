@@ -13,25 +13,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.hyper import hyper
+from flstudy.hyper import FilePath, hyper
 from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
 from flstudy.population.datasets.natural import chosen_for_devices
 from flstudy.population.datasets.text import CHARACTERS, Special, successors
+from flstudy.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(FileDataset):
-    """People of LEAF (Caldas et al. 2018) with at least three examples; where ``clients`` are fewer, they are chosen by
-    ``selection``, the same for all replicas. Only two files are in memory at a time. What LEAF puts into training and
-    test files is pooled and divided anew for each device, by the population's shares ``valid`` and ``test``.
+    """LEAF's people (Caldas et al. 2018) with at least three examples; where ``clients`` are fewer, they are chosen by
+    ``selection``, the same for all replicas. Only two files are in memory at a time. LEAF's training and test files
+    are pooled and divided anew for each device, by the population's shares ``valid`` and ``test``.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("caldas2018",)
     aim: ClassVar[str] = "classification"
-    """What a task predicts."""
+    """Quantity that a task predicts."""
     natural: ClassVar[bool] = True
 
-    root: str = "data"
+    root: FilePath = "data"
     """Folder of the folders train and test, as preprocess.sh leaves them in data."""
     selection: int = hyper(0, "[0, 2e9]")
     """Seed of the choice of people."""
@@ -42,10 +43,10 @@ class Leaf(FileDataset):
 
     @abstractmethod
     def examples_of(self, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Inputs [n, *shape] and labels [n, ...] of a person's x and y; raises ValueError where they are others."""
+        """Inputs [n, *shape] and labels [n, ...] of a person's x and y; raises UserError for other contents."""
 
     def known(self) -> tuple[str, ...]:
-        """What the numbers 1, 2, … of texts stand for."""
+        """Tokens in the order of their numbers 1, 2, … in texts."""
         return ()
 
     def load(self, seed: int, clients: int) -> Examples:
@@ -69,47 +70,47 @@ class Leaf(FileDataset):
         return Originals(files, len(self._names()), pieces, task=self.aim, vocabulary=self.known())
 
     def _names(self) -> list[tuple[str, int]]:
-        """Everybody with the number of their examples, in the order of `_people`."""
+        """Names of all people with the number of their examples, in the order of `_people`."""
         return [(piece.client or "", len(piece.y)) for piece in self._people()]
 
     def _pairs(self) -> list[tuple[Path | None, Path | None]]:
         """Files of training and testing that hold the same people, by their place among the files."""
-        found: list[list[Path]] = []
+        parts: list[list[Path]] = []
         for part in ("train", "test"):
             folder = self.folder / part
             if not folder.is_dir():
                 self.absent("folder", folder)
-            found.append(sorted(folder.glob("*.json")))
-            if not found[-1]:
+            parts.append(sorted(folder.glob("*.json")))
+            if not parts[-1]:
                 self.absent("file", folder / "*.json")
-        return list(zip_longest(found[0], found[1]))
+        return list(zip_longest(parts[0], parts[1]))
 
     def _people(self) -> Iterator[Piece]:
         for train, test in self._pairs():
-            given = [self._read(path) for path in (train, test) if path is not None]
-            for name in dict.fromkeys(name for people in given for name in people):
-                parts = [people[name] for people in given if name in people]
+            files = [self._read(path) for path in (train, test) if path is not None]
+            for name in dict.fromkeys(name for people in files for name in people):
+                parts = [people[name] for people in files if name in people]
                 x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
                 yield Piece(x, y, name)
 
     def _read(self, path: Path) -> dict[str, tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Examples of everybody in a file."""
+        """Examples of all people in a file, by name."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            people = {name: (own["x"], own["y"]) for name, own in content["user_data"].items()}
+            people = {name: (data["x"], data["y"]) for name, data in content["user_data"].items()}
             listed = dict(zip(content["users"], content["num_samples"], strict=True))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            said = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0][:60]
-            self.refuse(f"it is no JSON file of users, num_samples and user_data ({said})", path)
-        found = {}
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0][:60]
+            self.refuse(f"it is no JSON file of users, num_samples and user_data ({reason})", path)
+        examples = {}
         for name, (x, y) in people.items():
             if not len(x) == len(y) == listed.get(name):
                 self.refuse(f"{name} has {len(x)} x, {len(y)} y and num_samples {listed.get(name)}", path)
             try:
-                found[name] = self.examples_of(x, y)
+                examples[name] = self.examples_of(x, y)
             except (ValueError, TypeError) as error:
                 self.refuse(f"{name}: {error}", path)
-        return found
+        return examples
 
 
 class LeafFemnist(Leaf):
@@ -126,9 +127,9 @@ class LeafFemnist(Leaf):
         pixels, label = np.array(x, dtype=np.float32), np.array(y, dtype=np.int64)
         pixels = pixels if len(x) else pixels.reshape(0, 784)
         if pixels.shape != (len(label), 784):
-            raise ValueError(f"x must be [{len(label)}, 784], got {list(pixels.shape)}")
+            raise UserError(f"x must be [{len(label)}, 784], got {list(pixels.shape)}")
         if len(label) and not 0 <= label.min() <= label.max() < self.classes:
-            raise ValueError(f"labels must lie in 0 … {self.classes - 1}, got {label.min()} … {label.max()}")
+            raise UserError(f"labels must lie in 0 … {self.classes - 1}, got {label.min()} … {label.max()}")
         return pixels.reshape(-1, *self.shape), label
 
 
@@ -164,8 +165,6 @@ class LeafShakespeare(Leaf):
         tokens = np.empty((len(x), self.length + 1), dtype=np.int64)
         for line, text, last in zip(tokens, x, y, strict=True):
             if len(text) != self.length or len(last) != 1:
-                raise ValueError(
-                    f"texts must be {self.length} characters and one more, got {len(text)} and {len(last)}"
-                )
+                raise UserError(f"texts must be {self.length} characters and one more, got {len(text)} and {len(last)}")
             line[:] = [numbers.get(character, unknown) for character in text + last]
         return successors(tokens)

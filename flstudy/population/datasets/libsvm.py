@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from flstudy.hyper import FilePath
 from flstudy.population.datasets.base import Examples, FileDataset, Originals
 from flstudy.population.datasets.images import SLICE, in_slices
 
@@ -35,19 +36,19 @@ class LibSvm(FileDataset):
     Aggarwal 2024, sec. VI).
 
     ``covtype`` is covtype.scale: 581,012 places, 54 features in [0, 1], seven kinds of forest, numbered 1 … 7 in the
-    file and 0 … 6 here. ``mnist`` is mnist and mnist.t: 70,000 digits, 780 pixels, here divided by 255. What its
-    authors put into training and test files is divided anew for each device.
+    file and 0 … 6 here. ``mnist`` is mnist and mnist.t: 70,000 digits, 780 pixels, here divided by 255. The
+    authors' training and test files are pooled and divided anew for each device.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("chang2011",)
     first_task: ClassVar[str] = "Logistic"
 
     name: Literal["covtype", "mnist"] = "covtype"
-    """Of the set."""
-    root: str = "data"
+    """Name of the data set in the collection."""
+    root: FilePath = "data"
     """Folder of the files, packed or not."""
     file: str | None = None
-    """Another file of the same kind instead, such as an unscaled one."""
+    """Name of another file of the same kind to read instead, such as an unscaled one."""
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -82,24 +83,24 @@ class LibSvm(FileDataset):
         x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
         return x, y
 
-    def _read(self, file: str, known: Known) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _read(self, file: str, source: Known) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Inputs [n, features] and labels [n] of a file."""
         from sklearn.datasets import load_svmlight_file  # a study dependency; the engine runs without it
 
         path = self._path(file)
         try:
             table: tuple[Any, NDArray[np.float64]] = load_svmlight_file(
-                str(path), n_features=known.features, dtype=np.float32
+                str(path), n_features=source.features, dtype=np.float32
             )
         except (ValueError, OSError, EOFError) as error:
             self.refuse(str(error).splitlines()[0], path)
         x, labels = table
-        number = {label: place for place, label in enumerate(known.labels)}
-        strange = sorted(set(labels.tolist()) - set(known.labels))
+        number = {label: place for place, label in enumerate(source.labels)}
+        strange = sorted(set(labels.tolist()) - set(source.labels))
         if strange or not len(labels):
-            self.refuse(f"labels must be {known.labels[0]} … {known.labels[-1]}, got {strange[:3]}", path)
+            self.refuse(f"labels must be {source.labels[0]} … {source.labels[-1]}, got {strange[:3]}", path)
         y = np.array([number[int(label)] for label in labels.tolist()], dtype=np.int64)
-        return (x.toarray() / np.float32(known.largest)).astype(np.float32, copy=False), y
+        return (x.toarray() / np.float32(source.largest)).astype(np.float32, copy=False), y
 
     def _path(self, file: str) -> Path:
         """The file, packed or not."""

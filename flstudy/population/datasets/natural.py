@@ -1,6 +1,6 @@
 """Data sets whose devices are people: the HDF5 files in which TensorFlow Federated publishes them, by writer.
 
-Each file holds a group ``examples`` with one group per person. What its authors put into training and test files is
+Each file holds a group ``examples`` with one group per person. The authors' training and test files are
 pooled and divided anew for each device, by the population's shares ``valid`` and ``test``.
 """
 
@@ -20,13 +20,14 @@ from flstudy.hyper import hyper
 from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
 from flstudy.population.datasets.text import CHARACTERS, Special, by_character, by_word, most_frequent
 from flstudy.population.streams import random_bits
+from flstudy.user_error import UserError
 
 Reader = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[Any], NDArray[np.int64]]]
 LEAST = 3  # examples of a device: one to train on, one to validate, one to test
 
 
 def in_order_of_choice(selection: int, people: int) -> NDArray[np.int64]:
-    """[people]: everybody's number in the order in which a seed chooses them for devices."""
+    """[people]: the people's numbers in the order in which a seed chooses them for devices."""
     return np.argsort(random_bits(selection, "people", np.arange(people)), kind="stable")
 
 
@@ -39,16 +40,16 @@ def chosen_for_devices(
         sizes: [P] examples of each.
         clients: how many are wanted.
         selection: the seed that chooses.
-        refused: for the sentence, the data set, its word for people, and where its files are.
+        refused: words of the error: the data set, its word for people, and where its files are.
 
     Raises:
-        ValueError: for fewer than that with enough examples.
+        UserError: where fewer people than that have enough examples.
     """
     order = in_order_of_choice(selection, len(sizes))
     able = order[sizes[order] >= LEAST]
     if len(able) < clients:
         name, people, place = refused
-        raise ValueError(
+        raise UserError(
             f"{name}: clients must be ≤ {len(able)}, the {people} with {LEAST} or more examples in {place}, "
             f"got {clients}"
         )
@@ -62,9 +63,9 @@ class Natural(FileDataset):
     """
 
     contents: ClassVar[tuple[str, ...]]
-    """What each person's group must hold."""
+    """Data sets that each person's group in a file must hold."""
     aim: ClassVar[str] = "classification"
-    """What a task predicts."""
+    """Quantity that a task predicts."""
     natural: ClassVar[bool] = True
     page: ClassVar[str]
     """TensorFlow Federated's module that documents where the files come from, and how large they are."""
@@ -72,7 +73,7 @@ class Natural(FileDataset):
     selection: int = hyper(0, "[0, 2e9]")
     """Seed of the choice of people."""
     largest: int | None = hyper(None, "[3, 1e6]")
-    """Most examples of a device, drawn at random where there are more; null keeps all."""
+    """Largest number of a device's examples, drawn at random where there are more; null keeps all."""
 
     @property
     def remedy(self) -> str:
@@ -87,8 +88,8 @@ class Natural(FileDataset):
 
     @abstractmethod
     def reader(self) -> Reader:
-        """What reads inputs [n, *shape] and labels [n, ...] from one person's part of a file, and raises ValueError
-        for contents that are not as published."""
+        """Function that reads inputs [n, *shape] and labels [n, ...] from one person's part of a file, and raises
+        UserError for contents that are not as published."""
 
     def load(self, seed: int, clients: int) -> Examples:
         read = self.reader()
@@ -103,7 +104,7 @@ class Natural(FileDataset):
                 if len(person[1]) >= LEAST:
                     chosen[int(index)] = self._capped(int(index), *person)
         if len(chosen) < clients:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: clients must be ≤ {len(chosen)}, the people with {LEAST} or more examples in "
                 f"{self.folder / self.files()[0]}, got {clients}"
             )
@@ -121,7 +122,7 @@ class Natural(FileDataset):
         )
 
     def _pieces(self, start: int) -> Iterator[Piece]:
-        """Everybody from the person with that number on, those with too few examples for a device included."""
+        """All people from the person with that number on, those with too few examples for a device included."""
         read = self.reader()
         with contextlib.ExitStack() as opened:
             groups = [opened.enter_context(self._open(name))["examples"] for name in self.files()]
@@ -130,7 +131,7 @@ class Natural(FileDataset):
                     yield Piece(*self._capped(index, *self._person(read, name, groups)), name)
 
     def known(self) -> tuple[str, ...]:
-        """What the numbers 1, 2, … of texts stand for."""
+        """Tokens in the order of their numbers 1, 2, … in texts."""
         return ()
 
     def _person(self, read: Reader, name: str, groups: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -153,8 +154,8 @@ class Natural(FileDataset):
     def _capped(self, index: int, x: NDArray[Any], y: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         if self.largest is None or len(y) <= self.largest:
             return x, y
-        kept = np.argsort(random_bits(self.selection, "largest", index, np.arange(len(y))), kind="stable")
-        rows = np.sort(kept[: self.largest])
+        order = np.argsort(random_bits(self.selection, "largest", index, np.arange(len(y))), kind="stable")
+        rows = np.sort(order[: self.largest])
         return x[rows], y[rows]
 
     def _open(self, name: str) -> Any:
@@ -198,9 +199,9 @@ class Emnist(Natural):
     def _images(self, person: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         pixels, label = person["pixels"], person["label"]
         if pixels.shape != (len(label), 28, 28):
-            raise ValueError(f"pixels must be [{len(label)}, 28, 28], as many as labels, got {list(pixels.shape)}")
+            raise UserError(f"pixels must be [{len(label)}, 28, 28], as many as labels, got {list(pixels.shape)}")
         if len(label) and not 0 <= label.min() <= label.max() < self.classes:
-            raise ValueError(f"labels must lie in 0 … {self.classes - 1}, got {label.min()} … {label.max()}")
+            raise UserError(f"labels must lie in 0 … {self.classes - 1}, got {label.min()} … {label.max()}")
         return pixels.astype(np.float32, copy=False)[:, None], label.astype(np.int64)
 
 
@@ -272,7 +273,7 @@ class StackOverflow(Natural):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.parts or len(set(self.parts)) < len(self.parts):
-            raise ValueError(f"{type(self).__name__}: parts must be one or more different ones, got {self.parts}")
+            raise UserError(f"{type(self).__name__}: parts must be one or more different ones, got {self.parts}")
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

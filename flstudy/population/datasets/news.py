@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flstudy.hyper import hyper
+from flstudy.hyper import FilePath, hyper
 from flstudy.population.datasets.base import Examples, FileDataset, Originals
 from flstudy.population.datasets.images import SLICE, in_slices
 from flstudy.population.datasets.text import PADDING, Special
+from flstudy.user_error import UserError
 
 FILES = ("train.csv", "test.csv")
 WORD = re.compile(r"[^\W_]+")  # letters and digits; a backslash is a line's end in these files
@@ -42,7 +43,7 @@ class AgNews(FileDataset):
     first_task: ClassVar[str] = "FastText"
     remedy = "unpack ag_news_csv.tgz of Zhang et al. 2015 (about 12 MB) into root"
 
-    root: str = "data"
+    root: FilePath = "data"
     """Folder of the folder ag_news_csv."""
     vocabulary: int = hyper(30_520, "[1, 1e6]")
     """Number of the most frequent words."""
@@ -71,7 +72,7 @@ class AgNews(FileDataset):
         parts = [self._read(name) for name in FILES]
         counts = Counter(word for _, words in parts[0] for word in words)
         if len(counts) < self.vocabulary:
-            raise ValueError(
+            raise UserError(
                 f"AgNews: vocabulary must be ≤ {len(counts)}, the different words of {self.folder / 'train.csv'}, got "
                 f"{self.vocabulary}"
             )
@@ -81,8 +82,8 @@ class AgNews(FileDataset):
         rows = [row for part in parts for row in part]
         x = np.full((len(rows), self.length), PADDING, dtype=np.int64)
         for line, (_, words) in zip(x, rows, strict=True):
-            known = [numbers.get(word, unknown) for word in words[: self.length]]
-            line[: len(known)] = known
+            tokens = [numbers.get(word, unknown) for word in words[: self.length]]
+            line[: len(tokens)] = tokens
         return x, np.array([label for label, _ in rows], dtype=np.int64), tuple(ranked)
 
     def _read(self, name: str) -> list[tuple[int, list[str]]]:
@@ -94,7 +95,7 @@ class AgNews(FileDataset):
                 for row in csv.reader(file):
                     if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
                         wanted = f"row {len(rows) + 1} must be a class 1 … 4, a title and a description"
-                        raise ValueError(f"{wanted}, got {','.join(row)[:40]!r}")
+                        raise UserError(f"{wanted}, got {','.join(row)[:40]!r}")
                     words = WORD.findall(f"{row[1]} {row[2]}".lower())
                     rows.append((int(row[0]) - 1, [sys.intern(word) for word in words]))  # 5 million, few different
         except (ValueError, csv.Error) as error:

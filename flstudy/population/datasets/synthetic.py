@@ -77,8 +77,8 @@ class Synthetic(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTails(Dataset):
-    """Devices whose gradients have heavy tails (FedAda², Lee et al. 2024, App. A): noise ξ for the task Quadratic,
-    whose gradient at w is w + ξ. Labels say nothing.
+    """Heavy-tailed gradients of FedAda² (Lee et al. 2024, App. A): inputs are noise ξ for the task Quadratic, whose
+    gradient at w is w + ξ. Labels say nothing.
 
     ``student``: device i = 1, 2, … draws from Student's t with i + 1 degrees of freedom, so that the first device's
     gradients have no variance (Propositions 2 and 9). ``cauchy``: the first device draws from Cauchy's distribution,
@@ -94,7 +94,7 @@ class HeavyTails(Dataset):
     tails: Literal["student", "cauchy"] = "student"
     """The distributions of the noise."""
     dimension: int = hyper(1, "[1, 1e6]")
-    """Of w."""
+    """Dimension of w."""
     examples: int = hyper(5000, "[3, 1e8]")
     """Draws that each device holds; a round that takes one of many is one with fresh noise."""
 

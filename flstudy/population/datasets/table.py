@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flstudy.hyper import FilePath
 from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
 from flstudy.population.datasets.in_memory import Columns, InMemory, Part, part_of
+from flstudy.user_error import UserError
 
 SLICE_ROWS = 2**14  # of a table that are turned into numbers at once
 
@@ -40,17 +42,17 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
 
 
 class Names:
-    """The names, or numbers, in a column that is read in parts."""
+    """Index of the names, or numbers, in a column that is read in parts."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
         self._codes: list[NDArray[np.int32]] = []
 
     def add(self, values: NDArray[Any]) -> None:
-        """The next part."""
+        """Append the column's next part."""
         values = values if values.dtype.kind in "iu" else values.astype(str)
-        found, inverse = np.unique(values, return_inverse=True)
-        codes = np.array([self._known.setdefault(name, len(self._known)) for name in found.tolist()], dtype=np.int32)
+        uniques, inverse = np.unique(values, return_inverse=True)
+        codes = np.array([self._known.setdefault(name, len(self._known)) for name in uniques.tolist()], dtype=np.int32)
         self._codes.append(codes[inverse])
 
     def sorted(self) -> tuple[list[Any], NDArray[np.int64]]:
@@ -101,8 +103,8 @@ class TableFile(FileDataset):
     }
 
     file: str
-    """Its name, which ends in .csv, .parquet, .arrow or .feather."""
-    root: str = "."
+    """Name of the file, which ends in .csv, .parquet, .arrow or .feather."""
+    root: FilePath = "."
     """Folder of the file."""
     label: str | None = None
     """The column of labels; null takes the first of label, labels, target and y that there is."""
@@ -116,7 +118,7 @@ class TableFile(FileDataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         if Path(self.file).suffix not in self.readers:
-            raise ValueError(f"TableFile: file must end in one of {', '.join(self.readers)}, got {self.file!r}")
+            raise UserError(f"TableFile: file must end in one of {', '.join(self.readers)}, got {self.file!r}")
 
     @cached_property
     def _read(self) -> InMemory:
@@ -124,7 +126,7 @@ class TableFile(FileDataset):
         try:
             table = self.readers[path.suffix](path)
         except (OSError, ValueError) as error:  # pyarrow's own are of these kinds
-            raise ValueError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise UserError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error
         return InMemory(table, label=self.label, client=self.client, split=self.split, inputs=self.inputs)
 
     @property
@@ -182,8 +184,8 @@ class TableFile(FileDataset):
         def pieces(start: int) -> Iterator[Piece]:
             for place in range(start, len(names)):
                 here, name = order[ends[place] : ends[place + 1]], names[place]
-                own = None if split is None else split[here]
-                yield Piece(inputs[here], y[here], None if name is None else str(name), own)
+                divided = None if split is None else split[here]
+                yield Piece(inputs[here], y[here], None if name is None else str(name), divided)
 
         return Originals([path], len(names), pieces, shape=tuple(form[1]), classes=classes)
 
@@ -196,5 +198,5 @@ class TableFile(FileDataset):
                     yield part_of(batch.slice(begin, SLICE_ROWS), columns)
         except (OSError, ValueError) as error:
             if str(error).startswith("dataset:"):
-                raise ValueError(f"TableFile: {path}: {str(error).removeprefix('dataset: ')}") from error
-            raise ValueError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error
+                raise UserError(f"TableFile: {path}: {str(error).removeprefix('dataset: ')}") from error
+            raise UserError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error

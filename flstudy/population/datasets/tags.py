@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flstudy.hyper import hyper
 from flstudy.population.datasets.natural import Reader, StackOverflow
 from flstudy.population.datasets.text import MISSING, PADDING, as_bytes
+from flstudy.user_error import UserError
 
 MOST_TAGS = 5  # of a post, Stack Overflow's own rule
 
@@ -51,8 +52,8 @@ class StackOverflowTags(StackOverflow):
         return self.vocabulary + 2
 
     def reader(self) -> Reader:
-        vocabulary, known = self.words(), self._known()
-        return lambda person: by_tag(person, self.length, vocabulary, known)
+        vocabulary, numbers = self.words(), self._known()
+        return lambda person: by_tag(person, self.length, vocabulary, numbers)
 
     def _known(self) -> dict[bytes, int]:
         """Numbers 0 … tags - 1 of the most frequent tags."""
@@ -67,12 +68,12 @@ def most_frequent_tags(counts: Any, count: int) -> dict[bytes, int]:
     """Numbers 0 … count - 1 of the tags with the largest counts; of equal ones the first.
 
     Raises:
-        ValueError: for no counts, or too few.
+        UserError: for no counts, or too few.
     """
     if not isinstance(counts, dict) or not all(isinstance(value, int) for value in counts.values()):
-        raise ValueError("it must hold one JSON object of tags and their counts")
+        raise UserError("it must hold one JSON object of tags and their counts")
     if len(counts) < count:
-        raise ValueError(f"it has {len(counts)} tags, but tags is {count}")
+        raise UserError(f"it has {len(counts)} tags, but tags is {count}")
     ordered = sorted(counts, key=lambda tag: -counts[tag])
     return {tag.encode(): number for number, tag in enumerate(ordered[:count])}
 
@@ -83,16 +84,16 @@ def by_tag(
     """(x, y) [n, length] and [n, 5]: words of a person's sentences and titles, and the known tags of their posts.
 
     Raises:
-        ValueError: for contents of different lengths, or a post of more than five known tags.
+        UserError: for contents of different lengths, or a post of more than five known tags.
     """
     counts = {content: len(values) for content, values in person.items()}
     if len(set(counts.values())) > 1:
-        raise ValueError(f"contents must be as many as each other, got {counts}")
+        raise UserError(f"contents must be as many as each other, got {counts}")
     unknown, xs, ys = len(vocabulary) + 1, [], []
     for tokens, title, tags in zip(person["tokens"], person["title"], person["tags"], strict=True):
         labels = list(dict.fromkeys(known[tag] for tag in as_bytes(tags).split(b"|") if tag in known))
         if len(labels) > MOST_TAGS:
-            raise ValueError(f"a post has at most {MOST_TAGS} tags, got {as_bytes(tags)[:80]!r}")
+            raise UserError(f"a post has at most {MOST_TAGS} tags, got {as_bytes(tags)[:80]!r}")
         if not labels:
             continue
         words = [vocabulary.get(word, unknown) for word in (as_bytes(tokens) + b" " + as_bytes(title)).split()[:length]]

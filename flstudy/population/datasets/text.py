@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flstudy.user_error import UserError
+
 # The 86 characters of TensorFlow Federated's Shakespeare, in the order of their codes.
 CHARACTERS = "".join(sorted(string.digits + string.ascii_letters + "\n\r !\"#$%&'()*,-./:;?@[]_"))
 PADDING, MISSING = 0, -1  # a padded input's number and its label
 
 
 class Special(NamedTuple):
-    """The numbers that are not characters or words."""
+    """Numbers in texts that do not stand for a known character or word."""
 
     unknown: int  # stands for all others
     begin: int  # before the first one
@@ -25,7 +27,7 @@ class Special(NamedTuple):
 
     @classmethod
     def after(cls, known: int) -> "Special":
-        """Those that follow so many known characters or words."""
+        """Special numbers that follow so many known characters or words."""
         return cls(*range(known + 1, known + 5))
 
 
@@ -69,7 +71,7 @@ def by_word(
 def as_bytes(value: Any) -> bytes:
     """The value, if it is text."""
     if not isinstance(value, bytes):
-        raise ValueError(f"texts must be bytes, got {type(value).__name__}")
+        raise UserError(f"texts must be bytes, got {type(value).__name__}")
     return value
 
 
@@ -77,15 +79,15 @@ def most_frequent(path: Path, count: int) -> dict[bytes, int]:
     """Numbers 1 … count of the first words of a file of lines "word count", most frequent first.
 
     Raises:
-        ValueError: for other lines, or too few.
+        UserError: for other lines, or too few.
     """
     vocabulary: dict[bytes, int] = {}
     with path.open("rb") as file:
         for number, line in enumerate(islice(file, count), start=1):
             parts = line.split()
             if len(parts) != 2 or not parts[1].isdigit() or parts[0] in vocabulary:
-                raise ValueError(f"line {number} must be a new word and its count, got {line[:40]!r}")
+                raise UserError(f"line {number} must be a new word and its count, got {line[:40]!r}")
             vocabulary[parts[0]] = number
     if len(vocabulary) < count:
-        raise ValueError(f"it has {len(vocabulary)} words, but vocabulary is {count}")
+        raise UserError(f"it has {len(vocabulary)} words, but vocabulary is {count}")
     return vocabulary

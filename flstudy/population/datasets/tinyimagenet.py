@@ -44,15 +44,15 @@ class TinyImageNet(DecodedImages, Images):
         return self.existing(self.folder / name).read_text().splitlines()
 
     def _training(self, names: list[str]) -> Iterator[tuple[str, int]]:
-        """Files below the folder and their labels."""
+        """Paths of training files below the folder, and their labels."""
         counts = {}
         for label, name in enumerate(names):
             folder = self.folder / "train" / name / "images"
             if not folder.is_dir():
                 self.absent("folder", folder)
-            found = sorted(file for file in os.listdir(folder) if file.endswith(".JPEG"))
-            counts[name] = len(found)
-            for file in found:
+            files = sorted(file for file in os.listdir(folder) if file.endswith(".JPEG"))
+            counts[name] = len(files)
+            for file in files:
                 yield f"train/{name}/images/{file}", label
         fewest, most = min(names, key=lambda name: counts[name]), max(counts.values())
         if counts[fewest] < most:

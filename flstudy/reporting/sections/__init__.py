@@ -1,1 +1,1 @@
-"""The sections of a report, a file each: see `section`."""
+"""Sections of a report, one per file: see `flstudy.reporting.section`."""

@@ -1,4 +1,4 @@
-"""Whom to cite for what a study used."""
+"""Citations of the works behind what a study used."""
 
 import functools
 import re
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flstudy.config.composition import class_of
 from flstudy.config.schema import config_schema
+from flstudy.config.values import arguments_of, label
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Listing, ReportSection
 from flstudy.reporting.sections.sensitivity import sensitivities
@@ -20,36 +22,37 @@ TOOLS: dict[str, str] = {
     "PyTorch Lightning": "falcon2019",
     "PyTorch": "paszke2019",
 }
-CHOSEN = [f"population.{part}" for part in ("dataset", "partition", "drift", "drift.change")]  # by a search
+WORLD = ("dataset", "partition", "drift", "availability", "data_stream")
+CHOSEN = ("population.dataset", "population.partition", "population.drift", "population.drift.change")  # searchable
 STATISTICS: dict[str, str] = {"Holm's adjustment": "holm1979"}
 
 
 class Citation(NamedTuple):
-    """One work and what it is cited for."""
+    """Work to cite, and the names of what it is cited for."""
 
     key: str
     used: tuple[str, ...]
 
 
 class CitationSection(ReportSection):
-    """The works behind what was used, on the page and as citations.bib."""
+    """Section with the works to cite, on the page and as citations.bib."""
 
     order = 120
 
     def of_study(self, found: Findings) -> Content:
-        importances = any(one.importances for one in found.once(sensitivities))
+        importances = any(sensitivity.importances for sensitivity in found.once(sensitivities))
         cited = citations([found.results], importances=importances)
         used = f"Used here: {', '.join(names_used(found.results))}."
         return _content("Whom to cite for what this study used.", cited, used)
 
     def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        cited = citations([one.results for one in found], ranks=True)
+        cited = citations([study.results for study in found], ranks=True)
         return [_content("Whom to cite for what these studies used.", cited)]
 
 
 def _content(title: str, cited: Sequence[Citation], lead: str = "") -> Content:
     text = bibtex(cited)
-    works = {"For": [", ".join(one.used) for one in cited], "Key": [one.key for one in cited]}
+    works = {"For": [", ".join(citation.used) for citation in cited], "Key": [citation.key for citation in cited]}
     return Content(
         name="Citations",
         title=title,
@@ -57,13 +60,13 @@ def _content(title: str, cited: Sequence[Citation], lead: str = "") -> Content:
         tables=[Cells.from_columns("Works", works, (0, 1))],
         listings=[Listing(title="BibTeX", text=text, folded=True)],
         files={"citations.bib": text},
-        values={"citations": [one.key for one in cited]},
+        values={"citations": [citation.key for citation in cited]},
     )
 
 
 @functools.cache
 def references() -> dict[str, str]:
-    """The entries of references.bib by key, as they are written there."""
+    """Entries of references.bib by key, as they are written there."""
     text = (Path(__file__).parents[1] / "references.bib").read_text(encoding="utf-8")
     entries = re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]
     return {entry[entry.index("{") + 1 : entry.index(",")]: entry.strip() for entry in entries}
@@ -71,8 +74,7 @@ def references() -> dict[str, str]:
 
 @functools.cache
 def cited() -> dict[str, tuple[str, ...]]:
-    """The BibTeX keys of every shipped class that a config can name, by its short name: those that the class has for
-    its ``citations``."""
+    """BibTeX keys of every shipped class that a config can name, by its short name: the ``citations`` of the class."""
     classes = [node for node in config_schema()["$defs"].values() if "x-class" in node]
     return {node["title"]: tuple(node.get("x-citations", ())) for node in classes}
 
@@ -80,8 +82,8 @@ def cited() -> dict[str, tuple[str, ...]]:
 def citations(
     studies: Sequence[StudyResults], *, importances: bool = False, ranks: bool = False
 ) -> tuple[Citation, ...]:
-    """The works behind what studies used, in the order: algorithms, worlds, search, statistics, tools; those behind
-    importances and ranks where the report shows such."""
+    """Works behind what studies used, in the order: algorithms, worlds, search, statistics, tools; those behind
+    importances and ranks where the report shows them."""
     used: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for results in studies for name in names_used(results)):
         for key in cited().get(name, ()):
@@ -94,27 +96,24 @@ def citations(
 
 
 def names_used(results: StudyResults) -> list[str]:
-    """Short class names: algorithms of the trials, then the world's and the search's."""
+    """Names of the classes that a study used: algorithms of its trials, then those of its world and search."""
     config, study = results.config, results.section
     population, privacy = config.get("population") or {}, config.get("privacy") or {}
     drift = population.get("drift")
-    change = (drift.get("init_args") or {}).get("change") if isinstance(drift, Mapping) else None
-    written = [population.get(part) for part in ("dataset", "partition", "drift", "availability", "data_stream")]
-    written += [change, config.get("controller"), config.get("schedule"), config.get("measure")]
-    written += [trial.overrides.get(key) for trial in results.trials for key in CHOSEN]
-    written += ["Privacy"] * (privacy.get("clip") is not None) + ["AdaptiveClip"] * bool(privacy.get("adaptive_clip"))
-    written += ["Regret"] * (config.get("regret") is not None)
-    written += [study.get("sampler") or "Tpe", study.get("scheduler")]
-    algorithms: list[Any] = [trial.algorithm for trial in results.trials] or [config.get("algorithm")]
-    return [name for name in dict.fromkeys(map(class_name, [*algorithms, *written])) if name]
-
-
-def class_name(written: Any) -> str:
-    """The class name of ``Flash``, ``flstudy.algorithms.Flash`` or ``{class_path: ...}``; empty for nothing."""
-    path = written.get("class_path", "") if isinstance(written, Mapping) else written or ""
-    return str(path).rpartition(".")[2]
+    used: list[tuple[str, Any]] = [("algorithm", trial.algorithm) for trial in results.trials]
+    used = used or [("algorithm", config.get("algorithm"))]
+    used += [(f"population.{part}", population.get(part)) for part in WORLD]
+    used += [("population.drift.change", arguments_of(drift).get("change") if isinstance(drift, Mapping) else None)]
+    used += [(key, config.get(key)) for key in ("controller", "schedule", "measure")]
+    used += [(key, trial.overrides.get(key)) for trial in results.trials for key in CHOSEN]
+    sections = {"Privacy": privacy.get("clip") is not None, "AdaptiveClip": privacy.get("adaptive_clip")}
+    sections["Regret"] = config.get("regret") is not None
+    search = [("study.sampler", study.get("sampler") or "Tpe"), ("study.scheduler", study.get("scheduler"))]
+    names = [label(key, class_of(config, key, value)) for key, value in used if value]
+    names += [name for name, is_on in sections.items() if is_on]
+    return list(dict.fromkeys([*names, *(label(key, value) for key, value in search if value)]))
 
 
 def bibtex(found: Sequence[Citation]) -> str:
-    """A .bib file."""
+    """Text of a .bib file with these works."""
     return "\n\n".join(f"% {', '.join(citation.used)}\n{references()[citation.key]}" for citation in found) + "\n"

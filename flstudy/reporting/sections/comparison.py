@@ -1,9 +1,9 @@
-"""Whether the algorithms of a study differ, pair by pair.
+"""Comparison of a study's algorithms, pair by pair.
 
 All best trials ran on the same seeds, so that two algorithms met the same partitions, initial models and cohorts
-(common random numbers): their difference is taken seed by seed, with Student's paired t test and its 95 % interval. Of
-many pairs some look different by chance alone: the p values are adjusted by Holm (1979), and only an adjusted one below
-0.05 is called a difference.
+(common random numbers): their difference is taken seed by seed, with Student's paired t test and its 95 % interval.
+Among many pairs some look different by chance alone: the p values are adjusted by Holm (1979), and only an adjusted p
+below 0.05 is called a difference.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from flstudy.study import StudyResults, Trial
 
 LEVEL = 0.05
 LEAST_SEEDS = 3
-PAIRS_SHOWN = 10  # in a terminal
+PAIRS_SHOWN = 10  # at most, in a terminal
 Verdict = Literal["different", "not shown", "cannot tell"]
 VERDICTS: Mapping[Verdict, str] = {
     "different": "different: {} is better",
@@ -32,9 +32,9 @@ VERDICTS: Mapping[Verdict, str] = {
 
 
 class Pair(NamedTuple):
-    """Two algorithms on the seeds that both have; NaN where there are too few of them."""
+    """Comparison of two algorithms on the seeds that both have; NaN where there are too few of them."""
 
-    first: str  # the one with the better mean
+    first: str  # the algorithm with the better mean
     second: str
     seeds: int
     difference: float  # mean of first - second
@@ -47,26 +47,26 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyComparison:
-    """Of the best trials of one study."""
+    """Comparison of the best trials of one study, pair by pair."""
 
     metric: str
-    fresh: bool  # whether all trials were trained again on seeds that chose none of the search
+    fresh: bool  # whether all trials were trained again on seeds that the search did not use
     values: Mapping[str, Mapping[int, float]]  # algorithm -> seed -> last value; best mean first
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
 
     def mean(self, algorithm: str) -> float:
-        """Over the seeds with a finite value; NaN where there is none."""
+        """Mean over the seeds with a finite value; NaN where there is none."""
         return finite_mean(list(self.values.get(algorithm, {}).values()))
 
     def to_json(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Values for ``--json``."""
         pairs = [pair._asdict() for pair in self.pairs]
         return {"metric": self.metric, "values": self.values, "pairs": pairs, "notes": self.notes}
 
 
 class ComparisonSection(ReportSection):
-    """Differences between the best trials, with what chance explains of them."""
+    """Section with tests of the differences between the best trials."""
 
     order = 30
 
@@ -92,8 +92,8 @@ class ComparisonSection(ReportSection):
 
 
 def compare_study(found: Findings, metric: str | None = None) -> StudyComparison:
-    """The best trials of a study, on its objective's test counterpart where all recorded that: the validation score
-    has chosen them."""
+    """Compare the best trials of a study, on its objective's test counterpart where all recorded it, since the
+    validation score chose them."""
     results, rows = found.results, found.ranking.rows
     wanted = metric or comparison_metric([found])
     values, notes = {}, []
@@ -129,17 +129,17 @@ def compare_study(found: Findings, metric: str | None = None) -> StudyComparison
 
 
 def comparison_metric(studies: Sequence[Findings]) -> str:
-    """The test counterpart of the selection metric where every best trial of every study has it, else the latter."""
+    """Test counterpart of the selection metric where every best trial of every study has it, else that metric."""
     selected = studies[0].ranking.selection_metric
     counterpart = "test/" + selected.removeprefix("valid/")
-    speakers = [(found.results, row.speaker) for found in studies for row in found.ranking.rows]
+    speakers = [(study.results, row.speaker) for study in studies for row in study.ranking.rows]
     either = [[bool(last_values(*speaker, metric)) for metric in (counterpart, selected)] for speaker in speakers]
-    told = [tested for tested, validated in either if tested or validated]  # a trial without records has no say
-    return counterpart if selected.startswith("valid/") and any(told) and all(told) else selected
+    has_test = [tested for tested, validated in either if tested or validated]  # a trial without records does not count
+    return counterpart if selected.startswith("valid/") and any(has_test) and all(has_test) else selected
 
 
 def last_values(results: StudyResults, trial: Trial, metric: str) -> dict[int, float]:
-    """The last value of a metric by seed; empty where the records have none."""
+    """Last value of a metric by seed; empty where the records have none."""
     try:
         return results.last(trial, metric)
     except (ValueError, OSError):
@@ -148,13 +148,13 @@ def last_values(results: StudyResults, trial: Trial, metric: str) -> dict[int, f
 
 def by_mean(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> list[str]:
     """Algorithms by the mean over their seeds, the best first."""
-    means = {name: finite_mean(list(own.values())) for name, own in values.items()}
+    means = {name: finite_mean(list(by_seed.values())) for name, by_seed in values.items()}
     return sorted(means, key=lambda name: -means[name] if higher else means[name])
 
 
 def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple[Pair, ...]:
-    """All pairs of algorithms, the better mean first. `values`: algorithm -> seed -> value; a seed counts for a pair
-    where both have a finite value."""
+    """Compare all pairs of algorithms, the better mean first. `values`: algorithm -> seed -> value; a seed counts for a
+    pair where both have a finite value."""
     names = by_mean(values, higher=higher)
     tests = [
         (first, second, *_paired(values[first], values[second]))
@@ -162,43 +162,43 @@ def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple
         for second in names[place + 1 :]
     ]
     adjusted = holm(np.array([p for *_, p in tests]))
-    found = ["cannot tell" if np.isnan(level) else "different" if level < LEVEL else "not shown" for level in adjusted]
+    judged = ["cannot tell" if np.isnan(level) else "different" if level < LEVEL else "not shown" for level in adjusted]
     return tuple(
         Pair(*test, float(level), verdict)  # type: ignore[arg-type]
-        for test, level, verdict in zip(tests, adjusted, found, strict=True)
+        for test, level, verdict in zip(tests, adjusted, judged, strict=True)
     )
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[int, float, float, float, float]:
-    """(seeds in common, mean difference, low, high, p)."""
+    """Student's paired t test: (seeds in common, mean difference, low, high, p)."""
     from scipy import stats
 
     shared = [seed for seed in first if seed in second and np.isfinite([first[seed], second[seed]]).all()]
-    one, other = (np.array([values[seed] for seed in shared], float) for values in (first, second))
+    left, right = (np.array([values[seed] for seed in shared], float) for values in (first, second))
     if len(shared) < LEAST_SEEDS:
-        return len(shared), finite_mean(one - other), np.nan, np.nan, np.nan
-    if (one == other).all():  # t is 0/0 there
+        return len(shared), finite_mean(left - right), np.nan, np.nan, np.nan
+    if (left == right).all():  # t is 0/0 there
         return len(shared), 0.0, 0.0, 0.0, 1.0
     # Where the difference is the same on every seed, p is 0.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning), np.errstate(all="ignore"):
-        test = stats.ttest_rel(one, other)
+        test = stats.ttest_rel(left, right)
         interval = test.confidence_interval(1 - LEVEL)
-    return len(shared), float((one - other).mean()), float(interval.low), float(interval.high), float(test.pvalue)
+    return len(shared), float((left - right).mean()), float(interval.low), float(interval.high), float(test.pvalue)
 
 
 def holm(p: Floats) -> Floats:
-    """p values adjusted for how many they are, by Holm's step-down method (1979); NaN counts for none and stays."""
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known], kind="stable")]
+    """Adjust p values [N] for their number by Holm's step-down method (1979); NaN stays NaN and does not count."""
+    valid = np.flatnonzero(~np.isnan(p))
+    order = valid[np.argsort(p[valid], kind="stable")]
     adjusted = np.full(p.shape, np.nan)
     adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
     return adjusted
 
 
 def verdicts(comparison: StudyComparison) -> list[str]:
-    """What can be said of the leader and of each other algorithm."""
+    """Sentences on whether the leader differs from each other algorithm."""
     leader = next(iter(comparison.values), None)
-    own = [pair for pair in comparison.pairs if pair.first == leader]
+    pairs = [pair for pair in comparison.pairs if pair.first == leader]
     caution = "" if comparison.fresh else ", on the seeds that chose their trials: confirm it on new ones"
     sentences = []
     for verdict, sentence in (
@@ -206,13 +206,13 @@ def verdicts(comparison: StudyComparison) -> list[str]:
         ("not shown", f"On {comparison.metric}, no difference between {leader} and {{}} could be shown."),
         ("cannot tell", f"Too few seeds to tell {leader} from {{}} on {comparison.metric}."),
     ):
-        names = [pair.second for pair in own if pair.verdict == verdict]
+        names = [pair.second for pair in pairs if pair.verdict == verdict]
         sentences += [sentence.format(", ".join(names))] if names else []
     return sentences
 
 
 def comparison_cells(comparison: StudyComparison, most: int | None = None) -> Cells | None:
-    """Pairs of algorithms; of more than `most` only those with the leader. None where there are no two to compare."""
+    """Table of pairs of algorithms; of more than `most` only those with the leader. None where there is no pair."""
     pairs, metric = comparison.pairs, comparison.metric
     if most is not None and len(pairs) > most:
         pairs = tuple(pair for pair in pairs if pair.first == pairs[0].first)
@@ -232,5 +232,5 @@ def comparison_cells(comparison: StudyComparison, most: int | None = None) -> Ce
 
 
 def format_p(p: float) -> str:
-    """A p value; very small ones as a bound."""
+    """Format a p value; one below 0.001 as a bound."""
     return NOTHING if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

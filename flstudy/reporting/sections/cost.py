@@ -1,4 +1,4 @@
-"""What a study cost: trials, rounds, hours, traffic and energy by algorithm; and what went wrong in it."""
+"""Cost of a study: trials, rounds, hours, traffic and energy by algorithm; and its failed trials."""
 
 import dataclasses
 import math
@@ -20,20 +20,20 @@ RESTARTED = "its worker was lost; it went on from its snapshot"
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmCost:
-    """Of one algorithm; NaN where it is not recorded."""
+    """Cost of one algorithm's trials; NaN where it is not recorded."""
 
     algorithm: str
     trials: int  # of the search
     confirmations: int
     rounds: int  # federated rounds of all trials
-    hours: float  # of all trials, added up: of workers, not of the clock on the wall
+    hours: float  # of all trials, added up: of workers, not wall-clock time
     bits: float  # down and up, all trials and seeds
     joules: float  # all trials and seeds
     run_bits: float  # of one seed of its best trial
 
 
 class TrialCost(NamedTuple):
-    """Of one trial; NaN where it is not recorded."""
+    """Cost of one trial; NaN where it is not recorded."""
 
     hours: float
     bits: float  # mean over seeds
@@ -41,7 +41,7 @@ class TrialCost(NamedTuple):
 
 
 class CostSection(ReportSection):
-    """What each algorithm was given."""
+    """Section with the cost of each algorithm."""
 
     order = 90
 
@@ -54,12 +54,12 @@ class CostSection(ReportSection):
             tables=[cost_cells(costs)] if costs else [],
             notes=[note],
             remarks=budget_notes(found),
-            values={"cost": [dataclasses.asdict(one) for one in costs]},
+            values={"cost": [dataclasses.asdict(cost) for cost in costs]},
         )
 
 
 class FailureSection(ReportSection):
-    """Trials that failed, and those that took more than one start."""
+    """Section with trials that failed, and with those that took more than one start."""
 
     order = 100
 
@@ -80,23 +80,23 @@ class FailureSection(ReportSection):
 
 
 def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
-    """By algorithm, in the order of the ranking."""
+    """Costs by algorithm, in the order of the ranking."""
     results = found.results
     spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
     speakers = {row.algorithm: row.speaker for row in found.ranking.rows}
     costs = []
     for algorithm in found.looks:
         trials = [trial for trial in results.trials if trial.algorithm == algorithm]
-        each = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
+        per_trial = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
         costs.append(
             AlgorithmCost(
                 algorithm=algorithm,
                 trials=sum(not trial.is_confirmation for trial in trials),
                 confirmations=sum(trial.is_confirmation for trial in trials),
                 rounds=sum(trial.rounds for trial in trials),
-                hours=_known_total([one.hours for one, _ in each]),
-                bits=_known_total([one.bits * seeds for one, seeds in each]),
-                joules=_known_total([one.joules * seeds for one, seeds in each]),
+                hours=_known_total([cost.hours for cost, _ in per_trial]),
+                bits=_known_total([cost.bits * seeds for cost, seeds in per_trial]),
+                joules=_known_total([cost.joules * seeds for cost, seeds in per_trial]),
                 run_bits=spent[speakers[algorithm].number].bits if algorithm in speakers else math.nan,
             )
         )
@@ -104,22 +104,22 @@ def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
 
 
 def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:
-    """A finished trial says its totals itself; of another one the rounds in its records are added up."""
+    """Cost of a trial: a finished trial's recorded totals; for any other the sum over the rounds in its records."""
     hours = trial.metrics.get("time/total_s", math.nan) / 3600
     bits = trial.metrics.get("traffic/bits", math.nan)
     if math.isnan(hours) or math.isnan(bits):
         training, evaluation, down, up = _sums_over_rounds(results, trial)
         bits = 8 * (down + up) if math.isnan(bits) else bits
         if math.isnan(hours) and trial.started is not None and trial.ended is not None and trial.attempts <= 1:
-            hours = (trial.ended - trial.started) / 3600  # with what its start and its writing took
+            hours = (trial.ended - trial.started) / 3600  # including its start and the writing of its records
         elif math.isnan(hours):
             hours = (training + (0.0 if math.isnan(evaluation) else evaluation)) / 3600
     return TrialCost(hours, bits, trial.metrics.get("energy/joules", math.nan))
 
 
 def _sums_over_rounds(results: StudyResults, trial: Trial) -> list[float]:
-    """Times and traffic added up, mean over seeds; NaN for one that was not recorded. The records are not kept: those
-    of all trials of a large study are large."""
+    """Sums of times and traffic over rounds, mean over seeds; NaN for a metric that was not recorded. The records are
+    not kept in memory, since those of all trials of a large study are large."""
     sums = dict.fromkeys(SUMMED, math.nan)
     try:
         table = read_records(results.folder.records(trial.number))
@@ -131,15 +131,15 @@ def _sums_over_rounds(results: StudyResults, trial: Trial) -> list[float]:
 
 
 def _known_total(values: Sequence[float]) -> float:
-    """The sum of what is known; NaN where nothing is."""
+    """Sum of the values that are not NaN; NaN where all are."""
     return sum([value for value in values if not math.isnan(value)] or [math.nan])
 
 
 def budget_notes(found: Findings) -> list[str]:
-    """A sentence where the algorithms had searches of different size, and one where they spent privacy."""
+    """Sentences on searches of different size, and on the privacy that tuning spends, where they apply."""
     notes = []
     trials = {cost.algorithm: cost.trials for cost in found.once(algorithm_costs)}
-    if trials and max(trials.values()) > min(trials.values()) + 1:  # an equal share may leave one over
+    if trials and max(trials.values()) > min(trials.values()) + 1:  # equal shares differ by up to one trial
         counts = ", ".join(f"{name} {count}" for name, count in sorted(trials.items(), key=lambda item: -item[1]))
         notes.append(
             f"The algorithms had different numbers of trials ({counts}): more trials find better ones by luck alone."
@@ -150,7 +150,7 @@ def budget_notes(found: Findings) -> list[str]:
 
 
 def cost_cells(costs: Sequence[AlgorithmCost]) -> Cells:
-    """What was spent on each algorithm; energy only where it was measured."""
+    """Table of the cost of each algorithm; energy only where it was measured."""
     columns = {
         "Algorithm": [cost.algorithm for cost in costs],
         "Trials": [str(cost.trials) for cost in costs],
@@ -166,7 +166,7 @@ def cost_cells(costs: Sequence[AlgorithmCost]) -> Cells:
 
 
 def budget_cells(costs: Sequence[AlgorithmCost]) -> Cells:
-    """Whether the algorithms were treated alike: trials, rounds and hours of each."""
+    """Table of trials, rounds and hours of each algorithm, which shows whether they were treated alike."""
     columns = {
         "Algorithm": [cost.algorithm for cost in costs],
         "Trials": [str(cost.trials) for cost in costs],
@@ -182,7 +182,7 @@ def failed_trials(results: StudyResults) -> list[Trial]:
 
 
 def failure_cells(trials: list[Trial]) -> Cells | None:
-    """Their reasons; None where nothing failed."""
+    """Table of failed and restarted trials with their reasons; None for no trials."""
     columns = {
         "Trial": [str(trial.number) for trial in trials],
         "Algorithm": [trial.algorithm for trial in trials],
@@ -194,12 +194,12 @@ def failure_cells(trials: list[Trial]) -> Cells | None:
 
 
 def format_hours(value: float) -> str:
-    """Hours with two digits that say something."""
+    """Format hours with two decimals, or two significant digits below 0.1."""
     return NOTHING if np.isnan(value) else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def format_amount(value: float, unit: str) -> str:
-    """A number with its unit and a prefix of a thousand."""
+    """Format a number with its unit and an SI prefix from k to T."""
     if not np.isfinite(value):
         return NOTHING
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

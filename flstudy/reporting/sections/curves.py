@@ -1,4 +1,4 @@
-"""Accuracy round by round: a line per algorithm's best trial, drifts and sessions marked."""
+"""Accuracy by round: a line for each algorithm's best trial, with drifts and sessions marked."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -15,11 +15,11 @@ from flstudy.study.results import WorldEvent
 
 CHARACTER = 0.0118  # width of a label's character, as a fraction of the axes
 LINE = 14  # points from one row of labels to the next
-TOLD = 3  # events above many panels
+TOLD = 3  # largest number of events listed above many panels
 
 
 class CurvesSection(ReportSection):
-    """The curves on the page, and as curves.png beside the summary."""
+    """Section with the curves on the page, and as curves.png beside the summary."""
 
     order = 40
 
@@ -50,7 +50,7 @@ class CurvesSection(ReportSection):
 def accuracy_figure(
     ranking: Ranking, events: Sequence[WorldEvent], looks: Mapping[str, Look], title: str = ""
 ) -> Figure | None:
-    """Accuracy by round in percent, or what else the ranking shows: mean over seeds, band of one standard deviation."""
+    """Figure of accuracy or the ranking's other metric by round: mean over seeds, band of one standard deviation."""
     lines = accuracy_lines(ranking)
     if not lines:
         return None
@@ -71,14 +71,14 @@ def accuracy_figure(
         axes.margins(x=0.01)
     if ranking.unit:
         low, high = panels[0].get_ylim()
-        panels[0].set_ylim(max(low, -2.0), min(high, 102.0))  # of all panels, which share it
+        panels[0].set_ylim(max(low, -2.0), min(high, 102.0))  # panels share their limits
     if len(panels) == 1:
         label_rows = _label_events(panels[0], events)
         panels[0].set_title(title, fontsize=13, loc="left", pad=8 + LINE * label_rows)
     else:
         stretches = groupby(events, key=lambda event: event.label)
-        told = [f"{label}, {_rounds_text([event.round for event in alike])}" for label, alike in stretches]
-        some = [*told[:TOLD], f"{len(told) - TOLD} more"] if len(told) > TOLD else told
+        texts = [f"{label}, {_rounds_text([event.round for event in alike])}" for label, alike in stretches]
+        some = [*texts[:TOLD], f"{len(texts) - TOLD} more"] if len(texts) > TOLD else texts
         above = [title] * bool(title) + [f"On the right: final, {spread}."]
         above += [f"Dashed: {'; '.join(some)}."] if some else []
         figure.suptitle("\n".join(above), fontsize=11, x=0.01, ha="left")
@@ -86,7 +86,7 @@ def accuracy_figure(
 
 
 def accuracy_lines(ranking: Ranking) -> dict[str, Line]:
-    """Of each algorithm's best trial that has a curve, as it is shown."""
+    """Line of each algorithm's best trial that has a curve, in the units shown."""
     return {
         row.algorithm: Line(
             row.rounds,
@@ -100,24 +100,24 @@ def accuracy_lines(ranking: Ranking) -> dict[str, Line]:
 
 
 def _rounds_text(rounds: Sequence[int]) -> str:
-    """``round 31``, ``rounds 31, 61``, ``rounds 31 to 90``."""
+    """Format rounds as ``round 31``, ``rounds 31, 61`` or ``rounds 31 to 90``."""
     if len(rounds) == 1:
         return f"round {rounds[0]}"
     return "rounds " + (", ".join(map(str, rounds)) if len(rounds) <= TOLD else f"{rounds[0]} to {rounds[-1]}")
 
 
 def _label_events(axes: Axes, events: Sequence[WorldEvent]) -> int:
-    """Labels of events above the axes, in as many rows as they need; returns the number of rows.
+    """Write labels of events above the axes in as many rows as they need; returns the number of rows.
 
-    A label is written once where it repeats, as in an incremental drift.
+    A label that repeats, as in an incremental drift, is written once.
     """
     left, right = axes.get_xlim()
-    ends: list[float] = []  # per row of labels, where the last one ends, in fractions of the axes
+    ends: list[float] = []  # end of the last label in each row, in fractions of the axes
     for label, alike in groupby(events, key=lambda event: event.label):
         first = next(alike).round
         text = f"{label}, round {first}"
         at, half = (first - left) / (right - left), CHARACTER * len(text) / 2
-        middle = min(max(at, half), max(1 - half, half))  # not over the edge of the axes
+        middle = min(max(at, half), max(1 - half, half))  # within the axes
         row = next((i for i, end in enumerate(ends) if end < middle - half), len(ends))
         ends[row : row + 1] = [middle + half]
         look: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": GREY}

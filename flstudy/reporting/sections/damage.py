@@ -1,4 +1,4 @@
-"""What is damaged in the study's folder, and is missing from the report."""
+"""Damaged files of the study's folder, which are missing from the report."""
 
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection
@@ -7,7 +7,7 @@ NAME, TITLE = "Damage", "What could not be read?"
 
 
 class DamageSection(ReportSection):
-    """A remark for each file that could not be read."""
+    """Section with a remark for each file that could not be read."""
 
     order = 105
 
@@ -15,8 +15,4 @@ class DamageSection(ReportSection):
         results = found.results
         lost = [reason for trial in results.trials if trial.is_over and (reason := results.lost(trial))]
         remarks = [f"{reason}." for reason in [*results.damage, *lost]]
-        return (
-            Content(name="Damage", title="What could not be read?", points=remarks, remarks=remarks)
-            if remarks
-            else None
-        )
+        return Content(name=NAME, title=TITLE, points=remarks, remarks=remarks) if remarks else None

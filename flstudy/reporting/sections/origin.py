@@ -1,4 +1,4 @@
-"""How a report was made, and the commands that go on from here."""
+"""Origin of a report: versions and config, and commands to continue with."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from importlib import metadata
 
 import yaml
 
+from flstudy.remote import is_uri
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, Listing, ReportSection, from_here
 
@@ -14,7 +15,7 @@ NAME, TITLE = "How it was made", "How can this be made again?"
 
 
 class OriginSection(ReportSection):
-    """Versions, commands and the config."""
+    """Section with versions, commands and the config."""
 
     order = 110
 
@@ -25,7 +26,8 @@ class OriginSection(ReportSection):
             config = results.folder.best / f"{trial.algorithm}.yaml"
             command = f"flstudy run {shlex.quote(from_here(config))}"
             commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.number})", command))
-        resume = ("Go on with the study, or extend it", f"flstudy tune --resume {shlex.quote(results.name)}")
+        called = results.folder.called if is_uri(results.folder.called) else results.name
+        resume = ("Go on with the study, or extend it", f"flstudy tune --resume {shlex.quote(called)}")
         versions = [f"{name} {version}" for name in TOOLS if (version := _version(name))]
         config_text = yaml.safe_dump(dict(results.config), sort_keys=False, allow_unicode=True)
         return Content(
@@ -40,7 +42,8 @@ class OriginSection(ReportSection):
         )
 
     def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        folders = (shlex.quote(from_here(one.results.folder.path)) for one in found)
+        places = [study.results.folder for study in found]
+        folders = (shlex.quote(place.called if is_uri(place.called) else from_here(place.path)) for place in places)
         again = ("Make this report again", f"flstudy report {' '.join(folders)}")
         return [Content(name=NAME, title=TITLE, listings=[Listing(title=again[0], text=again[1])], commands=[again])]
 

@@ -1,4 +1,4 @@
-"""A study at a glance, in one picture: ranking, curves, and what the search found; MLflow shows it on its page."""
+"""Overview of a study in one picture: ranking, curves and search history; MLflow shows it on its page."""
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,7 +14,7 @@ from flstudy.tracking.content import OVERVIEW
 
 
 class OverviewSection(ReportSection):
-    """overview.png beside the summary; the page has its parts."""
+    """Section that writes overview.png beside the summary; the page has its parts."""
 
     order = 75
 
@@ -28,13 +28,12 @@ class OverviewSection(ReportSection):
             accuracy_figure(ranking, events, found.looks, title="Round by round"),
             history_figure(found),
         ]
-        return Content(
-            exports={OVERVIEW: Picture(below_each_other([one for one in figures if one is not None]), "At a glance")}
-        )
+        drawn = [figure for figure in figures if figure is not None]
+        return Content(exports={OVERVIEW: Picture(below_each_other(drawn), "At a glance")})
 
 
 def ranking_figure(found: Findings, title: str) -> Figure:
-    """Mean and deviation over seeds of each method's best trial at its end, best on top."""
+    """Figure of the final mean and standard deviation over seeds of each method's best trial, best on top."""
     ranking = found.ranking
     figure, (axes,) = new_panels(1, 1, 0.9 + 0.34 * len(ranking.rows))
     places = range(len(ranking.rows))
@@ -55,11 +54,11 @@ def ranking_figure(found: Findings, title: str) -> Figure:
 
 
 def below_each_other(figures: list[Figure]) -> Figure:
-    """Figures below each other."""
+    """Combine figures into one, below each other."""
     pixels = [_pixels(figure) for figure in figures]
-    width = max(one.shape[1] for one in pixels)
+    width = max(image.shape[1] for image in pixels)
     whole = np.concatenate(
-        [np.pad(one, ((0, 0), (0, width - one.shape[1]), (0, 0)), constant_values=255) for one in pixels]
+        [np.pad(image, ((0, 0), (0, width - image.shape[1]), (0, 0)), constant_values=255) for image in pixels]
     )
     figure = Figure(figsize=(width / DPI, len(whole) / DPI), dpi=DPI)
     FigureCanvasAgg(figure)
@@ -68,7 +67,7 @@ def below_each_other(figures: list[Figure]) -> Figure:
 
 
 def _pixels(figure: Figure) -> NDArray[np.uint8]:
-    """[height, width, 4] of a figure as it is drawn."""
+    """Render a figure as pixels [height, width, 4]."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())

@@ -1,4 +1,4 @@
-"""The Pareto front of a study with several objectives: trials that none beats in everything."""
+"""Pareto front of a study with several objectives: trials that no other trial dominates."""
 
 import itertools
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SEEN = "Large marks: the front. Small ones: trials that are beaten. Values are m
 
 @dataclass(frozen=True, kw_only=True)
 class Front:
-    """Trials of the search that did all rounds within the constraints."""
+    """Trials of the search that did all rounds within the constraints, and which of them are on the front."""
 
     objectives: tuple[Objective, ...]
     trials: tuple[Trial, ...]
@@ -31,14 +31,14 @@ class Front:
 
     @property
     def best(self) -> tuple[Trial, ...]:
-        """The trials of the front, the best one in the first objective first."""
-        found = [trial for trial, on in zip(self.trials, self.on_front, strict=True) if on]
+        """Trials of the front, the best one in the first objective first."""
+        front = [trial for trial, on in zip(self.trials, self.on_front, strict=True) if on]
         sign = -1 if self.objectives[0].higher else 1
-        return tuple(sorted(found, key=lambda trial: sign * trial.values[0]))
+        return tuple(sorted(front, key=lambda trial: sign * trial.values[0]))
 
 
 class ParetoSection(ReportSection):
-    """What is gained in one objective for what is paid in another."""
+    """Section with the trade-off between objectives."""
 
     order = 80
 
@@ -63,7 +63,7 @@ class ParetoSection(ReportSection):
 
 
 def pareto_front(results: StudyResults) -> Front | None:
-    """None where the study has one objective, or no trial to show."""
+    """Pareto front of a study; None where it has one objective, or no trial to show."""
     objectives = results.objectives
     trials = tuple(
         trial
@@ -78,42 +78,43 @@ def pareto_front(results: StudyResults) -> Front | None:
 
 
 def undominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """[T, M] -> [T]: no other row is at least as high everywhere and higher somewhere. Equal rows do not beat
-    each other."""
-    return np.array([not ((values >= own).all(1) & (values > own).any(1)).any() for own in values])
+    """Mask [T] of the undominated rows of values [T, M]: no other row is at least as high everywhere and higher
+    somewhere. Equal rows do not dominate each other."""
+    return np.array([not ((values >= row).all(1) & (values > row).any(1)).any() for row in values])
 
 
 def front_cells(front: Front) -> Cells:
-    """The trials of the front."""
+    """Table of the trials of the front."""
     trials = front.best
     columns = {"Trial": [str(trial.number) for trial in trials], "Algorithm": [trial.algorithm for trial in trials]}
-    for place, one in enumerate(front.objectives):
-        heading = f"{metric_label(one.metric)}\n({'more' if one.higher else 'less'} is better)"
-        columns[heading] = [format_value(trial.values[place], one.metric) for trial in trials]
+    for place, objective in enumerate(front.objectives):
+        heading = f"{metric_label(objective.metric)}\n({'more' if objective.higher else 'less'} is better)"
+        columns[heading] = [format_value(trial.values[place], objective.metric) for trial in trials]
     columns["Hyper-parameters"] = [chosen_values(trial.overrides) for trial in trials]
     return Cells.from_columns("Trials on the Pareto front", columns, (0, 1, len(columns) - 1))
 
 
 def front_figure(front: Front, looks: Mapping[str, Look]) -> Figure:
-    """A panel for each pair of objectives: all trials, those of the front large and, of two objectives, connected. Many
-    algorithms have panels of their own, with the others' trials in grey behind."""
+    """Figure with a panel for each pair of objectives: all trials, those of the front large and, for two objectives,
+    connected. Many algorithms have panels of their own, with the others' trials in grey behind."""
     pairs = list(itertools.combinations(range(len(front.objectives)), 2))
     names = [name for name in looks if any(trial.algorithm == name for trial in front.trials)]
-    own = {name: looks[name] for name in names}
+    shown = {name: looks[name] for name in names}
     if len(names) <= CROWD:
         figure = new_figure(4.4, width=9.0 if len(pairs) < 3 else 12.0)
         panels = list(figure.subplots(1, len(pairs), squeeze=False)[0])
-        for axes, (one, other) in zip(panels, pairs, strict=True):
-            _front_panel(axes, front, one, other, own)
+        for axes, (first, second) in zip(panels, pairs, strict=True):
+            _front_panel(axes, front, first, second, shown)
         legend_above(figure, panels, names)
         return figure
     columns, alone = (COLUMNS, True) if len(pairs) == 1 else (len(pairs), False)
     figure, panels = new_panels(
         len(names) * len(pairs), columns, 1.9 if alone else 2.2, 0.5, sharex=alone, sharey=alone
     )
-    for axes, (name, (one, other)) in zip(panels, itertools.product(names, pairs), strict=True):
-        _front_panel(axes, front, one, other, {each: look if each == name else BEHIND for each, look in own.items()}, 8)
-        axes.set_title(name, fontsize=10, loc="left", color=own[name].colour, fontweight="bold")
+    for axes, (name, (first, second)) in zip(panels, itertools.product(names, pairs), strict=True):
+        shades = {method: look if method == name else BEHIND for method, look in shown.items()}
+        _front_panel(axes, front, first, second, shades, 8)
+        axes.set_title(name, fontsize=10, loc="left", color=shown[name].colour, fontweight="bold")
         if alone:
             figure.supxlabel(axes.get_xlabel(), fontsize=11)
             figure.supylabel(axes.get_ylabel(), fontsize=11)
@@ -121,23 +122,23 @@ def front_figure(front: Front, looks: Mapping[str, Look]) -> Figure:
     return figure
 
 
-def _front_panel(axes: Axes, front: Front, one: int, other: int, looks: Mapping[str, Look], size: int = 11) -> None:
+def _front_panel(axes: Axes, front: Front, first: int, second: int, looks: Mapping[str, Look], size: int = 11) -> None:
     units = [scale_of(objective.metric) for objective in front.objectives]
     values = np.array([trial.values for trial in front.trials]) * [scale for scale, _ in units]
     on = np.array(front.on_front)
     for algorithm, look in looks.items():
-        own, behind = np.array([trial.algorithm == algorithm for trial in front.trials]), look is BEHIND
+        mask, behind = np.array([trial.algorithm == algorithm for trial in front.trials]), look is BEHIND
         shade: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidths": 0}
-        beaten, best = values[own & ~on], values[own & on]
-        axes.scatter(beaten[:, other], beaten[:, one], s=16, alpha=0.4, zorder=1.5 if behind else 2.5, **shade)
-        axes.scatter(best[:, other], best[:, one], s=58, label=algorithm, zorder=1.5 if behind else 3, **shade)
+        beaten, best = values[mask & ~on], values[mask & on]
+        axes.scatter(beaten[:, second], beaten[:, first], s=16, alpha=0.4, zorder=1.5 if behind else 2.5, **shade)
+        axes.scatter(best[:, second], best[:, first], s=58, label=algorithm, zorder=1.5 if behind else 3, **shade)
     if len(front.objectives) == 2:  # with more, a pair's panel shows the shadow of a surface
-        line = values[on][np.argsort(values[on][:, other])]
-        # Whoever asks for so much of the one gets so much of the other.
-        where: Literal["pre", "post"] = "pre" if front.objectives[other].higher else "post"
-        axes.step(line[:, other], line[:, one], where=where, color=GREY, linewidth=1.0, zorder=2)
-    if (values[:, other] > 0).all() and values[:, other].max() > 30 * values[:, other].min():
+        line = values[on][np.argsort(values[on][:, second])]
+        # The step shows the first objective's best value among trials that reach a value of the second.
+        where: Literal["pre", "post"] = "pre" if front.objectives[second].higher else "post"
+        axes.step(line[:, second], line[:, first], where=where, color=GREY, linewidth=1.0, zorder=2)
+    if (values[:, second] > 0).all() and values[:, second].max() > 30 * values[:, second].min():
         axes.set_xscale("log")
     better = ["more" if objective.higher else "less" for objective in front.objectives]
     labels = [f"{label}, {word} is better" for (_, label), word in zip(units, better, strict=True)]
-    finish(axes, size - 1, size, xlabel=labels[other], ylabel=labels[one])
+    finish(axes, size - 1, size, xlabel=labels[second], ylabel=labels[first])

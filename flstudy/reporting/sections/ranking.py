@@ -1,4 +1,4 @@
-"""The algorithms by their best trials, and what drifts and sessions did to them."""
+"""Ranking of the algorithms by their best trials, and the effects of drifts and sessions on them."""
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from flstudy.reporting.tables import (
 )
 
 FIRST = 10  # rounds of a session whose accuracy is averaged (device sessions, Tables II and III)
-SESSIONS = 8  # columns
+SESSIONS = 8  # largest number of columns of sessions
 
 
 class RankingSection(ReportSection):
-    """The main table of a study."""
+    """Section with the main table of a study."""
 
     order = 20
 
@@ -65,8 +65,8 @@ def _row_values(row: RankedTrial) -> dict[str, object]:
 
 
 def result_cells(ranking: Ranking, study: str) -> Cells:
-    """Best trial per algorithm, best first; drift columns only where something drifted, those of new seeds only where
-    best trials were trained again, ε only where a run was private."""
+    """Table of the best trial per algorithm, best first; drift columns only where there was a drift, those of new seeds
+    only where best trials were trained again, ε only where a run was private."""
     rows, metric = ranking.rows, ranking.selection_metric
     unit = percent_sign(metric)
     columns = {
@@ -93,10 +93,10 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
 
 
 def drift_cells(ranking: Ranking) -> Cells | None:
-    """Drift by drift, where there were several."""
+    """Table of the effects of each drift, where there were several; else None."""
     if all(len(row.drifts) < 2 for row in ranking.rows):
         return None
-    # The drifts are the study's: every row has the same.
+    # Drifts are the study's: all rows have the same.
     lived = [(row.algorithm, row.drifts[n]) for n in range(len(ranking.rows[0].drifts)) for row in ranking.rows]
     columns = {
         "Round": [str(drift.round) for _, drift in lived],
@@ -110,7 +110,7 @@ def drift_cells(ranking: Ranking) -> Cells | None:
 
 
 def session_cells(ranking: Ranking) -> Cells | None:
-    """Accuracy of the rounds with which sessions begin, where devices come and go; of many sessions the last ones."""
+    """Table of the accuracy of sessions' first rounds, for many sessions of the last ones; None without sessions."""
     if not ranking.sessions:
         return None
     means = np.full((len(ranking.rows), len(ranking.sessions)), np.nan)
@@ -118,7 +118,7 @@ def session_cells(ranking: Ranking) -> Cells | None:
         for session, (first, last) in enumerate(ranking.sessions):
             if ((row.rounds >= first) & (row.rounds <= last)).any():
                 means[place, session] = initial_accuracy(row.rounds, row.accuracy, first, last + 1, first=FIRST).mean()
-    numbers = {"Mean": means.mean(1)} | {f"S{number}": own for number, own in enumerate(means.T, start=2)}
+    numbers = {"Mean": means.mean(1)} | {f"S{number}": column for number, column in enumerate(means.T, start=2)}
     columns = {"Algorithm": [row.algorithm for row in ranking.rows]}
     for name in ("Mean", *list(numbers)[1:][-SESSIONS:]):
         columns[name] = [format_value(value, ranking.accuracy_metric) for value in numbers[name]]
@@ -128,7 +128,7 @@ def session_cells(ranking: Ranking) -> Cells | None:
 
 
 def hyperparameter_cells(ranking: Ranking) -> Cells:
-    """What the search chose for each of the best trials."""
+    """Table of the hyper-parameters that the search chose for the best trials."""
     columns = {
         "Algorithm": [row.algorithm for row in ranking.rows],
         "Trial": [str(row.trial.number) for row in ranking.rows],
@@ -138,13 +138,13 @@ def hyperparameter_cells(ranking: Ranking) -> Cells:
 
 
 def recovery_rounds_text(values: Floats) -> str:
-    """Rounds to recovery, [S]; never where no seed recovers."""
+    """Format rounds to recovery [S]; ``never`` where no seed recovers."""
     text = mean_and_spread(values)
     return "never" if text == NOTHING else text
 
 
 def footnotes(ranking: Ranking, seeds: int) -> list[str]:
-    """How to read the numbers, then what became of the other trials."""
+    """Notes on how to read the numbers, then on the other trials."""
     notes = []
     if ranking.rows:
         fresh = max((row.accuracy.shape[0] for row in ranking.rows if row.confirmation), default=0)

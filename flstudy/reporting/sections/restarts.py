@@ -1,5 +1,5 @@
-"""Controllers that detect drifts and begin anew (Master-FL, Ganguly & Aggarwal 2024, Fig. 2 and 3): what their
-instances say can be reached beside what is suffered, and losses with the drifts and the restarts marked."""
+"""Restarts of controllers that detect drifts (Master-FL, Ganguly & Aggarwal 2024, Fig. 2 and 3): the loss that their
+instances call reachable beside the actual loss, and losses with drifts and restarts marked."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,31 +24,31 @@ COUNTED = [
     f"detector/{name}" for name in ("detections", "false_alarms", "delay", "restarts_detection", "restarts_block")
 ]
 LOGGED = [f"controller/{name}" for name in ("loss", "best", "instance_order", "block_order")] + ["detector/restarted"]
-BLOCK, DETECTION = 1, 2  # why rounds begin a block, as in ``detector/restarted``
+BLOCK, DETECTION = 1, 2  # causes of a restart, as in ``detector/restarted``
 MARKS = {BLOCK: ("after a whole block", GREY, 0.8), DETECTION: ("after a detection", COLOURS[1], 1.6)}
 
 
 class Span(NamedTuple):
-    """An instance of a run."""
+    """Span of rounds of an instance of a run."""
 
     order: int
     first: int  # round, from 1
-    last: int  # that it has reached
+    last: int  # last round that it has reached
 
 
 class ControllerLog(NamedTuple):
-    """What one replica's controller logged, each [T]."""
+    """Log of one replica's controller; each array is [T]."""
 
     rounds: NDArray[np.int64]
     loss: Floats  # F
     best: Floats  # U
     order: Floats  # of the instance that ran
     block: Floats  # order of the block
-    restarted: Floats
+    restarted: Floats  # 0, or the cause of a restart
 
 
 class NamedRun(NamedTuple):
-    """A trial with the name of its line."""
+    """Trial with the name of its line in a figure."""
 
     name: str
     results: StudyResults
@@ -56,7 +56,7 @@ class NamedRun(NamedTuple):
 
 
 class RestartSection(ReportSection):
-    """Only where a best trial has such a controller."""
+    """Section on restarts, only where a best trial has a controller that detects drifts."""
 
     order = 50
 
@@ -68,7 +68,7 @@ class RestartSection(ReportSection):
         columns = {"Algorithm": [row.name for row in rows]}
         for name in COUNTED:
             counts = [row.trial.metrics.get(name, math.nan) for row in rows]
-            columns[METRICS[name].title] = [f"{one:.1f}" if math.isfinite(one) else NOTHING for one in counts]
+            columns[METRICS[name].title] = [f"{count:.1f}" if math.isfinite(count) else NOTHING for count in counts]
         caption = "Loss by round with the drifts; below, of the first seed, with its restarts by cause."
         drawn = pictures((loss_figure(rows), caption))
         for row in rows:
@@ -85,39 +85,39 @@ class RestartSection(ReportSection):
 
 
 def controller_log(results: StudyResults, trial: Trial, replica: int = 0) -> ControllerLog | None:
-    """None for a trial without such a controller, or without records."""
+    """Read what a trial's controller logged; None without such a controller, or without records."""
     curves = recorded(results, trial, *LOGGED)
     return ControllerLog(curves[0][0], *(values[replica] for _, values in curves)) if curves else None
 
 
 def spans(seed: int, rate: Mapping[str, Any], run: ControllerLog) -> list[Span]:
-    """The instances of a replica that were scheduled and that began before their block ended. Schedules are functions
-    of the seed, the block's number and ρ (`rate` may have its c1 and c2), so that they need not be recorded."""
+    """Spans of the scheduled instances of a replica that began before their block ended. Schedules are functions of the
+    seed, the block's number and ρ (`rate` may have its c1 and c2), so that they need not be recorded."""
     from flstudy.controllers import BlockSchedule, Rate  # torch, which a report of another study need not wait for
 
     rho = Rate(**{key: float(rate[key]) for key in ("c1", "c2") if key in rate})
     begins = [0, *np.flatnonzero(run.restarted > 0).tolist()]
     ends = [*begins[1:], len(run.rounds)]
-    found = []
+    instances = []
     for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         first = int(run.rounds[begin])
-        found += [
+        instances += [
             Span(instance.order, first + instance.first, min(first + instance.last, int(run.rounds[end - 1])))
             for instance in BlockSchedule(seed, number, int(run.block[begin]), rho).instances()
             if instance.first < end - begin
         ]
-    return found
+    return instances
 
 
 def draw_spans(axes: Axes, found: Sequence[Span], rounds: Sequence[int], active: Sequence[float]) -> None:
-    """Thin lines by order, thick where they run; an instance of one round is as wide as a round."""
+    """Draw instances as thin lines by order, thick where they run; an instance of one round is as wide as a round."""
     runs = dict(zip(rounds, active, strict=True))
     for span in found:
         hue = colour(span.order)
         axes.hlines(span.order, span.first - 0.5, span.last + 0.5, color=hue, linewidth=1.0, alpha=0.7)
-        own = [number for number in range(span.first, span.last + 1) if runs.get(number) == span.order]
-        if own:
-            axes.hlines([span.order] * len(own), np.array(own) - 0.5, np.array(own) + 0.5, color=hue, linewidth=4.0)
+        ran = [number for number in range(span.first, span.last + 1) if runs.get(number) == span.order]
+        if ran:
+            axes.hlines([span.order] * len(ran), np.array(ran) - 0.5, np.array(ran) + 0.5, color=hue, linewidth=4.0)
         axes.plot([span.first - 0.5] * 2, [span.order - 0.22, span.order + 0.22], color=hue, linewidth=0.8)
     orders = sorted({span.order for span in found})
     axes.set_yticks(orders, map(str, orders))
@@ -125,13 +125,13 @@ def draw_spans(axes: Axes, found: Sequence[Span], rounds: Sequence[int], active:
 
 
 def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Figure | None:
-    """Fig. 2: the loss F_t and U_t, the largest loss that instances of the block have said can be reached, above the
+    """Figure 2: the loss F_t and U_t, the largest loss that instances of the block have called reachable, above the
     instances; of the first seed. None for a trial without instances."""
     run = controller_log(results, trial)
     if run is None:
         return None
     controller = (results.config.get("controller") or {}).get("init_args") or {}
-    own = {key.rpartition(".")[2]: value for key, value in trial.overrides.items() if key.startswith("controller.")}
+    chosen = {key.rpartition(".")[2]: value for key, value in trial.overrides.items() if key.startswith("controller.")}
     figure = new_figure(5.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     above.plot(run.rounds, run.loss, color=COLOURS[0], linewidth=1.0, label="F, loss of the round")
@@ -141,13 +141,13 @@ def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Fi
     legend_beside(above, fontsize=8)
     finish(above, ylabel="Loss, in [0, 1]")
     seed = results.seeds_of(trial)[0]
-    draw_spans(below, spans(seed, {**controller, **own}, run), run.rounds.tolist(), run.order.tolist())
+    draw_spans(below, spans(seed, {**controller, **chosen}, run), run.rounds.tolist(), run.order.tolist())
     below.set_xlabel(f"Round (seed {seed})")
     return figure
 
 
 def _mark_restarts(axes: Axes, events: Sequence[WorldEvent], run: ControllerLog) -> None:
-    """Drifts as dashed lines, and restarts as ticks at the bottom, by cause."""
+    """Draw drifts as dashed lines, and restarts as ticks at the bottom, by cause."""
     mark_events(axes, [event for event in events if not event.session], label="drift")
     for cause, (label, hue, width) in MARKS.items():
         at = run.rounds[run.restarted == cause]
@@ -158,9 +158,9 @@ def _mark_restarts(axes: Axes, events: Sequence[WorldEvent], run: ControllerLog)
 
 
 def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure | None:
-    """Fig. 3: the loss of every trial by round, mean over seeds; below it, for each whose controller restarts, the loss
-    of the first seed with its restarts. None where no trial has the metric."""
-    curves = {name: found[0] for name, results, trial in rows if (found := recorded(results, trial, metric))}
+    """Figure 3: the loss of every trial by round, mean over seeds; below it, for each trial whose controller restarts,
+    the loss of the first seed with its restarts. None where no trial has the metric."""
+    curves = {name: curve[0] for name, results, trial in rows if (curve := recorded(results, trial, metric))}
     if not curves:
         return None
     logs = [(row, log) for row in rows if (log := controller_log(row.results, row.trial)) is not None]
@@ -174,9 +174,9 @@ def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure |
     ylabel = "Test loss" if metric == "test/loss" else metric
     for place, axes in enumerate(panels[:above]):
         for at, (name, (rounds, values)) in enumerate(curves.items()):
-            own = not crowded or at == place
-            look: dict[str, Any] = {} if own else {"linewidth": 0.7, "zorder": 1.5}
-            draw_mean(axes, rounds, values, looks[name] if own else BEHIND, name if own else "_", **look)
+            apart = not crowded or at == place
+            look: dict[str, Any] = {} if apart else {"linewidth": 0.7, "zorder": 1.5}
+            draw_mean(axes, rounds, values, looks[name] if apart else BEHIND, name if apart else "_", **look)
         mark_events(axes, drifts, label="drift")
         finish(axes, ylabel=ylabel)
         legend_beside(axes, fontsize=8)

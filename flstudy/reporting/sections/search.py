@@ -1,4 +1,4 @@
-"""What the search tried: the best value so far, every hyper-parameter against the result, and parallel coordinates."""
+"""Figures of the search: best value so far, every hyper-parameter against the result, and parallel coordinates."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -30,13 +30,13 @@ ASIDE = " The points of an option stand side by side by algorithm, in the legend
 PARALLELS = "Trials of {}: a line is a trial, read from left to right; the darker the better, the best one thick."
 COLUMNS = 3
 NARROW = 5  # columns of many panels
-APART = 0.5  # of the room between two options of a choice, in which the algorithms stand side by side
-MAP = colormaps["cividis_r"]  # dark is good; told apart with any colour vision, and in grey
+APART = 0.5  # share of the room between two options of a choice in which the algorithms stand side by side
+MAP = colormaps["cividis_r"]  # dark is good; distinct in any colour vision, and in grey
 TICKS = 5
 
 
 class SearchSection(ReportSection):
-    """Figures of the search."""
+    """Section with the figures of the search."""
 
     order = 70
 
@@ -53,24 +53,23 @@ class SearchSection(ReportSection):
 
 
 def searched_domains(results: StudyResults) -> dict[str, Domain]:
-    """Domain by searched key, without the choice of the algorithm itself."""
-    space = Space.parse(results.section.get("search") or {})
-    return {key: domain for key, domain in space.domains.items() if key != "algorithm"}
+    """Domains by searched key, without the choice of the algorithm itself."""
+    return {key: domain for key, domain in Space.of_study(results.section).widest().items() if key != "algorithm"}
 
 
 def varied_keys(trials: Iterable[Trial], known: Mapping[str, Domain]) -> list[str]:
-    """The searched keys that vary among some trials, in the order of the config."""
-    given = [trial.overrides for trial in trials]
-    return [key for key in known if len({str(values[key]) for values in given if key in values}) > 1]
+    """Searched keys that vary among some trials, in the order of the config."""
+    overrides = [trial.overrides for trial in trials]
+    return [key for key in known if len({str(values[key]) for values in overrides if key in values}) > 1]
 
 
 def is_log(domain: Domain) -> bool:
-    """Whether its values are drawn uniformly in the logarithm."""
+    """Whether a domain's values are drawn uniformly in the logarithm."""
     return domain.kind.startswith("log")
 
 
 def place_in(domain: Domain, value: Any) -> float:
-    """Where a value lies between the ends of a domain, in [0, 1]; NaN for one that is not in it."""
+    """Position of a value between the ends of a domain, in [0, 1]; NaN for a value outside it."""
     if domain.kind == "choice":
         at = [index for index, option in enumerate(domain.options) if option == value]
         return at[0] / max(len(domain.options) - 1, 1) if at else math.nan
@@ -82,9 +81,9 @@ def place_in(domain: Domain, value: Any) -> float:
 
 
 def history_figure(found: Findings) -> Figure | None:
-    """Each trial that did all rounds as a point, and the best so far of its algorithm as a line; the axis counts the
-    algorithm's own trials, so that equal searches are seen side by side."""
-    histories = {name: one for name in found.looks if (one := history_of(found.results, name)) is not None}
+    """Figure with each trial that did all rounds as a point, and the best so far of its algorithm as a line; the axis
+    counts the algorithm's own trials, so that searches of equal size can be compared."""
+    histories = {name: history for name in found.looks if (history := history_of(found.results, name)) is not None}
     if not histories:
         return None
     scale, label = scale_of(found.results.selection_metric)
@@ -108,27 +107,27 @@ def history_figure(found: Findings) -> Figure | None:
 
 
 class SearchHistory(NamedTuple):
-    """The trials of one algorithm that did all rounds, in their order."""
+    """History of one algorithm's trials that did all rounds, in their order."""
 
-    at: NDArray[np.int64]  # [N] how many the algorithm had by then, this one included
+    at: NDArray[np.int64]  # [N] number of the algorithm's trials up to and including this one
     values: Floats  # [N]
     best: Floats  # [N] so far
-    trials: int  # of the algorithm
+    trials: int  # number of all trials of the algorithm
 
 
 def history_of(results: StudyResults, algorithm: str) -> SearchHistory | None:
-    """None where no trial of it did all rounds."""
-    own = [trial for trial in results.searched if trial.algorithm == algorithm]
-    points = [(at, results.value_of(trial)) for at, trial in enumerate(own, 1) if results.eligible(trial)]
+    """History of an algorithm's search; None where no trial of it did all rounds."""
+    trials = [trial for trial in results.searched if trial.algorithm == algorithm]
+    points = [(at, results.value_of(trial)) for at, trial in enumerate(trials, 1) if results.eligible(trial)]
     if not points:
         return None
     values = np.array([value for _, value in points])
     running_best = np.maximum.accumulate if results.objective.higher else np.minimum.accumulate
-    return SearchHistory(np.array([at for at, _ in points]), values, running_best(values), len(own))
+    return SearchHistory(np.array([at for at, _ in points]), values, running_best(values), len(trials))
 
 
 class Slice(NamedTuple):
-    """The trials of one algorithm by one hyper-parameter."""
+    """Trials of one algorithm by one hyper-parameter."""
 
     key: str
     algorithm: str
@@ -137,12 +136,12 @@ class Slice(NamedTuple):
 
 
 def slice_figure(found: Findings) -> Figure | None:
-    """The trials that did all rounds by each searched key; the axis of a log domain is logarithmic. A panel per key, in
-    which few algorithms stand together; of many algorithms a panel per algorithm and key."""
+    """Figure of the trials that did all rounds by each searched key; the axis of a log domain is logarithmic. A panel
+    per key for few algorithms together; for many a panel per algorithm and key."""
     results = found.results
     trials = [trial for trial in results.searched if results.eligible(trial)]
-    known = searched_domains(results)
-    keys = varied_keys(trials, known)
+    domains = searched_domains(results)
+    keys = varied_keys(trials, domains)
     if not keys:
         return None
     scale, label = scale_of(results.selection_metric)
@@ -151,28 +150,28 @@ def slice_figure(found: Findings) -> Figure | None:
     groups: list[list[Slice]] = []
     if crowded:
         for name in names:
-            own = [trial for trial in trials if trial.algorithm == name]
-            groups += [[_slice(results, known[key], key, own)] for key in varied_keys(own, known)]
+            members = [trial for trial in trials if trial.algorithm == name]
+            groups += [[_slice(results, domains[key], key, members)] for key in varied_keys(members, domains)]
     else:
         for key in keys:
-            each = [[t for t in trials if t.algorithm == name and key in t.overrides] for name in names]
-            having = [own for own in each if own]
+            by_method = [[t for t in trials if t.algorithm == name and key in t.overrides] for name in names]
+            having = [rows for rows in by_method if rows]
             shifts = [APART * ((index + 0.5) / len(having) - 0.5) for index in range(len(having))]
             groups.append(
-                [_slice(results, known[key], key, own, shift) for own, shift in zip(having, shifts, strict=True)]
+                [_slice(results, domains[key], key, rows, shift) for rows, shift in zip(having, shifts, strict=True)]
             )
     if not groups:
         return None
     columns, height = (NARROW, 1.7) if crowded else (COLUMNS, 2.7)
     figure, panels = new_panels(len(groups), min(columns, len(groups)), height, 0.5, sharey=True)
     for axes, group in zip(panels, groups, strict=True):
-        for one in group:
-            look = found.looks[one.algorithm]
+        for series in group:
+            look = found.looks[series.algorithm]
             shade: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidths": 0, "zorder": 3}
-            heights = [scale * value for value in one.values]
-            axes.scatter(one.at, heights, s=14 if crowded else 22, alpha=0.75, label=one.algorithm, **shade)
+            heights = [scale * value for value in series.values]
+            axes.scatter(series.at, heights, s=14 if crowded else 22, alpha=0.75, label=series.algorithm, **shade)
         key = group[0].key
-        _slice_axis(axes, known[key])
+        _slice_axis(axes, domains[key])
         if crowded:
             axes.minorticks_off()
             axes.set_title(group[0].algorithm, fontsize=9, loc="left", color=found.looks[group[0].algorithm].colour)
@@ -186,18 +185,18 @@ def slice_figure(found: Findings) -> Figure | None:
 def stands_aside(found: Findings) -> bool:
     """Whether `slice_figure` draws points of an option beside each other."""
     trials = [trial for trial in found.results.searched if found.results.eligible(trial)]
-    known, few = searched_domains(found.results), len({trial.algorithm for trial in trials}) <= CROWD
-    choices = [key for key in varied_keys(trials, known) if known[key].kind == "choice"]
+    domains, few = searched_domains(found.results), len({trial.algorithm for trial in trials}) <= CROWD
+    choices = [key for key in varied_keys(trials, domains) if domains[key].kind == "choice"]
     return few and any(len({t.algorithm for t in trials if key in t.overrides}) > 1 for key in choices)
 
 
-def _slice(results: StudyResults, domain: Domain, key: str, own: list[Trial], shift: float = 0.0) -> Slice:
-    """``shift``: of the points of a choice, so that those of several algorithms stand side by side."""
-    chosen = [(trial.overrides[key], results.value_of(trial)) for trial in own if key in trial.overrides]
+def _slice(results: StudyResults, domain: Domain, key: str, trials: list[Trial], shift: float = 0.0) -> Slice:
+    """Slice of these trials; ``shift`` moves the points of a choice, so that several algorithms stand side by side."""
+    chosen = [(trial.overrides[key], results.value_of(trial)) for trial in trials if key in trial.overrides]
     at = [float(value) if isinstance(value, int | float) else math.nan for value, _ in chosen]
     if domain.kind == "choice":
         at = [place_in(domain, value) * max(len(domain.options) - 1, 1) + shift for value, _ in chosen]
-    return Slice(key, own[0].algorithm, at, [value for _, value in chosen])
+    return Slice(key, trials[0].algorithm, at, [value for _, value in chosen])
 
 
 def _slice_axis(axes: Axes, domain: Domain) -> None:
@@ -210,33 +209,57 @@ def _slice_axis(axes: Axes, domain: Domain) -> None:
         axes.set_xlim(low / 1.15, high * 1.15)
 
 
-def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
-    """The trials of one algorithm that did all rounds, each a line through its hyper-parameters to its result; the
-    better the darker. None for fewer than two of them, or where nothing was searched."""
-    own = [trial for trial in results.trials if trial.algorithm == algorithm]
-    trials = ranked(own, results.objective, results.rounds)
-    known = searched_domains(results)
-    keys = [key for key in varied_keys(trials, known) if all(key in trial.overrides for trial in trials)]
+class Parallels(NamedTuple):
+    """Parallel coordinates of one algorithm's trials that did all rounds, the best first, on axes of unit height."""
+
+    trials: list[Trial]
+    keys: list[str]  # K hyper-parameters that vary; the axis after them is the result
+    names: list[str]  # of the K + 1 axes
+    heights: Floats  # [N, K + 1]; NaN where a value is not in its domain
+    ticks: list[list[tuple[float, str]]]  # (height, text) of the marks of each axis
+
+
+def parallels_of(results: StudyResults, algorithm: str) -> Parallels | None:
+    """Parallel coordinates of an algorithm; None for fewer than two trials that did all rounds, or no searched key."""
+    candidates = [trial for trial in results.trials if trial.algorithm == algorithm]
+    trials = ranked(candidates, results.objective, results.rounds)
+    domains = searched_domains(results)
+    keys = [key for key in varied_keys(trials, domains) if all(key in trial.overrides for trial in trials)]
     if len(trials) < 2 or not keys:
         return None
     values = np.array([results.value_of(trial) for trial in trials])
     low, high = float(values.min()), float(values.max())
-    heights = (values - low) / ((high - low) or 1.0)
-    goodness = heights if results.objective.higher else 1 - heights
-    figure, (axes,) = new_panels(1, 1, 3.8)
-    for index, trial in reversed(list(enumerate(trials))):  # the best on top
-        places = [place_in(known[key], trial.overrides[key]) for key in keys]
-        look: dict[str, Any] = {"linewidth": 1.1, "alpha": 0.75} if index else {"linewidth": 2.8}
-        axes.plot([*places, heights[index]], color=MAP(0.1 + 0.9 * goodness[index]), zorder=3, **look)
+    result = (values - low) / ((high - low) or 1.0)
+    places = [[place_in(domains[key], trial.overrides[key]) for key in keys] for trial in trials]
     scale, label = scale_of(results.selection_metric)
-    for column, key in enumerate(keys):
-        _draw_axis(axes, column, _axis_ticks(known[key]))
-    marks = np.linspace(0, 1, TICKS)
-    _draw_axis(axes, len(keys), [(float(mark), f"{scale * (low + mark * (high - low)):.3g}") for mark in marks])
-    names = [f"{key.removeprefix('algorithm.')}{' (log)' if is_log(known[key]) else ''}" for key in keys]
-    axes.set_xticks(range(len(keys) + 1), [*names, label], fontsize=11)
+    marks = [(float(mark), f"{scale * (low + mark * (high - low)):.3g}") for mark in np.linspace(0, 1, TICKS)]
+    return Parallels(
+        trials,
+        keys,
+        [*(f"{key.removeprefix('algorithm.')}{' (log)' if is_log(domains[key]) else ''}" for key in keys), label],
+        np.column_stack([np.array(places), result]),
+        [*(_axis_ticks(domains[key]) for key in keys), marks],
+    )
+
+
+def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
+    """Figure of one algorithm's trials that did all rounds, each a line through its hyper-parameters to its result; the
+    better the darker. None for fewer than two of them, or where nothing was searched."""
+    parallels = parallels_of(results, algorithm)
+    if parallels is None:
+        return None
+    result = parallels.heights[:, -1]
+    goodness = result if results.objective.higher else 1 - result
+    figure, (axes,) = new_panels(1, 1, 3.8)
+    for index, heights in reversed(list(enumerate(parallels.heights))):  # the best on top
+        look: dict[str, Any] = {"linewidth": 1.1, "alpha": 0.75} if index else {"linewidth": 2.8}
+        axes.plot(heights, color=MAP(0.1 + 0.9 * goodness[index]), zorder=3, **look)
+    for column, ticks in enumerate(parallels.ticks):
+        _draw_axis(axes, column, ticks)
+    last = len(parallels.keys)
+    axes.set_xticks(range(last + 1), parallels.names, fontsize=11)
     axes.set_yticks([])
-    axes.set_xlim(-0.15, len(keys) + 0.35)
+    axes.set_xlim(-0.15, last + 0.35)
     axes.set_ylim(-0.06, 1.06)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -252,7 +275,7 @@ def _draw_axis(axes: Axes, column: int, ticks: list[tuple[float, str]]) -> None:
 
 
 def _axis_ticks(domain: Domain) -> list[tuple[float, str]]:
-    """(height, text) of the marks of an axis."""
+    """Marks of an axis as (height, text)."""
     if domain.kind == "choice":
         return [(place_in(domain, option), str(option)) for option in domain.options]
     low, high = domain.extremes()

@@ -1,9 +1,9 @@
-"""How much an algorithm depends on its tuning, and on which of its hyper-parameters.
+"""Sensitivity of an algorithm to its tuning, and the importance of its hyper-parameters.
 
 A method whose median trial is as good as its best needs no search; one with a single good trial in twenty does. The
 importances are PED-ANOVA's (Watanabe et al. 2023), in Optuna: how far the values of a hyper-parameter among the best
-trials are from those among all trials. Every trial's curve says the same at a glance (FedAda², Lee et al. 2024, Fig. 3,
-6 and 7).
+trials are from those among all trials. The curves of all trials show the sensitivity at a glance (FedAda², Lee et al.
+2024, Fig. 3, 6 and 7).
 """
 
 import dataclasses
@@ -31,21 +31,21 @@ LEAST_TRIALS = 8  # for importances
 WORST = 0.25  # quantile on the bad side that stands for a badly tuned trial
 METHOD = "PED-ANOVA"
 COLUMNS = 3
-BY_ROUND = ("valid/accuracy", "valid/loss")  # shown where what was searched on is not measured by round
+BY_ROUND = ("valid/accuracy", "valid/loss")  # shown where the selection metric is not measured by round
 LOSSES = ("test/loss", "valid/loss")
-MOST = 300  # curves of one algorithm: the first ones, as the panel then says
+MOST = 300  # largest number of curves of one algorithm: the first ones, as the panel then says
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The trials of the search of one algorithm; values of the selection metric, NaN where too few trials are whole."""
+    """Sensitivity of one algorithm: quantiles of the selection metric over trials, NaN where too few did all rounds."""
 
     algorithm: str
     counts: Mapping[str, int]  # trials by status
     complete: int  # trials that did all rounds, within the constraints
     best: float
     median: float
-    worst: float  # a quarter of the trials are worse
+    worst: float  # quantile that a quarter of the trials are worse than
     importances: Mapping[str, float] = field(default_factory=dict)  # key -> share, the largest first; sums to 1
     note: str | None = None  # why there are no importances
 
@@ -55,29 +55,29 @@ class Sensitivity:
 
     @property
     def diverged(self) -> float:
-        """Share of the trials that have ended."""
+        """Share of diverged trials among those that have ended."""
         ended = sum(self.counts.get(status, 0) for status in OVER)
         return self.counts.get(Status.DIVERGED, 0) / ended if ended else math.nan
 
 
 class SensitivitySection(ReportSection):
-    """How easy each algorithm is to tune."""
+    """Section on how easy each algorithm is to tune."""
 
     order = 60
 
     def of_study(self, found: Findings) -> Content:
-        each, metric = found.once(sensitivities), found.ranking.selection_metric
-        values = [{**dataclasses.asdict(one), "diverged": one.diverged} for one in each]
-        cells = sensitivity_cells(each, metric)
-        notes = [one.note for one in each if one.note]
+        rows, metric = found.once(sensitivities), found.ranking.selection_metric
+        values = [{**dataclasses.asdict(row), "diverged": row.diverged} for row in rows]
+        cells = sensitivity_cells(rows, metric)
+        notes = [row.note for row in rows if row.note]
         if found.results.counts()[Status.PRUNED]:
             notes.append("Trials that were stopped early are left out; they would have been among the worse ones.")
         return Content(
             name="Sensitivity",
-            title="How much does each algorithm depend on its tuning?" if any(one.complete for one in each) else "",
+            title="How much does each algorithm depend on its tuning?" if any(row.complete for row in rows) else "",
             lead="Median: what a configuration drawn by this search typically reached. Worst quarter: one trial in "
             "four did worse than that. An algorithm whose three values are close together is easy to tune.",
-            tables=present(cells, importance_cells(each)),
+            tables=present(cells, importance_cells(rows)),
             pictures=pictures(
                 (
                     importance_figure(found),
@@ -96,10 +96,10 @@ class SensitivitySection(ReportSection):
 
 
 def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
-    """One per algorithm of the search, in the order of the ranking."""
-    results, known = found.results, searched_domains(found.results)
+    """Sensitivities of the search's algorithms, in the order of the ranking."""
+    results, domains = found.results, searched_domains(found.results)
     sign = 1.0 if results.objective.higher else -1.0
-    each = []
+    rows = []
     for algorithm in found.looks:
         trials = [trial for trial in results.searched if trial.algorithm == algorithm]
         values = sign * np.array([results.value_of(trial) for trial in trials if results.eligible(trial)])
@@ -107,21 +107,21 @@ def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
         enough = values.size >= LEAST_WHOLE
         median, worst = sign * np.quantile(values, [0.5, WORST]) if enough else (math.nan, math.nan)
         counts = dict(Counter(str(trial.status) for trial in trials))
-        shares, note = _importances(results, trials, known)
-        each.append(Sensitivity(algorithm, counts, values.size, best, float(median), float(worst), shares, note))
-    return tuple(each)
+        shares, note = _importances(results, trials, domains)
+        rows.append(Sensitivity(algorithm, counts, values.size, best, float(median), float(worst), shares, note))
+    return tuple(rows)
 
 
 def _importances(
-    results: StudyResults, trials: Sequence[Trial], known: Mapping[str, Domain]
+    results: StudyResults, trials: Sequence[Trial], domains: Mapping[str, Domain]
 ) -> tuple[dict[str, float], str | None]:
-    """Importance by key, and why there are none. Diverged trials count as the worst."""
+    """Importance by key, and the reason where there are none. Diverged trials count as the worst."""
     counted = [trial for trial in trials if results.eligible(trial) or trial.status is Status.DIVERGED]
     finite = [results.value_of(trial) for trial in trials if results.eligible(trial)]
     algorithm = trials[0].algorithm
     if len(finite) < LEAST_TRIALS:
         return {}, f"{algorithm}: importances need {LEAST_TRIALS} trials that did all rounds, and it has {len(finite)}."
-    keys = varied_keys(counted, known)
+    keys = varied_keys(counted, domains)
     if len(keys) < 2:
         return {}, f"{algorithm}: importances compare hyper-parameters, and only {len(keys)} varied."
     import optuna
@@ -134,11 +134,11 @@ def _importances(
         with warnings.catch_warnings(action="ignore"):  # experimental parts, and regimes of few trials
             study = optuna.create_study(direction="maximize" if higher else "minimize")
             for trial in counted:
-                given = {key: trial.overrides[key] for key in keys if key in trial.overrides}
-                own = {key: value for key, value in given.items() if not math.isnan(place_in(known[key], value))}
+                chosen = {key: trial.overrides[key] for key in keys if key in trial.overrides}
+                inside = {key: value for key, value in chosen.items() if not math.isnan(place_in(domains[key], value))}
                 value = results.value_of(trial) if results.eligible(trial) else worst
-                params = {key: Domain.parameter(value) for key, value in own.items()}
-                distributions = {key: known[key].distribution() for key in own}
+                params = {key: Domain.parameter(value) for key, value in inside.items()}
+                distributions = {key: domains[key].distribution() for key in inside}
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
             # Its authors want five trials among the best; the default of a tenth has that from fifty trials on.
             quantile = min(max(0.1, 5 / len(counted)), 0.5)
@@ -150,33 +150,33 @@ def _importances(
 
 
 def sensitivity_cells(each: Sequence[Sensitivity], metric: str) -> Cells:
-    """Best, median and worst quarter of each algorithm's trials, with what mattered most."""
+    """Table of best, median and worst quarter of each algorithm's trials, with the most important hyper-parameter."""
     unit = percent_sign(metric)
     columns = {
-        "Algorithm": [one.algorithm for one in each],
-        "Trials": [str(one.trials) for one in each],
-        "All\nrounds": [str(one.complete) for one in each],
-        "Diverged\n%": [NOTHING if np.isnan(one.diverged) else f"{100 * one.diverged:.0f}" for one in each],
-        f"Best{unit}": [format_value(one.best, metric) for one in each],
-        f"Median{unit}": [format_value(one.median, metric) for one in each],
-        f"Worst\nquarter{unit}": [format_value(one.worst, metric) for one in each],
-        f"Matters most\n({METHOD})": [_most_important(one) for one in each],
+        "Algorithm": [row.algorithm for row in each],
+        "Trials": [str(row.trials) for row in each],
+        "All\nrounds": [str(row.complete) for row in each],
+        "Diverged\n%": [NOTHING if np.isnan(row.diverged) else f"{100 * row.diverged:.0f}" for row in each],
+        f"Best{unit}": [format_value(row.best, metric) for row in each],
+        f"Median{unit}": [format_value(row.median, metric) for row in each],
+        f"Worst\nquarter{unit}": [format_value(row.worst, metric) for row in each],
+        f"Matters most\n({METHOD})": [_most_important(row) for row in each],
     }
     title = f"How much each algorithm depends on its tuning: {metric} of its trials"
     return Cells.from_columns(title, columns, (0, 7), "sensitivity")
 
 
-def _most_important(one: Sensitivity) -> str:
-    if one.complete < LEAST_WHOLE:
+def _most_important(row: Sensitivity) -> str:
+    if row.complete < LEAST_WHOLE:
         return "not enough full trials"
-    for key, share in one.importances.items():
+    for key, share in row.importances.items():
         return f"{key.removeprefix('algorithm.')} {100 * share:.0f} %"
     return NOTHING
 
 
 def importance_cells(each: Sequence[Sensitivity]) -> Cells | None:
-    """Share of every hyper-parameter; None where no algorithm has enough trials."""
-    shares = [(one.algorithm, key, share) for one in each for key, share in one.importances.items()]
+    """Table of every hyper-parameter's share of the importance; None where no algorithm has enough trials."""
+    shares = [(row.algorithm, key, share) for row in each for key, share in row.importances.items()]
     columns = {
         "Algorithm": [algorithm for algorithm, _, _ in shares],
         "Hyper-parameter": [key.removeprefix("algorithm.") for _, key, _ in shares],
@@ -187,18 +187,18 @@ def importance_cells(each: Sequence[Sensitivity]) -> Cells | None:
 
 
 def importance_figure(found: Findings) -> Figure | None:
-    """A panel of bars per algorithm that has enough trials, the most important on top."""
-    drawn = [one for one in found.once(sensitivities) if one.importances]
+    """Figure with a panel of bars per algorithm that has enough trials, the most important hyper-parameter on top."""
+    drawn = [row for row in found.once(sensitivities) if row.importances]
     if not drawn:
         return None
-    height = 1.1 + 0.28 * max(len(one.importances) for one in drawn)
+    height = 1.1 + 0.28 * max(len(row.importances) for row in drawn)
     figure, panels = new_panels(len(drawn), min(COLUMNS, len(drawn)), height, sharex=True)
-    for axes, one in zip(panels, drawn, strict=True):
-        names = [key.removeprefix("algorithm.") for key in one.importances][::-1]
-        shares = [100 * share for share in one.importances.values()][::-1]
-        bars = axes.barh(names, shares, color=found.looks[one.algorithm].colour, height=0.62)
+    for axes, row in zip(panels, drawn, strict=True):
+        names = [key.removeprefix("algorithm.") for key in row.importances][::-1]
+        shares = [100 * share for share in row.importances.values()][::-1]
+        bars = axes.barh(names, shares, color=found.looks[row.algorithm].colour, height=0.62)
         axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
-        axes.set_title(one.algorithm, fontsize=12, loc="left")
+        axes.set_title(row.algorithm, fontsize=12, loc="left")
         axes.set_xlim(0, 112)
         axes.set_xticks([0, 50, 100])
         finish(axes)
@@ -208,9 +208,8 @@ def importance_figure(found: Findings) -> Figure | None:
 
 
 def sweep_figure(found: Findings) -> Figure | None:
-    """A panel for each algorithm with a curve for each of its trials, mean over seeds, light for the best and dark for
-    the worst by the final loss, or by the last value where not all have one; trials that were stopped end where they
-    were stopped."""
+    """Figure with a panel per algorithm and a curve per trial, mean over seeds, light for the best and dark for the
+    worst by the final loss, or by the last value where not all have one; stopped trials end early."""
     results = found.results
     metrics = dict.fromkeys((results.selection_metric, *BY_ROUND))
     metric, panels = next(((metric, panels) for metric in metrics if (panels := _sweeps(found, metric))), ("", {}))
@@ -220,8 +219,8 @@ def sweep_figure(found: Findings) -> Figure | None:
     higher = results.objective.higher if metric == results.objective.metric else METRICS[metric].better == "max"
     losses = _final_losses(results)
     of = Counter(trial.algorithm for trial in results.searched)
-    figure, each = new_panels(len(panels), COLUMNS, 2.5, 0.2, sharey=True)
-    for axes, (algorithm, curves) in zip(each, panels.items(), strict=True):
+    figure, axes_list = new_panels(len(panels), COLUMNS, 2.5, 0.2, sharey=True)
+    for axes, (algorithm, curves) in zip(axes_list, panels.items(), strict=True):
         ends = [-losses[trial] if losses else (values[-1] if higher else -values[-1]) for trial, _, values in curves]
         ranks = np.argsort(np.argsort(np.where(np.isnan(ends), -np.inf, ends)))  # 0 is the worst
         for (_, rounds, values), rank in sorted(zip(curves, ranks, strict=True), key=lambda pair: pair[1]):
@@ -237,7 +236,7 @@ def sweep_figure(found: Findings) -> Figure | None:
 
 
 def _sweeps(found: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarray, np.ndarray]]]:
-    """(trial, rounds, means over seeds) of each trial by algorithm; empty where no curve has two rounds."""
+    """Curves by algorithm as (trial, rounds, means over seeds); empty where no curve has two rounds."""
     panels: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for algorithm in found.looks:
         for trial in [trial for trial in found.results.searched if trial.algorithm == algorithm][:MOST]:
@@ -248,8 +247,8 @@ def _sweeps(found: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarra
 
 
 def _final_losses(results: StudyResults) -> dict[int, float]:
-    """The final loss of every trial of the search, NaN for one that has none, on test data where they have it; {} where
-    it cannot rank them, since trials did all rounds without one."""
+    """Final loss of every trial of the search, NaN for one that has none, on test data where they have it; {} where it
+    cannot rank them, since trials did all rounds without one."""
     whole = [trial for trial in results.searched if results.eligible(trial)]
     for metric in LOSSES:
         if whole and all(metric in trial.metrics for trial in whole):

@@ -1,5 +1,4 @@
-"""Algorithms over several studies, as Demšar (2006) recommends: mean ranks, and Friedman's test for whether any of them
-differ."""
+"""Standings of algorithms over several studies (Demšar 2006): mean ranks, and Friedman's test of any difference."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,26 +23,27 @@ from flstudy.reporting.sections.comparison import (
 from flstudy.reporting.sections.ranking import result_cells
 from flstudy.reporting.style import finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, format_value, percent_sign
+from flstudy.user_error import UserError
 
 LEAST_STUDIES = 3
 LEAST_ALGORITHMS = 3  # for Friedman's test
 CAPTION = "Mean and standard deviation over seeds, in each study; the best mean rank on top."
-WIDE = 4  # panels in a row
+WIDE = 4  # largest number of panels in a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """An algorithm over several studies."""
+    """Standing of an algorithm over several studies."""
 
     algorithm: str
-    mean_rank: float  # 1 is best; equal ones share the mean of their ranks
-    wins: int  # studies with nobody better
+    mean_rank: float  # 1 is best; ties share the mean of their ranks
+    wins: int  # number of studies in which no algorithm is better
     worlds: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standings:
-    """Several studies beside each other."""
+    """Standings of the algorithms of several studies."""
 
     names: tuple[str, ...]
     metric: str
@@ -55,7 +55,7 @@ class Standings:
 
 
 class StandingsSection(ReportSection):
-    """What came out over all studies, and in each."""
+    """Section with the results over all studies, and of each study."""
 
     order = 15
 
@@ -80,18 +80,20 @@ class StandingsSection(ReportSection):
                 "higher_is_better": over.higher,
                 "standings": [dataclasses.asdict(standing) for standing in over.standings],
                 "friedman": over.friedman and {"statistic": over.friedman[0], "p": over.friedman[1]},
-                "comparisons": {name: one.to_json() for name, one in zip(over.names, over.comparisons, strict=True)},
+                "comparisons": {
+                    name: comparison.to_json() for name, comparison in zip(over.names, over.comparisons, strict=True)
+                },
                 "notes": over.notes,
             },
         )
-        return [whole, *(_of_one(one, comparison) for one, comparison in zip(found, over.comparisons, strict=True))]
+        return [whole, *(_part(study, comparison) for study, comparison in zip(found, over.comparisons, strict=True))]
 
 
-def _of_one(found: Findings, comparison: StudyComparison) -> Content:
-    name = found.results.name
-    ranked = [result_cells(found.ranking, name)] if found.ranking.rows else []
+def _part(findings: Findings, comparison: StudyComparison) -> Content:
+    name = findings.results.name
+    ranked = [result_cells(findings.ranking, name)] if findings.ranking.rows else []
     ranked = [dataclasses.replace(cells, label=f"{name}-{cells.label}") for cells in ranked]
-    page = found.results.folder.report / "report.html"
+    page = findings.results.folder.report / "report.html"
     return Content(
         name=name,
         title=f"What came out in study {name}?",
@@ -103,24 +105,26 @@ def _of_one(found: Findings, comparison: StudyComparison) -> Content:
 
 
 def compare_studies(studies: Sequence[Findings]) -> Standings:
-    """Ranks over studies.
+    """Rank the algorithms over several studies.
 
     Raises:
-        ValueError: where the studies have not searched for the same thing.
+        UserError: where the studies have different objectives.
     """
     from scipy import stats
 
     first = studies[0].results
-    for found in studies:
-        if found.results.objective != first.objective:
-            mine, other = (f"{one.metric} ({one.mode})" for one in (first.objective, found.results.objective))
-            raise ValueError(
+    for study in studies:
+        if study.results.objective != first.objective:
+            mine, other = (f"{goal.metric} ({goal.mode})" for goal in (first.objective, study.results.objective))
+            raise UserError(
                 f"studies in one report must have the same objective, got {mine} in {first.name} and {other} in "
-                f"{found.results.name}: report them one by one"
+                f"{study.results.name}: report them one by one"
             )
     metric, higher = comparison_metric(studies), first.objective.higher
-    comparisons = tuple(compare_study(found, metric) for found in studies)
-    everywhere = [name for name in comparisons[0].values if all(np.isfinite(one.mean(name)) for one in comparisons)]
+    comparisons = tuple(compare_study(study, metric) for study in studies)
+    everywhere = [
+        name for name in comparisons[0].values if all(np.isfinite(comparison.mean(name)) for comparison in comparisons)
+    ]
     every = dict.fromkeys(name for comparison in comparisons for name in comparison.values)
     notes, missing = [], [name for name in every if name not in everywhere]
     if missing:
@@ -143,7 +147,7 @@ def compare_studies(studies: Sequence[Findings]) -> Standings:
             f"them have; here are {len(studies)} and {len(everywhere)}."
         )
     return Standings(
-        names=tuple(found.results.name for found in studies),
+        names=tuple(study.results.name for study in studies),
         metric=metric,
         higher=higher,
         comparisons=comparisons,
@@ -154,7 +158,7 @@ def compare_studies(studies: Sequence[Findings]) -> Standings:
 
 
 def standings_headline(over: Standings) -> str:
-    """What came out, in a sentence that claims no more than the test shows."""
+    """Result over all studies, in words that claim no more than the test shows."""
     if not over.standings:
         return "no algorithm has a result in all of them"
     first = over.standings[0]
@@ -164,7 +168,7 @@ def standings_headline(over: Standings) -> str:
 
 
 def standings_notes(over: Standings) -> list[str]:
-    """The test over studies, then what is missing."""
+    """Notes on the test over studies, then on missing results."""
     notes = []
     if over.friedman is not None:
         statistic, p = over.friedman
@@ -181,27 +185,26 @@ def standings_notes(over: Standings) -> list[str]:
 
 
 def standing_cells(over: Standings) -> Cells | None:
-    """Algorithms by their mean rank over studies, with their mean in each; None where none is in all of them."""
+    """Table of algorithms by mean rank over studies, with their mean in each; None where none is in all studies."""
     if not over.standings:
         return None
     sign = 1 if over.higher else -1
     names = [standing.algorithm for standing in over.standings]
-    leaders = [max(names, key=lambda name: (sign * one.mean(name), name)) for one in over.comparisons]
+    leaders = [max(names, key=lambda name: (sign * comparison.mean(name), name)) for comparison in over.comparisons]
     columns = {
         "Algorithm": names,
         "Mean\nrank": [f"{standing.mean_rank:.2f}" for standing in over.standings],
         "Wins": [f"{standing.wins} of {standing.worlds}" for standing in over.standings],
     }
-    for study, one in zip(over.names, over.comparisons, strict=True):
-        columns[study] = [format_value(one.mean(name), over.metric) for name in names]
+    for study, comparison in zip(over.names, over.comparisons, strict=True):
+        columns[study] = [format_value(comparison.mean(name), over.metric) for name in names]
     title = f"Mean rank over {len(over.names)} studies, and mean {over.metric}{percent_sign(over.metric)} in each"
     best = frozenset((names.index(leader), 3 + study) for study, leader in enumerate(leaders))
     return Cells.from_columns(title, columns, label="ranks", best=best)
 
 
 def standings_figure(over: Standings) -> Figure | None:
-    """A panel for each study with the mean and standard deviation over seeds of each algorithm, a line of the panel for
-    each, the best mean rank on top."""
+    """Figure with a panel per study: mean and standard deviation over seeds by algorithm, the best mean rank on top."""
     ranked = [standing.algorithm for standing in over.standings]
     names = list(dict.fromkeys([*ranked, *(name for comparison in over.comparisons for name in comparison.values)]))
     if not names:
@@ -209,19 +212,19 @@ def standings_figure(over: Standings) -> Figure | None:
     scale, label = scale_of(over.metric)
     columns, looks = min(WIDE, len(over.names)), looks_of(names)
     figure, panels = new_panels(len(over.names), columns, 0.9 + 0.24 * len(names), sharey=True)
-    for axes, study, one in zip(panels, over.names, over.comparisons, strict=True):
+    for axes, study, comparison in zip(panels, over.names, over.comparisons, strict=True):
         for place, name in enumerate(names):
-            own = scale * np.array(list(one.values.get(name, {}).values()))
-            known = own[np.isfinite(own)]
-            if known.size:
-                spread = known.std(ddof=1) if known.size > 1 else 0.0
+            values = scale * np.array(list(comparison.values.get(name, {}).values()))
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                spread = finite.std(ddof=1) if finite.size > 1 else 0.0
                 look: dict[str, Any] = {
                     "fmt": looks[name].marker,
                     "color": looks[name].colour,
                     "capsize": 3,
                     "markersize": 6,
                 }
-                axes.errorbar(known.mean(), place, xerr=spread, label=name, **look)
+                axes.errorbar(finite.mean(), place, xerr=spread, label=name, **look)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_title(study, fontsize=10, loc="left")

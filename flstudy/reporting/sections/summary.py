@@ -1,21 +1,21 @@
-"""What came out, in a few sentences."""
+"""Summary of a study's results in a few sentences."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flstudy.config.values import label
 from flstudy.reporting.ranking import Findings
 from flstudy.reporting.section import Content, ReportSection
-from flstudy.reporting.sections.citations import class_name
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
 from flstudy.reporting.sections.cost import algorithm_costs, budget_notes, format_hours
 from flstudy.reporting.tables import plural
 
-SHOWN = 3  # algorithms
+SHOWN = 3  # largest number of algorithms
 
 
 class SummarySection(ReportSection):
-    """The page's heading, and the first that is read below it."""
+    """Section with the page's heading, and the summary below it."""
 
     order = 10
 
@@ -27,9 +27,9 @@ class SummarySection(ReportSection):
             final = f"{ranking.final(row)}{ranking.unit} {ranking.shown}"
             points.append(f"{row.algorithm}: {final} at the end, over {over}.")
         points += verdicts(found.once(compare_study))
-        known = [one.hours for one in costs if not math.isnan(one.hours)]
-        spent = f" and {format_hours(sum(known))} hours of workers' time" if known else ""
-        rounds = plural(sum(one.rounds for one in costs), "round")
+        hours = [cost.hours for cost in costs if not math.isnan(cost.hours)]
+        spent = f" and {format_hours(sum(hours))} hours of workers' time" if hours else ""
+        rounds = plural(sum(cost.rounds for cost in costs), "round")
         points.append(f"{plural(len(results.searched), 'trial')}, {rounds}{spent}.")
         headline = study_headline(found)
         return Content(
@@ -48,7 +48,7 @@ class SummarySection(ReportSection):
 
 
 def study_headline(found: Findings) -> str:
-    """What came out, in a sentence that claims no more than the tests show."""
+    """Result of a study, in words that claim no more than the tests show."""
     rows = found.ranking.rows
     if not rows:
         return f"No trial of study {found.results.name} has done all its rounds yet"
@@ -63,7 +63,7 @@ def study_headline(found: Findings) -> str:
 
 
 def _reservation(first: str, others: list[str], comparison: StudyComparison) -> str | None:
-    """Why the first of a ranking cannot be called the best; None where it is shown to be better than all others."""
+    """Reason why the first of a ranking cannot be called the best; None where it is shown to be better than all."""
     pairs = {pair.second if pair.first == first else pair.first: pair for pair in comparison.pairs
              if first in (pair.first, pair.second)}  # fmt: skip
     better = [name for name, pair in pairs.items() if pair.verdict == "different" and pair.first == name]
@@ -79,21 +79,26 @@ def _reservation(first: str, others: list[str], comparison: StudyComparison) -> 
 
 
 def study_facts(found: Findings) -> dict[str, str]:
-    """What stands below the page's heading."""
+    """Facts below the page's heading."""
     results = found.results
     config: Mapping[str, Any] = results.config
     population = config.get("population") or {}
     again = [row.confirmation for row in found.ranking.rows if row.confirmation is not None]
-    world = (class_name(population.get(part)) for part in ("dataset", "partition", "drift"))
-    search = (class_name(results.section.get(part)) for part in ("sampler", "scheduler"))
+    world = [(f"population.{part}", population.get(part)) for part in ("dataset", "partition", "drift")]
+    search = [(f"study.{part}", results.section.get(part)) for part in ("sampler", "scheduler")]
     facts = {
-        "Task": class_name(config.get("task")),
-        "Data": ", ".join(filter(None, world)),
+        "Task": _labels([("task", config.get("task"))]),
+        "Data": _labels(world),
         "Devices": ", ".join(f"{population[key]} {key}" for key in ("clients", "participants") if population.get(key)),
         "Rounds": str(results.rounds),
         "Seeds": ", ".join(map(str, results.seeds)),
         "New seeds": ", ".join(map(str, results.seeds_of(again[0]))) if again else "",
         "Objective": f"{'highest' if results.objective.higher else 'lowest'} {results.objective.metric}",
-        "Search": ", ".join(filter(None, search)),
+        "Search": _labels(search),
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _labels(classes: Sequence[tuple[str, Any]]) -> str:
+    """Labels of classes by key, joined by commas; '' for none."""
+    return ", ".join(label(key, value) for key, value in classes if value)

@@ -1,5 +1,5 @@
-"""What accuracy costs in traffic (FedAda², Lee et al. 2024, Fig. 2): the best trial of each algorithm by the bits that
-it has sent, in units of what one round of FedAvg sends, the model to every device of the round and back."""
+"""Accuracy by traffic (FedAda², Lee et al. 2024, Fig. 2): the best trial of each algorithm by the bits that it has
+sent, in units of the traffic of a round of FedAvg, the model to every device of the round and back."""
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from flstudy.reporting.tables import Cells, mean_and_spread
 
 WAYS = ("traffic/down_bytes", "traffic/up_bytes")
 LOSSES = ("test/loss", "valid/loss")
-APART = 0.01  # traffic that differs by less is the same: a cohort more or less
+APART = 0.01  # a smaller relative difference of traffic does not count: a cohort more or less
 SENT = "Bits sent, down and up, in rounds of FedAvg"
-STEP = 0.05  # of the levels of accuracy in the table
+STEP = 0.05  # between the levels of accuracy in the table
 MEASURED = "One round of FedAvg: what its best trial sent per round, down and up."
 ASSUMED = "One round of FedAvg, which is not in the study: twice the smallest upload of a round, that of a model."
 
 
 @dataclass(frozen=True)
 class TrafficCurve:
-    """The best trial of one algorithm."""
+    """Curve of the best trial of one algorithm by its traffic."""
 
     algorithm: str
     sent: Floats  # [S, T] down and up since the first round, in rounds of FedAvg
@@ -34,11 +34,11 @@ class TrafficCurve:
 
     @property
     def total(self) -> float:
-        """What the whole run has sent, mean over seeds."""
+        """Traffic of the whole run, mean over seeds."""
         return float(self.sent[:, -1].mean())
 
     def until(self, level: float) -> Floats:
-        """[S] sent until the values first reached a level; NaN where they never did."""
+        """Traffic [S] until the values first reached a level; NaN where they never did."""
         reached = self.values >= level - 1e-9
         first = self.sent[np.arange(len(self.sent)), reached.argmax(1)]
         return np.where(reached.any(1), first, np.nan)
@@ -46,7 +46,7 @@ class TrafficCurve:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one study."""
+    """Traffic curves of one study."""
 
     metric: str
     curves: tuple[TrafficCurve, ...]  # in the order of the ranking
@@ -54,7 +54,7 @@ class Traffic:
 
 
 class TrafficSection(ReportSection):
-    """Accuracy against what was sent for it, where the algorithms do not send the same."""
+    """Section with accuracy against traffic, where the algorithms do not send the same amount."""
 
     order = 95
 
@@ -78,7 +78,7 @@ class TrafficSection(ReportSection):
 
 
 def traffic_of(found: Findings) -> Traffic | None:
-    """None where it is not recorded, or where all algorithms send the same, so that the curves by round show it."""
+    """Traffic of a study; None where it is not recorded, or where all algorithms send the same amount per round."""
     results, rows = found.results, found.ranking.rows
     metric = found.ranking.accuracy_metric
     if not any(row.rounds.size for row in rows):
@@ -89,7 +89,7 @@ def traffic_of(found: Findings) -> Traffic | None:
         if not found_curves:
             continue
         (rounds, values), (when, down), (_, up) = found_curves
-        if up.sum() > 0 and rounds.size:  # who sends nothing has no place on an axis of bits
+        if up.sum() > 0 and rounds.size:  # a method that sends nothing has no place on an axis of bits
             places = np.searchsorted(when, rounds, side="right") - 1
             measured[row.algorithm] = (np.cumsum(down + up, axis=1)[:, places], up, values)
     rates = {name: float(sent[:, -1].mean()) / up.shape[1] for name, (sent, up, _) in measured.items()}
@@ -101,36 +101,36 @@ def traffic_of(found: Findings) -> Traffic | None:
 
 
 def accuracy_levels(traffic: Traffic) -> list[float]:
-    """Up to three accuracies in steps of 5 points: one that all algorithms reach in the mean over seeds, one that only
-    the best does, and one between."""
-    peaks = [float(np.nanmax(one.values.mean(0))) for one in traffic.curves if np.isfinite(one.values).any()]
+    """Up to three levels of accuracy in steps of 5 points: one that all algorithms reach in the mean over seeds, one
+    that only the best reaches, and one between."""
+    peaks = [float(np.nanmax(curve.values.mean(0))) for curve in traffic.curves if np.isfinite(curve.values).any()]
     low, high = (math.floor(peak / STEP + 1e-9) for peak in (min(peaks), max(peaks)))
     return [STEP * step for step in sorted({low, (low + high) // 2, high}) if step > 0]
 
 
 def traffic_cells(traffic: Traffic) -> Cells | None:
-    """What each algorithm had sent when it first reached an accuracy, and at its end; None for losses."""
+    """Table of each algorithm's traffic until it first reached an accuracy, and in all; None for losses."""
     if not is_fraction(traffic.metric):
         return None
     levels = accuracy_levels(traffic)
 
-    def until(one: TrafficCurve, level: float) -> str:
-        sent = one.until(level)
+    def until(curve: TrafficCurve, level: float) -> str:
+        sent = curve.until(level)
         return "never" if np.isnan(sent).all() else mean_and_spread(sent)
 
-    columns = {"Algorithm": [one.algorithm for one in traffic.curves]}
-    columns |= {f"{100 * level:.0f} %": [until(one, level) for one in traffic.curves] for level in levels}
-    columns["Whole run"] = [f"{one.total:.4g}" for one in traffic.curves]
+    columns = {"Algorithm": [curve.algorithm for curve in traffic.curves]}
+    columns |= {f"{100 * level:.0f} %": [until(curve, level) for curve in traffic.curves] for level in levels}
+    columns["Whole run"] = [f"{curve.total:.4g}" for curve in traffic.curves]
     kind = "test" if traffic.metric.startswith("test/") else "validation"
     title = f"Traffic until an accuracy ({kind}) is first reached, in rounds of FedAvg"
     return Cells.from_columns(title, columns, label="bits")
 
 
 def traffic_figure(traffic: Traffic, looks: Mapping[str, Look]) -> Figure:
-    """A line for the best trial of each algorithm, mean over seeds with a band of one standard deviation, by the bits
-    sent down and up so far, in rounds of FedAvg; each ends where its rounds do."""
+    """Figure with a line for the best trial of each algorithm, mean over seeds with a band of one standard deviation,
+    by the bits sent down and up so far, in rounds of FedAvg; each line ends with its last round."""
     scale, label = scale_of(traffic.metric)
-    lines = {one.algorithm: Line(one.sent.mean(0), scale * one.values) for one in traffic.curves}
+    lines = {curve.algorithm: Line(curve.sent.mean(0), scale * curve.values) for curve in traffic.curves}
     figure = line_figure(lines, looks, xlabel=SENT, ylabel=label)
     for axes in figure.axes:
         axes.set_xlim(left=0.0)

@@ -4,7 +4,7 @@ import csv
 import json
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +274,20 @@ def write_leaf(root: Path, name: str, people: Sequence[int] = (12, 5, 18, 2, 13)
             path = root / part / f"all_data_{number}_niid_0_keep_0_{part}_8.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content))
+
+
+SMALL_FILES: dict[str, Callable[[Path], None]] = {
+    "Emnist": write_emnist,
+    "Shakespeare": write_shakespeare,
+    "StackOverflow": lambda root: write_stackoverflow(root, words=10_000),
+    "StackOverflowTags": lambda root: write_stackoverflow(root, words=10_000, tags=500),
+    "Landmarks": write_landmarks,
+    "Cifar10": lambda root: write_cifar(root, 10),
+    "Cifar100": lambda root: write_cifar(root, 100, 200),
+    "Mnist": lambda root: write_idx(root, "MNIST"),
+    "FashionMnist": lambda root: write_idx(root, "FashionMNIST"),
+    "Svhn": write_svhn,
+    "TinyImageNet": lambda root: write_tiny_imagenet(root, each=1, held_out=10),
+    "AgNews": write_ag_news,
+}
+"""By the data set's class, what writes the files that shipped configs read."""

@@ -1,0 +1,129 @@
+"""The claim of one driver to a study in a bucket, where no kernel releases a lock.
+
+`lease.json` names who drives the study, and is written anew every `BEAT_S`; one that was not for `SILENT_S` by the
+store's own clock, or whose process is gone from this machine, is free. Stores have no common way to create a file
+only where there is none, so whoever wants the lease first lays down a claim that all others see: of several the one
+with the least token goes on, once the others have withdrawn. It stays when the study ends, since it tells whether
+anybody else has driven the study meanwhile.
+"""
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Container, Iterator
+from dataclasses import asdict
+
+from flstudy.config import ConfigError
+from flstudy.remote import RemoteError, RemoteFolder
+from flstudy.study.lock import BEAT_S, SILENT_S, Holder, refusal
+
+LEASE, CLAIMS = "lease.json", "claims"
+_WAIT_S, _POLL_S = 10.0, 0.2  # for other claims to be withdrawn
+
+
+class Lease:
+    """The lease of one study in a bucket.
+
+    Args:
+        remote: the study's folder in the bucket.
+        former: tokens of leases that are over, whose holders this one follows.
+    """
+
+    def __init__(self, remote: RemoteFolder, former: Container[str | None] = ()) -> None:
+        self.remote, self.former = remote, former
+        self.token = uuid.uuid4().hex
+
+    def last(self) -> tuple[str | None, Holder | None]:
+        """The token of the process that drove the study last, and that process where it may still drive it."""
+        return self._read(time.time())
+
+    @contextlib.contextmanager
+    def held(self, study: str) -> Iterator[str | None]:
+        """Hold the study; gives the token of its last driver. Where this machine has no connection for long, another
+        process may take the study, and `last` tells so.
+
+        Args:
+            study: its name.
+
+        Raises:
+            ConfigError: where another process holds it, which is named.
+            RemoteError: of the bucket.
+        """
+        before = self._taken(study)
+        over = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(over,), daemon=True, name="lease")
+        beating.start()
+        try:
+            yield before
+        finally:
+            over.set()
+            beating.join()
+            with contextlib.suppress(RemoteError):
+                if self.last()[0] == self.token:
+                    self._write(released=True)
+
+    def _taken(self, study: str) -> str | None:
+        """Take the lease; returns the token of its last driver."""
+        claims, claim = self.remote.child(CLAIMS), f"{self.token}.json"
+        claims.write(claim, json.dumps(asdict(Holder())).encode())
+        try:
+            until = time.monotonic() + _WAIT_S
+            while others := self._claims(claims, claim):
+                first = min(others)
+                if first < claim or time.monotonic() > until:
+                    raise ConfigError(f"study {study} is being started by {others[first]}: wait for its end")
+                time.sleep(_POLL_S)
+            now = claims.file(claim)
+            before, holder = self._read(time.time() if now is None else now.written)
+            if holder is not None and before not in self.former:
+                raise ConfigError(refusal(study, holder))
+            self._write()
+            return before
+        finally:
+            claims.delete(claim)
+
+    @staticmethod
+    def _claims(claims: RemoteFolder, claim: str) -> dict[str, Holder]:
+        """Claims of other processes; those that killed processes have left behind are deleted."""
+        files, others = claims.files(), {}
+        for name, file in files.items():
+            holder = Holder.parse(claims.read(name) or b"")
+            if name == claim or holder is None:
+                continue
+            if is_gone(holder) or (claim in files and files[claim].written - file.written > SILENT_S):
+                claims.delete(name)
+            else:
+                others[name] = holder
+        return others
+
+    def _read(self, now: float) -> tuple[str | None, Holder | None]:
+        """Read the lease as `last` does, by the time that the store's clock shows."""
+        file, content = self.remote.file(LEASE), self.remote.read(LEASE)
+        try:
+            lease = json.loads(content or b"null")
+            token, released = str(lease["token"]), bool(lease["released"])
+            holder = Holder.parse(json.dumps(lease["holder"]).encode())
+        except (ValueError, TypeError, KeyError):
+            return None, None
+        if released or file is None or holder is None or is_gone(holder) or now - file.written > SILENT_S:
+            return token, None
+        return token, holder
+
+    def _write(self, *, released: bool = False) -> None:
+        lease = {"token": self.token, "released": released, "holder": asdict(Holder())}
+        self.remote.write(LEASE, json.dumps(lease).encode())
+
+    def _beat(self, over: threading.Event) -> None:
+        while not over.wait(BEAT_S):
+            with contextlib.suppress(RemoteError):
+                if self.last()[0] != self.token:
+                    return
+                self._write()
+
+
+def is_gone(holder: Holder) -> bool:
+    """Whether a process of this machine has ended; False for other machines, where it cannot be known."""
+    me = Holder()
+    return (holder.boot, holder.host) == (me.boot, me.host) and not holder.lives

@@ -1,0 +1,58 @@
+"""Past trials as Ray's schedulers see trials."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flstudy.study import StudyFolder, Trial
+from flstudy.study.records import curve, metric_names, read_records, records_damage
+from flstudy.tuning.proposals import Proposal, proposal_of
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, eq=False)  # Ray keeps trials as keys
+class History:
+    """A trial of an earlier start of the study, or of another study, as Ray's schedulers see trials."""
+
+    trial_id: str
+    config: Proposal
+    reported: Sequence[tuple[int, float]]  # (round, objective), rounds ascending
+    over: bool = True
+
+
+def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
+    """Reports of the objective by trials, from their records: all reports of trials that are over, and for trials that
+    go on those that they do not make again."""
+    histories = []
+    for trial in trials:
+        last_round = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))
+        reported: dict[int, float] = {}
+        records = folder.records(trial.number)
+        if last_round and records.is_dir() and records_damage(records) is None:
+            table = read_records(records)
+            if metric in metric_names(table):
+                rounds, values = curve(table, metric)
+                pairs = zip(rounds, values.mean(0), strict=True)
+                reported = {int(r): float(v) for r, v in pairs if r <= last_round and np.isfinite(v)}
+        if trial.is_over and trial.rounds and np.isfinite(trial.objective):
+            reported[trial.rounds] = trial.objective
+        if trial.is_over or reported:
+            past = History(f"past-{trial.number}", proposal_of(trial), sorted(reported.items()), trial.is_over)
+            histories.append(past)
+    return histories
+
+
+def snapshot_rounds(path: Path) -> int:
+    """Number of rounds after which a snapshot was written; 0 where there is none that can be read, so that the trial
+    starts anew."""
+    import torch
+
+    try:
+        return int(torch.load(path, map_location="cpu", mmap=True, weights_only=True)["epoch"]) + 1
+    except Exception:  # a damaged one may raise whatever pickle and zip can
+        return 0

@@ -1,0 +1,79 @@
+"""Trials of another study that a new one takes over."""
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flstudy.study import Space, Status, StudyFolder, Trial
+from flstudy.study.objectives import objective_values, violations
+from flstudy.study.records import records_damage
+from flstudy.study.resuming import load_study_config
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+
+
+def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> tuple[list[Trial], Counter[str]]:
+    """Copy trials of another study into a new one's folder.
+
+    A trial is imported if it ended by itself, its values lie in this study's search space, and this study would train
+    it with the same config to the last value. None is imported if the studies have different objectives. Whether both
+    ran the same version of flstudy is not checked.
+
+    Returns:
+        The imported trials, numbered from 0, and the reasons why others were not, each with its number of trials.
+
+    Raises:
+        ConfigError: if ``other`` holds no study.
+    """
+    theirs, space = load_study_config(other), Space.of_study(config.study)
+    imported, refused = list[Trial](), Counter[str]()
+    for trial in other.read_trials():
+        if trial.is_confirmation:
+            continue
+        if (reason := _not_imported(trial, other, theirs, config, space)) is not None:
+            refused[reason] += 1
+            continue
+        number = len(imported)
+        shutil.copytree(other.records(trial.number), folder.records(number))
+        if other.model(trial.number).is_file():
+            folder.model(number).parent.mkdir(exist_ok=True)
+            shutil.copy(other.model(trial.number), folder.model(number))
+        imported.append(
+            replace(
+                trial,
+                number=number,
+                values=objective_values(config.study, trial.objective, trial.metrics, broken=trial.is_broken),
+                feasible=trial.is_broken or max(violations(config.study, trial.metrics), default=0.0) <= 0.0,
+                source=f"{other.name}/{trial.number}",
+                synced=False,  # MLflow has it in the other study only
+                run_id=None,
+            )
+        )
+    folder.write_trials(imported)
+    return imported, refused
+
+
+def _not_imported(trial: Trial, other: StudyFolder, theirs: "Config", config: "Config", space: Space) -> str | None:
+    """Reason why a study does not import another's trial; None where it does."""
+    if (theirs.study.objective, theirs.study.objectives) != (config.study.objective, config.study.objectives):
+        return "the studies have different objectives"
+    if trial.status not in (Status.FINISHED, Status.DIVERGED):  # a scheduler stops by another study's rules
+        return f"it is {trial.status}"
+    chosen = trial.overrides.get("algorithm")
+    if "algorithm" in space.domains and not space.domains["algorithm"].contains(chosen):
+        return f"there is no arm {chosen or trial.algorithm} here"
+    domains = space.of(chosen)
+    for key, value in trial.overrides.items():
+        if key not in domains:
+            return f"{key} is not searched here"
+        if not domains[key].contains(value):
+            return f"its {key} lies outside {domains[key]}"
+    if not other.records(trial.number).is_dir() or records_damage(other.records(trial.number)) is not None:
+        return "its records are damaged"
+    mine, its = (side.with_overrides(trial.overrides).flat() for side in (config, theirs))
+    for key in {**its, **mine}:
+        if its.get(key) != mine.get(key):
+            return f"{key} is {its.get(key)} there, {mine.get(key)} here"
+    return None

@@ -1,0 +1,161 @@
+"""Plan, the first stage of a study: everything is checked before the study's own files are made."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from flstudy.config import ConfigError
+from flstudy.population.dataset_cache import CachedDataset
+from flstudy.remote import RemoteError, RemoteFolder, is_uri
+from flstudy.reporting.ranking import TUNING_SPENDS
+from flstudy.reporting.sections.held import held_table
+from flstudy.study import Space, StudyFolder, Trial
+from flstudy.study.folder import wanted_name
+from flstudy.study.held import held_fixed
+from flstudy.study.objectives import check_objectives
+from flstudy.study.repair import repair
+from flstudy.study.resuming import modules_folder
+from flstudy.tracking.store import check_store, sqlite_file
+from flstudy.tracking.trust import agreed_store
+from flstudy.tuning.cluster import check_resources
+from flstudy.tuning.samplers import ArmPlan, optuna_sampler, sampler_of, search_size
+from flstudy.tuning.shortage import check_disks
+from flstudy.tuning.writer import wait_for_writer
+
+if TYPE_CHECKING:
+    from flstudy.config import Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan of a study that can begin.
+
+    Attributes:
+        config: the study's.
+        console: where its progress is shown.
+        quiet: whether nothing is shown.
+        say: shows a line, unless the study is quiet.
+        space: the search space.
+        trials: largest number of trials of the search; None where its budget ends it.
+        store: the URI of MLflow's store.
+        modules: the folder of the user's own modules.
+        examples: the data, in memory, for all trials, until the study's opening hands them to Ray.
+        folder: of a study that goes on, which is locked and repaired; None where one is to be made.
+        past: trials that this folder has.
+    """
+
+    config: "Config"
+    console: Console
+    quiet: bool
+    say: Callable[[str], None]
+    space: Space
+    trials: int | None
+    store: str
+    modules: str
+    examples: dict[str, CachedDataset]
+    folder: StudyFolder | None
+    past: list[Trial]
+
+
+def plan_study(
+    config: "Config", console: Console, resume: Path | None, claims: contextlib.ExitStack, *, quiet: bool
+) -> Plan:
+    """Check a study, within seconds and before Ray starts, and show its user the remarks on it.
+
+    Args:
+        config: the study's.
+        console: where it is shown.
+        resume: the folder of a study to go on with.
+        claims: hold that folder.
+        quiet: show nothing.
+
+    Raises:
+        ConfigError: for a search space, store, folder or resources that cannot work.
+    """
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(line, highlight=False, markup=False)
+
+    space = check_study(config)
+    folder = StudyFolder.resume(resume, claims) if resume is not None else None
+    past, damage = list[Trial](), list[str]()
+    if folder is not None:
+        wait_for_writer(folder)  # before anything is read
+        past = folder.read_trials(damage)
+        for line in [*damage, *repair(folder, past)]:
+            say(line)
+    _check_room_for_more(config, past, folder)
+    check_resources(config.study.resources)
+    store, modules = config.store, config.modules
+    if folder is not None:
+        store = agreed_store(folder.name, folder.state().get("store") or store, dict(config.edits).get("store"))
+        modules = modules_folder(folder) or modules
+    store, _ = check_store(store)
+    if folder is None and is_uri(config.study.folder):
+        check_bucket(config.study.folder)
+    examples = config.rehearse()
+    check_disks(config, None if folder is None else folder.path, sqlite_file(store))
+    left_out = config.left_out() if folder is None else []  # a resumed study's config has all defaults written down
+    steps, size = sampler_of(config).plan(space, config), search_size(space, config)
+    for line in [*left_out, *before_it_starts(config, steps), *space.outside(config)]:
+        say(line)
+    if len(config.study.arms) > 1 and not quiet:
+        console.print(held_table(held_fixed(config.whole_study()), brief=True).rich())
+    trials = config.study.trials if size is None else size.trials
+    return Plan(config, console, quiet, say, space, trials, store, modules, examples, folder, past)
+
+
+def check_study(config: "Config") -> Space:
+    """Search space of a study, checked together with its sampler, scheduler and name.
+
+    Raises:
+        ConfigError: for a space, objectives, a sampler, a scheduler or a name that cannot work.
+    """
+    space, sampler = Space.of_study(config.study), sampler_of(config)
+    space.validate(config)
+    check_objectives(config)
+    sampler.check(space, config)
+    optuna_sampler(sampler)
+    if config.study.scheduler is not None:
+        config.study.scheduler.check(config)
+    wanted_name(config)
+    return space
+
+
+def check_bucket(uri: str) -> None:
+    """Raise ConfigError for a place of studies by URI that cannot be used or written."""
+    try:
+        RemoteFolder.open(uri).check_writable()
+    except RemoteError as error:
+        raise ConfigError(f"study.folder: {error}") from error
+
+
+def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
+    """Lines for the user before any trial: the plan of a sweep in two steps, and the effect of tuning on privacy."""
+    flat, lines = config.flat(), []
+    if plan:
+        first, second = sum(arm.first for arm in plan), sum(arm.second for arm in plan)
+        arms = ", ".join(f"{arm.algorithm} {arm.first} + {arm.second}" for arm in plan if arm.algorithm is not None)
+        lines.append(f"step 1: {first} trials, step 2: up to {second}" + (f" ({arms})" if arms else ""))
+    if flat.get("privacy.clip") is not None and (flat.get("privacy.noise") or flat.get("privacy.solve")):
+        lines.append(TUNING_SPENDS)
+    return lines
+
+
+def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyFolder | None) -> None:
+    """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
+    study = config.study
+    search = [trial for trial in past if not trial.is_confirmation]
+    if not past or study.trials is None or sum(trial.is_over for trial in search) < study.trials:
+        return
+    ended = folder is not None and folder.state().get("state") in ("finished", "failed")
+    if not study.confirm.seeds or (ended and all(trial.is_over for trial in past)):
+        raise ConfigError(
+            f"study.trials must be > {len(search)}, the trials that the study has, got {study.trials}: "
+            "raise it to extend the study"
+        )

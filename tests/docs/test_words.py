@@ -1,0 +1,65 @@
+"""The package's words: variables are named by what they are, docstrings understood without their neighbours."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "flstudy"
+ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
+PRONOUNS = {"one", "found", "own", "given", "known", "told", "each", "kept", "said", "made"}
+OPENINGS = re.compile(r"(What|Of|The same|Likewise|That|Those|It)\b")
+
+
+@cache
+def modules():
+    """Every module of the package as it is parsed."""
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def pronouns(tree):
+    """Variables, but for the fields of classes, that say nothing of what they are, with their lines."""
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if assigned and node.id in PRONOUNS and id(node) not in fields:
+            yield f"{node.lineno}: {node.id}"
+
+
+def riddles(tree):
+    """Docstrings that begin with a word for something else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if OPENINGS.match(text):
+                yield text.splitlines()[0]
+
+
+def test_no_variable_is_a_pronoun():
+    assert not {str(path): names for path, tree in modules().items() if (names := list(pronouns(tree)))}
+
+
+def test_no_docstring_needs_its_neighbour():
+    assert not {str(path): texts for path, tree in modules().items() if (texts := list(riddles(tree)))}
+
+
+def test_what_is_wrong_is_found():
+    tree = ast.parse(
+        "class A:\n    own: int\n    def f(self):\n        'Of rows.'\n        return [one for one in self.own]"
+    )
+    assert list(pronouns(tree)) == ["5: one"]
+    assert list(riddles(tree)) == ["Of rows."]
+
+
+def test_the_glossary_is_short_and_its_classes_are_there():
+    terms = re.findall(r"^\| (.+?) \|", ARCHITECTURE.read_text().partition("## Glossary")[2], re.MULTILINE)[2:]
+    assert len(terms) == len(set(terms)) <= 40
+    assert terms == sorted(terms, key=lambda term: term.strip("`").lower())
+    classes = {node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    assert {term.strip("`") for term in terms if term.startswith("`")} <= classes

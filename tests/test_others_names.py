@@ -1,0 +1,126 @@
+"""Others' libraries are used by their documented names: nothing private is imported, read or replaced, but for what is
+listed here with its reason."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "flstudy"
+STDLIB = sys.stdlib_module_names
+BASE = "the common base of torch's layers of a kind, which has no public name"
+ALLOWED = {
+    "torch.utils._pytree": "nested containers as torch.func and vmap take them apart; torch has no public one",
+    "torch.utils._python_dispatch.TorchDispatchMode": "torch's notes name it for counting and recording operators",
+    "torch.utils._python_dispatch._get_current_dispatch_mode": "whether operations are being recorded already",
+    "torch._ops": "the type of a recorded operator",
+    "torch.nn.modules.batchnorm._BatchNorm": BASE,
+    "torch.nn.modules.batchnorm._NormBase": BASE,
+    "torch.nn.modules.dropout._DropoutNd": BASE,
+    "Coordinator._trainer": "Lightning's property raises where there is no trainer yet",
+    "PopulationTraining._trial_state": "Ray's population forgets a trial that starts again after its worker died",
+    "PopulationTraining.super()._get_new_config": "Ray's explore function does not know whose config it makes",
+    "torch.nn.modules.module._IncompatibleKeys": "the type that load_state_dict must return",
+}
+"""Name: why there is no other way."""
+TUPLES = ("_asdict", "_fields", "_replace")  # which Python documents
+COMPILING = {"tasks/compiler.py"}
+"""The file that may use torch's compiler by the names that it has, and replaces a method of it."""
+COMPILER_NAMES = ("torch._C", "torch._decomp", "torch._dynamo", "torch._higher_order_ops", "torch._inductor")
+COMPILER_NAMES += ("torch._subclasses",)
+
+
+def is_private(name: str) -> bool:
+    """Whether a dotted name has a part that its owner may change without a word."""
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def chain(node: ast.AST) -> list[str]:
+    """The names of ``a.b.c``; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute) and (before := chain(node.value)):
+        return [*before, node.attr]
+    return []
+
+
+def targets(node: ast.AST) -> list[ast.AST]:
+    """What a statement assigns to or deletes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        return [*node.targets]
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+
+
+def inherited(node: ast.ClassDef) -> set[str]:
+    """Private names that a class has from others: those of its own that it neither sets nor defines, and of super()."""
+    own = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+    used = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and is_private(part.attr):
+            if chain(part.value) == ["self"] and isinstance(part.ctx, ast.Store):
+                own.add(part.attr)
+            elif chain(part.value) == ["self"]:
+                used.add(part.attr)
+            elif isinstance(part.value, ast.Call) and chain(part.value.func) == ["super"]:
+                used.add(f"super().{part.attr}")
+    own |= {*TUPLES, *(name for part in node.body for target in targets(part) for name in chain(target))}
+    return {f"{node.name}.{name}" for name in used - own}
+
+
+def insides(source: str) -> set[str]:
+    """Private names of others that a source uses, and names of others that it replaces (with `` =``)."""
+    tree, roots, found = ast.parse(source), dict[str, str](), set[str]()
+    for node in ast.walk(tree):
+        pairs = []
+        if isinstance(node, ast.Import):
+            pairs = [(alias.asname or alias.name.split(".")[0], alias.name, bool(alias.asname)) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            pairs = [(alias.asname or alias.name, f"{node.module}.{alias.name}", True) for alias in node.names]
+        for name, whole, is_whole in pairs:
+            if whole.split(".")[0] not in ("flstudy", "__future__"):
+                roots[name] = whole if is_whole else name
+                found |= {whole} if is_private(whole) else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any((names := chain(base)) and names[0] in roots for base in node.bases):
+            found |= inherited(node)
+        if isinstance(node, ast.Attribute) and (names := chain(node)) and names[0] in roots:
+            whole = ".".join([roots[names[0]], *names[1:]])
+            found |= {whole} if is_private(whole) and node.attr.startswith("_") else set()
+        for target in targets(node):
+            place = target.value if isinstance(target, ast.Subscript) else target
+            names = chain(place)
+            if len(names) > 1 and names[0] in roots:
+                whole = ".".join([roots[names[0]], *names[1:]])
+                found |= {f"{whole} ="} if whole.split(".")[0] not in STDLIB or whole == "sys.modules" else set()
+    return found
+
+
+def test_nobody_else_s_insides():
+    used, wrong = set(), []
+    for path in PACKAGE.rglob("*.py"):
+        file = path.relative_to(PACKAGE).as_posix()
+        for name in insides(path.read_text()):
+            used.add(name)
+            if name not in ALLOWED and not (file in COMPILING and name.startswith(COMPILER_NAMES)):
+                wrong.append((file, name))
+    assert not wrong
+    assert set(ALLOWED) <= used  # else it is needless here
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import ray\nray._private.worker", {"ray._private"}),
+        (
+            "from ray._private import parameter\nparameter.RayParams = 1",
+            {"ray._private.parameter", "ray._private.parameter.RayParams ="},
+        ),
+        ("import sys\nsys.modules['torchmetrics'] = 1", {"sys.modules ="}),
+        ("from torch._inductor import config as c", {"torch._inductor.config"}),
+        ("import ray\nray.init()\nimport os\nos.environ['A'] = '1'", set()),
+        ("from flstudy.x import _y\nclass A:\n    def f(self):\n        self._z = 1", set()),
+    ],
+)
+def test_what_is_found(source, found):
+    assert insides(source) == found

@@ -1,0 +1,148 @@
+"""A study by URI: what its bucket has goes on at another home, whatever killed its driver."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from flstudy import Study, cli
+from flstudy.config.config import load
+from flstudy.remote import RemoteFolder
+from flstudy.study import StudyFolder, Trial
+from flstudy.study.records import read_records
+from flstudy.tuning.trial import run_trial
+from tests.buckets import DENIED, Door, environment_at, s3_server
+
+ROUNDS = 200
+URI = "s3://bucket/studies/small"
+SMALL = {
+    "task": "Logistic",
+    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
+    "algorithm": "Scaffold",  # its devices keep state
+    "rounds": ROUNDS,
+    "evaluate_every": 5,
+    "compile": False,
+    "study": {
+        "trials": 3,
+        "concurrent": 2,
+        "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}},
+        "resources": {"cpu": 0.5},
+        "snapshot_s": 0.2,
+        "name": "small",
+        "folder": "s3://bucket/studies",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def door(server):
+    with Door(server) as made:
+        yield made
+
+
+def move(monkeypatch, home, door):
+    """Make this process a user's at another home."""
+    home.mkdir(exist_ok=True)
+    for name, value in environment_at(home, door).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+
+
+@contextlib.contextmanager
+def command(*arguments, home, door):
+    """``flstudy`` at a home, for a while."""
+    home.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flstudy.cli", *arguments],
+        cwd=home,
+        env={**environment_at(home, door), "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def snapshots_in_the_bucket():
+    """How many trials would go on from a snapshot."""
+    return sum(name.endswith(".ckpt") for name in RemoteFolder.open(URI).files())
+
+
+@pytest.mark.thorough
+def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, capsys):
+    move(monkeypatch, tmp_path / "reader", door)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}))
+    with command("tune", str(tmp_path / "small.yaml"), home=tmp_path / "first", door=door) as driver:
+        until = time.monotonic() + 900
+        while not snapshots_in_the_bucket():
+            assert driver.poll() is None, driver.communicate()[0]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert cli.main(["tune", "--resume", URI]) == 2
+        assert f"study small is running in process {driver.pid}" in capsys.readouterr().err
+        assert cli.main(["studies", "s3://bucket/studies", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["state"] == "running"
+        driver.kill()
+        driver.wait()
+    before = {trial.number: trial.overrides for trial in StudyFolder.named(URI).read_trials()}
+    assert StudyFolder.named(URI).state()["state"] == "killed"
+
+    store = f"sqlite:///{tmp_path}/second.db"
+    again = ("tune", "--resume", URI, "--store", store, "--json")
+    with command(*again, home=tmp_path / "second", door=door) as driver:
+        said = driver.communicate()[0]
+        assert driver.returncode == 0, said
+    told = json.loads(said[said.index('{\n  "study"') :])
+    assert (told["uri"], told["mirrored"], told["delivered"]) == (URI, True, True)
+    assert not list((tmp_path / "second").glob("studies"))
+
+    study = Study.open(URI)
+    assert [str(trial.status) for trial in study.results.trials] == ["finished"] * 3
+    assert all(study.results.trials[number].overrides == values for number, values in before.items())
+    config = load(study.folder / "study.yaml", command="tune")
+    for trial in study.results.trials:
+        table = read_records(study.results.folder.records(trial.number))
+        rounds = table["round"].to_pylist()
+        assert sorted(set(rounds)) == list(range(1, ROUNDS + 1))
+        fresh = Trial(number=0, algorithm=trial.algorithm, overrides=trial.overrides)
+        assert run_trial(config, fresh, report=lambda trial, save: True).objective == trial.objective  # bit for bit
+    for line in (["report", URI], ["show", URI, "best"], ["compare", f"{URI}/0", f"{URI}/1"]):
+        assert cli.main(line) == 0
+    assert not list(study.folder.glob("models/*"))
+    assert cli.main(["export", URI, "--to", "model.pt"]) == 0
+    assert study.load_model().training is False
+    assert not list(study.folder.glob("snapshots/*"))
+    capsys.readouterr()
+    assert cli.main(["sync", URI, "--store", store]) == 0
+    assert "nothing was missing" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_trial(tmp_path, door, monkeypatch, capsys):
+    move(monkeypatch, tmp_path, door)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}))
+    for folder, said in (
+        ("s3://nothing/x", "there is no such bucket"),
+        ("foo://x/y", "must be a URI that pyarrow knows"),
+    ):
+        assert cli.main(["tune", "small.yaml", "--study.folder", folder]) == 2
+        assert said in capsys.readouterr().err
+    door.refuses = DENIED
+    assert cli.main(["tune", "small.yaml"]) == 2
+    assert capsys.readouterr().err.endswith("study.folder: s3://bucket/studies cannot be used: access is denied\n")
+    door.refuses = None
+    assert cli.main(["report", "s3://bucket/studies/none"]) == 2
+    assert "there is no study 'none' in s3://bucket/studies" in capsys.readouterr().err
