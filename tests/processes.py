@@ -3,8 +3,6 @@ once for all of them; and those that a process has."""
 
 import multiprocessing
 import os
-import time
-from collections.abc import Callable, Iterable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -41,11 +39,3 @@ def command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
-
-
-def gone_soon(living: Callable[[], Iterable[object]], seconds: float = 60.0) -> bool:
-    """Whether processes that are ending are gone within some time."""
-    deadline = time.monotonic() + seconds
-    while (left := list(living())) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not left

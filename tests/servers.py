@@ -104,7 +104,7 @@ class Guard:
         headers = {"Content-Type": kind} if kind else {}
         request = urllib.request.Request(self.behind + path, body or None, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

@@ -22,6 +22,34 @@ TWO_METHODS_SEARCH = {
     "algorithm.tau": {"choice": [0.001, 0.01]},
 }
 
+SLOW = """
+import time
+from pathlib import Path
+from flstudy.algorithms import Scaffold
+
+class SlowScaffold(Scaffold):
+    "A method whose devices keep state; its rounds take 0.3 s as long as a file is there."
+    def server_step(self, server, inbox, round):
+        if Path({file!r}).exists():
+            time.sleep(0.3)
+        return super().server_step(server, inbox, round)
+"""
+
+
+def slow_rounds(folder: Path) -> tuple[str, Path]:
+    """Write a method whose rounds take a while, so that a test can meet its trials in the middle on any machine.
+
+    Args:
+        folder: where the config that names the method lies.
+
+    Returns:
+        The method's class path, and the file without which its rounds take no longer than Scaffold's.
+    """
+    file = folder / "slow"
+    file.touch()
+    (folder / "own_method.py").write_text(SLOW.format(file=str(file)))
+    return "./own_method.py:SlowScaffold", file
+
 
 def write_study(folder: Path, study: Mapping[str, Any] = {}, **changed: Any) -> Path:
     """The file of a small study whose results and store lie in the same folder.

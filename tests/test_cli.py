@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from flstudy.cli import COMMANDS, main
 from flstudy.study.records import curve, read_records
 from flstudy.tracking.store import open_store
+from tests.waiting import LIMIT_S, wait_until
 
 QUICK = str(Path(__file__).parents[1] / "tune_configs" / "quick.yaml")
 
@@ -114,11 +114,9 @@ def test_sigterm_ends_a_run_after_its_round_with_a_checkpoint_from_which_it_goes
     command = [sys.executable, "-m", "flstudy.cli", "run", str(QUICK), *options, *small]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         records = tmp_path / "runs" / "quick" / "records.parquet"
-        until = time.monotonic() + 120
-        while not list(records.glob("*.parquet")) and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: list(records.glob("*.parquet")), run.poll)
         run.send_signal(signal.SIGTERM)
-        out, err = run.communicate(timeout=120)
+        out, err = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 130, err
     stopped = re.search(r"stopped after round (\d+): go on with --run.resume true", out)
     assert stopped

@@ -41,7 +41,7 @@ def tab(scripts, tmp_path):
 
     def offered(*words: str) -> set[str]:
         command = ["bash", "--norc", "-c", TAB, "bash", str(scripts / "bash"), "flstudy", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
         assert not done.stderr
         return set(done.stdout.split())
 

@@ -31,9 +31,6 @@ COUNT = 200
 SEED = int(os.environ.get("FUZZ_SEED", datetime.date.today().strftime("%Y%m%d")))
 HOLE = "HERE"
 """Where brackets go, too deep for what writes YAML."""
-SLOW_S = 20.0
-"""No config may take longer to be refused or built, by the clock of its own thread."""
-
 WORDS = ["", "ünïcödé ☃", "\U0001f9ea" * 40, "x" * 600, "a\nb", "\x1b[31mred", "null", "1e3", "Flash", "../../etc", "-"]
 SCALARS: list[Any] = [
     *(None, True, False, 0, -1, -0.5, 1.5, 1e30, -1e30, 10**18, 10**400, 2**31, 999_999, 10**6),
@@ -150,11 +147,9 @@ def check(path: Path, *, twice: bool) -> bool:
         path: of it.
         twice: load what the quick check refuses too, though that is how loading begins.
     """
-    started = time.thread_time()
     quick = verdict(lambda: quick_check(path, []))
     full = verdict(lambda: build(path)) if quick is None or twice else quick
     assert quick is None or full is not None, f"only the quick check refuses it: {quick}"
-    assert time.thread_time() - started < SLOW_S, "seconds"
     return full is None
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -223,19 +222,12 @@ def test_neither_mistakes_nor_help_wait_for_torch(arguments, sentence):
         "assert not {'torch', 'lightning', 'ray', 'optuna', 'mlflow'} & set(sys.modules); sys.exit(status)"
     )
     environment = {**os.environ, "COLUMNS": "200"}
-    seconds = []
-    for _ in range(3):  # a neighbour may take a core for a while
-        start = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, env=environment
-        )
-        seconds.append(time.perf_counter() - start)
-        if seconds[-1] < 1:
-            break
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == (2 if sentence else 0), done.stderr
     assert sentence in done.stderr
     assert max(map(len, done.stdout.splitlines()), default=0) <= (100 if "--help" in arguments else 10**6)
-    assert min(seconds) < 1
 
 
 @pytest.fixture

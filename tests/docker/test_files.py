@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 import flstudy
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -278,13 +278,11 @@ def test_the_script_for_slurm_starts_ray_runs_the_study_and_ends_both(config: st
     job = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NUM_NODES": "3", "SLURM_CPUS_PER_TASK": "4"}
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job}
     script = subprocess.Popen(["bash", str(DOCKER / "cluster" / "study.sbatch"), config], cwd=tmp_path, env=environment)
-    calls, until = tmp_path / "calls", time.monotonic() + 60
-    while config == "long.yaml" and not (calls.exists() and "flstudy tune" in calls.read_text()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    calls = tmp_path / "calls"
     if config == "long.yaml":
+        wait_until(lambda: calls.exists() and "flstudy tune" in calls.read_text())
         script.terminate()
-    assert script.wait(60) == (1 if config == "long.yaml" else 3)
+    assert script.wait(LIMIT_S) == (1 if config == "long.yaml" else 3)
     said = calls.read_text()
     assert "ray start --head --node-ip-address=127.0.0.1 --port=22345 --num-cpus=4" in said
     assert "srun --nodes=2 --ntasks-per-node=1 --exclude=first" in said

@@ -23,8 +23,9 @@ from flstudy.federation.blocks import BankRows
 from flstudy.tasks import Mlp
 
 from ..config.test_doors import QUICK
-from ..processes import gone_soon, lane_actors
+from ..processes import lane_actors
 from ..tiers import in_tiers
+from ..waiting import LIMIT_S, wait_until
 from ..worlds import CLASSES, FEATURES, arguments, difference, drifting, mlp, trainer
 
 
@@ -88,7 +89,7 @@ def test_a_place_that_fails_again_and_again_says_so(end, said):
         over(2, FedAvg(lr=0.1), "sequential", task=Mortal(end))
     assert len(str(error.value)) <= 200
     assert any("in round 1" in note for note in error.value.__notes__)
-    assert gone_soon(lane_actors)
+    wait_until(lambda: not lane_actors())
 
 
 def test_a_thread_of_an_accelerator_trains_alike():
@@ -146,13 +147,13 @@ def test_a_script_without_a_guard_leaves_no_process_and_no_folder_behind(tmp_pat
         environment |= {"RAY_TMPDIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "script.py", str(int(number))]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         assert (done.returncode == -9) if number == signal.SIGKILL else (done.returncode in (0, 1)), done.stderr
         pids = done.stdout.split()
         assert len(pids) >= 4  # Ray's own, and two actors
         # Ray's own agents see only after 40 to 80 s that their node was killed; actors are gone within five.
-        assert gone_soon(lambda: [pid for pid in pids if Path(f"/proc/{pid}").exists()], 150.0)
+        wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
         if number != signal.SIGKILL:
             assert not [path for path in Path(home).glob("**/session_*") if path.is_dir() and not path.is_symlink()]
 
@@ -193,7 +194,7 @@ nodes.shutdown()
 def test_two_nodes_of_a_cluster_train_what_one_process_does():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_worker_niceness": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", NODES], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", NODES], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     apart, refusal = done.stdout.strip().splitlines()[-2:]
@@ -207,6 +208,6 @@ def test_several_machines_need_a_ray_that_runs():
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert "num_nodes: 2 machines need a Ray: call ray.init(address=...) before trainer.fit" in done.stderr

@@ -5,7 +5,6 @@
 
 import inspect
 import re
-import time
 from datetime import timedelta
 
 import lightning as L
@@ -136,10 +135,8 @@ def test_a_flag_works_or_is_refused(flag, value, told, plain, tmp_path, monkeypa
 def test_a_time_limit_leaves_no_time_to_compile(monkeypatch):
     asked = []
     monkeypatch.setattr(Vectorized, "weigh", lambda self, seconds, left: asked.append((seconds, left)) or False)
-    start = time.monotonic()
     outer = trainer(-1, max_time=timedelta(seconds=1))
     coordinator = fitted(outer, compile="auto")
-    assert time.monotonic() - start < 30
     assert coordinator.record.round == outer.current_epoch > 1
     assert all(seconds * left <= 1 for seconds, left in asked)  # 15 s of compiling never pay
     asked.clear()

@@ -89,7 +89,7 @@ def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, forg
 def test_files_of_a_library_are_compiled_side_by_side_and_awaited_by_the_linker(monkeypatch):
     from torch._inductor.cpp_builder import CppBuilder
 
-    done, both = [], threading.Barrier(2, timeout=20)
+    done, both = [], threading.Barrier(2, timeout=300)
 
     class Builder(CppBuilder):
         def __init__(self, file):

@@ -49,6 +49,7 @@ from flstudy.preparation.prepare import prepare
 from flstudy.tasks import Logistic, Lstm
 
 from ..population.datasets import on_disk
+from ..waiting import wait_until
 from ..worlds import difference, run, state
 
 
@@ -204,7 +205,7 @@ def test_nothing_is_done_twice_and_another_request_replaces(tmp_path):
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(Dataset):
-    """Forty clients of twenty examples, a hundredth of a second each."""
+    """Forty clients of twenty examples, a hundredth of a second each; a file may say before which one it waits."""
 
     folder: str
     shape, classes = (3,), 4
@@ -219,11 +220,15 @@ class Slow(Dataset):
                     file.write(f"{number}\n")
                 rng = np.random.default_rng(number)
                 time.sleep(0.01)
-                while number == 5 and (Path(self.folder) / "wait").is_file():
+                while number == self.held_at():
                     time.sleep(0.01)
                 yield Piece(rng.normal(size=(20, 3)).astype(np.float32), rng.integers(0, 4, 20), f"c{number}")
 
         return Originals([Path(self.folder)], 40, pieces)
+
+    def held_at(self) -> int | None:
+        held = Path(self.folder) / "held_at"
+        return int(held.read_text()) if held.is_file() else None
 
 
 @pytest.fixture
@@ -238,19 +243,21 @@ PART = 1000  # bytes: four clients
 @pytest.mark.thorough
 @pytest.mark.parametrize("after", [8, 37])
 def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path, slow):
+    (tmp_path / "held_at").write_text(str(after))
     process = multiprocessing.get_context("fork").Process(
         target=prepare, args=(slow, tmp_path / "copy"), kwargs={"part_bytes": PART}
     )
     process.start()
-    while not (tmp_path / "asked").is_file() or len((tmp_path / "asked").read_text().splitlines()) < after:
-        time.sleep(0.002)
+    asked = tmp_path / "asked"
+    wait_until(lambda: asked.is_file() and len(asked.read_text().splitlines()) > after, lambda: process.exitcode)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     with pytest.raises(ValueError, match=r"there is no prepared data set in .*: make it with"):
         FederatedParquet(path=str(tmp_path / "copy")).load(0, 40)
-    (tmp_path / "asked").unlink()
+    asked.unlink()
+    (tmp_path / "held_at").unlink()
     metadata, _ = prepare(slow, tmp_path / "copy", part_bytes=PART)
-    assert int((tmp_path / "asked").read_text().split()[0]) >= after - 6  # what was whole is not done again
+    assert int(asked.read_text().split()[0]) >= after - 6  # what was whole is not done again
     verify(tmp_path / "copy", metadata)
     (tmp_path / "whole").mkdir()
     whole, _ = prepare(Slow(folder=str(tmp_path / "whole")), tmp_path / "whole" / "copy", part_bytes=PART)
@@ -261,14 +268,13 @@ def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path,
 
 @pytest.mark.thorough
 def test_of_two_processes_one_goes_on_and_the_other_says_so(tmp_path, slow):
-    (tmp_path / "wait").touch()
+    (tmp_path / "held_at").write_text("5")
     process = multiprocessing.get_context("fork").Process(target=prepare, args=(slow, tmp_path / "copy"))
     process.start()
-    while not (tmp_path / "asked").is_file():
-        time.sleep(0.002)
+    wait_until((tmp_path / "asked").is_file, lambda: process.exitcode)
     with pytest.raises(ConfigError, match=rf"copy is being prepared by process {process.pid} on .*: wait for its end"):
         prepare(slow, tmp_path / "copy")
-    (tmp_path / "wait").unlink()
+    (tmp_path / "held_at").unlink()
     process.join()
     assert process.exitcode == 0
     assert not prepare(slow, tmp_path / "copy")[1]

@@ -15,12 +15,13 @@ import pytest
 from flstudy.config import ConfigError
 from flstudy.study import StudyFolder
 from flstudy.study.lock import SILENT_S, FolderLock, Holder
+from tests.waiting import wait_until
 
 HOLD = """
 import sys, subprocess
 from flstudy.study import StudyFolder
 with StudyFolder(sys.argv[1]).claim():
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], close_fds=False)
     print(child.pid, flush=True)
     sys.stdin.read()
 """
@@ -89,13 +90,10 @@ def test_a_forked_process_does_not_keep_the_lock(folder):
     with folder.claim():
         child = os.fork()
         if not child:
-            time.sleep(30)
+            time.sleep(3600)
             os._exit(0)
         try:
-            until = time.monotonic() + 20
-            while str(folder.lock.path) in open_files(child):
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_until(lambda: str(folder.lock.path) not in open_files(child))
         finally:
             os.kill(child, 9)
             os.waitpid(child, 0)
@@ -146,10 +144,7 @@ def test_the_beat_goes_on_as_long_as_the_folder_is_held(folder, monkeypatch):
     monkeypatch.setattr("flstudy.study.lock.BEAT_S", 0.01)
     with folder.claim():
         os.utime(folder.lock.path, (0, 0))
-        until = time.monotonic() + 10
-        while folder.lock.path.stat().st_mtime < 1 and time.monotonic() < until:
-            time.sleep(0.01)
-        assert time.time() - folder.lock.path.stat().st_mtime < 10
+        wait_until(lambda: folder.lock.path.stat().st_mtime > 1)
 
 
 def test_what_cannot_be_a_lock_is_refused_in_a_sentence(folder, tmp_path):

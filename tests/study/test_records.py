@@ -165,21 +165,6 @@ def test_kill_9_leaves_the_rounds_up_to_the_last_flush(tmp_path):
     assert [part.name.startswith(".") for part in path.iterdir()] == [False]
 
 
-def test_a_million_rows_load_in_about_a_second(tmp_path):
-    rounds = 20_000
-    with RecordWriter(tmp_path / "t", list(range(5)), flush_every=1000) as writer:
-        values = {f"metric/{index}": [0.5] * 5 for index in range(10)}
-        for round_ in range(1, rounds + 1):
-            writer.append(Record(round_, values))
-    start = time.perf_counter()
-    table = read_records(tmp_path / "t")
-    shape = curve(table, "metric/3")[1].shape
-    seconds = time.perf_counter() - start
-    assert table.num_rows == 1_000_000
-    assert shape == (5, rounds)
-    assert seconds < 1.5, f"{seconds:.2f} s"  # 0.03 s on a free core
-
-
 def test_bad_input_names_the_value_and_the_domain(tmp_path):
     path = tmp_path / "t"
     with pytest.raises(ValueError, match="seeds must name at least one replica"):

@@ -27,7 +27,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 pytestmark = pytest.mark.thorough
 expect = playwright.expect
 FRAME = "workflowType=machine_learning"
-WAIT_MS = 60_000  # the first page compiles a lot of JavaScript
+WAIT_MS = 180_000  # the first page compiles a lot of JavaScript
 
 
 class Small:

@@ -12,7 +12,8 @@ from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import MetricValue, Store, open_store
 from flstudy.tracking.sync import sync_study
 from tests.servers import Guard, server
-from tests.tracking.test_sync import STUDY_ID, TRIAL, keep, study_folder, trial, wait_until
+from tests.tracking.test_sync import STUDY_ID, TRIAL, keep, study_folder, trial
+from tests.waiting import LIMIT_S, wait_until
 
 VALUES = [
     MetricValue("train/loss", 0.1 + 0.2, 1000, 1),
@@ -104,7 +105,7 @@ class Late(Guard):
         if not path.endswith("runs/log-batch") or b'"metrics"' not in body or self.kept.is_set():
             return super().ask(method, path, body, kind)
         self.kept.set()
-        self.open.wait(60)
+        self.open.wait(LIMIT_S)
         answer = super().ask(method, path, body, kind)
         self.over.set()
         return answer
@@ -125,7 +126,7 @@ def test_a_request_that_arrives_after_the_next_delivery_adds_nothing(mlflow, tmp
         run.start(params={}, tags={}, seeds=[0, 44], config={"rounds": ROUNDS})
         for r in range(1, 21):
             run.log(record(r, 0.1))
-        assert door.kept.wait(30)
+        assert door.kept.wait(LIMIT_S)
         assert not run.finish("KILLED")
         if next_delivery == "sync":
             keep(folder, number, ROUNDS)
@@ -137,7 +138,7 @@ def test_a_request_that_arrives_after_the_next_delivery_adds_nothing(mlflow, tmp
                 second.log(record(r, 0.2))
             assert second.finish()
         door.open.set()
-        assert door.over.wait(30)
+        assert door.over.wait(LIMIT_S)
     wait_until(lambda: near.find(named["key"]).data.metrics != {})
     run_id = near.find(named["key"]).info.run_id
     names = set(near.client.get_run(run_id).data.metrics)

@@ -3,7 +3,6 @@
 import socket
 import sqlite3
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,8 @@ def test_relative_paths_become_absolute(tmp_path, monkeypatch):
 
 
 def refused(uri):
-    start = time.monotonic()
     with pytest.raises(ConfigError) as refusal:
         open_store(uri)
-    assert time.monotonic() - start < 8
     message = str(refusal.value)
     assert "\n" not in message
     return message

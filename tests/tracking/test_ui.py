@@ -9,6 +9,7 @@ import pytest
 
 from flstudy.config import ConfigError
 from flstudy.tracking.ui import check_port, serve_ui
+from tests.waiting import LIMIT_S
 
 
 def test_a_taken_port_is_refused_with_another():
@@ -40,10 +41,10 @@ def test_the_server_ends_with_the_command(tmp_path):
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         assert f"http://127.0.0.1:{port}" in process.stdout.readline()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=LIMIT_S) as answer:
             assert answer.status == 200
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
     finally:
         process.kill()
     with socket.socket() as probe:

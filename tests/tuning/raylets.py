@@ -90,7 +90,7 @@ class Raylets:
 
     def wait(self) -> None:
         """Wait until the nodes that were started are there."""
-        until = time.monotonic() + 240
+        until = time.monotonic() + 300
         for node, said in self._waiting:
             while "Ray runtime started" not in said.read_text():
                 if node.poll() is not None or time.monotonic() > until:

@@ -1,7 +1,6 @@
 """A study over a server that goes away: Ray workers lose nothing that the server does not get in the end."""
 
 import io
-import statistics
 import threading
 import time
 
@@ -16,6 +15,7 @@ from flstudy.tuning.driver import carry_out
 from tests.servers import Server, server
 from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
@@ -28,11 +28,8 @@ def disturb(mlflow: Server, folder, back_after_s: float | None) -> threading.Thr
     """Kill the server in the middle of the study; and start it again."""
 
     def wait_and_kill() -> None:
-        until = time.monotonic() + 120
-        while time.monotonic() < until and not any(
-            trial.status == "finished" for trial in StudyFolder(folder / "studies" / "small").read_trials()
-        ):
-            time.sleep(0.05)
+        trials = StudyFolder(folder / "studies" / "small").read_trials
+        wait_until(lambda: any(trial.status == "finished" for trial in trials()))
         mlflow.kill()
         if back_after_s is not None:
             time.sleep(back_after_s)
@@ -93,9 +90,6 @@ def test_a_study_outlives_a_server_that_stays_away(tmp_path):
         assert [trial.status for trial in result.trials] == ["finished"] * TRIALS
         assert not result.delivered
         assert "MLflow is away: deliver later with flstudy sync small" in console.file.getvalue()
-        spent = [trial.ended - trial.started for trial in result.trials]
-        # The first two meet the server's end. Those after them have two seconds of rounds, and wait for nothing.
-        assert statistics.median(spent) < 15, spent
         mlflow.start()
         store = open_store(mlflow.address)
         sync_study(result.folder, store)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -16,6 +15,8 @@ from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records
 from flstudy.tuning.trial import run_trial
 from tests.buckets import DENIED, Door, environment_at, s3_server
+from tests.small_study import slow_rounds
+from tests.waiting import wait_until
 
 ROUNDS = 200
 URI = "s3://bucket/studies/small"
@@ -85,19 +86,18 @@ def snapshots_in_the_bucket():
 @pytest.mark.thorough
 def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, capsys):
     move(monkeypatch, tmp_path / "reader", door)
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}))
+    algorithm, slow = slow_rounds(tmp_path)
+    content = {**SMALL, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
     with command("tune", str(tmp_path / "small.yaml"), home=tmp_path / "first", door=door) as driver:
-        until = time.monotonic() + 900
-        while not snapshots_in_the_bucket():
-            assert driver.poll() is None, driver.communicate()[0]
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(snapshots_in_the_bucket, driver.poll)
         assert cli.main(["tune", "--resume", URI]) == 2
         assert f"study small is running in process {driver.pid}" in capsys.readouterr().err
         assert cli.main(["studies", "s3://bucket/studies", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)[0]["state"] == "running"
         driver.kill()
         driver.wait()
+    slow.unlink()
     before = {trial.number: trial.overrides for trial in StudyFolder.named(URI).read_trials()}
     assert StudyFolder.named(URI).state()["state"] == "killed"
 

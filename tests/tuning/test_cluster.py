@@ -42,22 +42,20 @@ def test_an_address_of_no_known_form_is_refused(address):
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_that_nobody_answers_is_told_at_once(scheme):
-    address, begun = f"{scheme}127.0.0.1:{free_port()}", time.monotonic()
+def test_an_address_that_nobody_answers_is_told(scheme):
+    address = f"{scheme}127.0.0.1:{free_port()}"
     with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(.*Connection refused\)"):
         found(address)
-    assert time.monotonic() - begun < 5
 
 
-def test_a_server_that_says_nothing_is_told_within_15_s():
+def test_a_server_that_says_nothing_is_told():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        begun, address = time.monotonic(), f"127.0.0.1:{silent.getsockname()[1]}"
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(not within 5 s\)"):
             found(address)
-        assert time.monotonic() - begun < 15
 
 
-def test_a_server_of_another_kind_is_told_at_once(tmp_path):
+def test_a_server_of_another_kind_is_told(tmp_path):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()

@@ -14,6 +14,7 @@ from flstudy.cli import main
 from flstudy.study import Status, StudyFolder, Trial, load_study
 from flstudy.study.records import RecordWriter
 from flstudy.tuning.dashboard import JournalReader, _Quiet, storage_of
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -78,9 +79,9 @@ def test_the_pages_answer(results):
     with make_server("127.0.0.1", 0, dashboard.wsgi(storage_of(results)), handler_class=_Quiet) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        with urllib.request.urlopen(f"{address}/api/studies", timeout=20) as answer:
+        with urllib.request.urlopen(f"{address}/api/studies", timeout=LIMIT_S) as answer:
             names = [one["study_name"] for one in json.loads(answer.read())["study_summaries"]]
-        with urllib.request.urlopen(f"{address}/dashboard/", timeout=20) as answer:
+        with urllib.request.urlopen(f"{address}/dashboard/", timeout=LIMIT_S) as answer:
             assert b"<html" in answer.read()
         server.shutdown()
     assert names == ["moving", "moving Flash", "moving FedAvg"]

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from flstudy.study import StudyFolder
 from flstudy.tracking.trust import remember_store
 from tests.small_study import read_study
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -42,13 +42,6 @@ def open_files(pid: int) -> set[str]:
     return found
 
 
-def wait(condition, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def test_one_of_two_drivers_goes_on(tmp_path):
     config = read_study(tmp_path, {"trials": 1}, rounds=100_000)
     folder = StudyFolder.create(config)
@@ -61,14 +54,14 @@ def test_one_of_two_drivers_goes_on(tmp_path):
     with errors.open("a") as file:
         both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file) for _ in range(2)]
     try:
-        wait(lambda: any(one.poll() is not None for one in both), 120)
+        wait_until(lambda: any(one.poll() is not None for one in both))
         refused, driver = sorted(both, key=lambda one: one.poll() is None)
         assert refused.returncode == 2
         said = errors.read_text()
         assert said.startswith(f"flstudy: error: study small is running in process {driver.pid} on ")
         assert said.count("\n") == 1
 
-        wait(lambda: folder.read_trials() and list(folder.records(0).glob("*.parquet")), 120)
+        wait_until(lambda: folder.read_trials() and list(folder.records(0).glob("*.parquet")), driver.poll)
         assert folder.state()["state"] == "running"
         of_ray = children(driver.pid)
         assert len(of_ray) > 3  # Ray's own and a worker

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -20,6 +19,9 @@ from flstudy.study.records import read_records
 from flstudy.study.resuming import load_study_config
 from flstudy.tuning.driver import carry_out
 from flstudy.tuning.trial import run_trial
+from tests.processes import command, family
+from tests.small_study import slow_rounds
+from tests.waiting import wait_until
 
 ROUNDS = 150
 SMALL = {
@@ -41,10 +43,11 @@ SMALL = {
 
 @pytest.fixture
 def written(tmp_path):
-    content = {**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    algorithm, slow = slow_rounds(tmp_path)
+    content = {**SMALL, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}
     content["study"] = {**SMALL["study"], "folder": str(tmp_path / "studies")}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
-    return tmp_path / "small.yaml", tmp_path / "studies" / "small"
+    return tmp_path / "small.yaml", tmp_path / "studies" / "small", slow
 
 
 def started(folder) -> list[dict]:
@@ -55,20 +58,23 @@ def started(folder) -> list[dict]:
         return []
 
 
+def busy_workers() -> list[int]:
+    """Workers of this process's Ray that are at work."""
+    names = {pid: command(pid) for pid in family(os.getpid())}
+    return [pid for pid, name in names.items() if name.startswith("ray::") and not name.startswith("ray::IDLE")]
+
+
 @pytest.mark.thorough
 def test_a_killed_study_goes_on(written, ray_cluster):
-    path, folder = written
+    path, folder, slow = written
     driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 180
-    while len(started(folder)) < 3 or not list((folder / "snapshots").glob("*.ckpt")):
-        assert driver.poll() is None, "the study ended before it could be killed"
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: len(started(folder)) == 3 and list((folder / "snapshots").glob("*.ckpt")), driver.poll)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     before = {trial["number"]: trial["overrides"] for trial in started(folder)}
     assert json.loads((folder / "state.json").read_text())["state"] == "running"
-    time.sleep(5)  # Ray ends the workers of a lost driver
+    slow.unlink()
+    wait_until(lambda: not busy_workers())  # Ray ends those of a lost driver
 
     config = load(folder / "study.yaml", options=["--study.trials", "4"], command="tune")
     result = carry_out(config, Console(file=io.StringIO()), resume=folder, report=False)
@@ -100,7 +106,7 @@ def pc_equal(table, name):
 
 
 def test_what_cannot_be_resumed_is_refused(written, capsys):
-    path, folder = written
+    path, folder, _ = written
     assert cli.main(["tune", "--resume", str(folder)]) == 2
     assert f"--resume: there is no study {str(folder)!r}: see flstudy studies" in capsys.readouterr().err
     StudyFolder.create(load(path, command="tune")).write_config(load(path, command="tune"))

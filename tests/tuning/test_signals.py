@@ -4,7 +4,6 @@ import io
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -19,7 +18,9 @@ from flstudy.tuning.driver import carry_out
 from flstudy.tuning.files import TrialFiles
 from flstudy.tuning.stop_signal import Directive, Lookout, StopSignal
 from flstudy.tuning.trial import run_trial
+from tests.small_study import slow_rounds
 from tests.tuning.test_resume_study import SMALL
+from tests.waiting import LIMIT_S, wait_until
 
 ROUNDS = 300
 
@@ -88,27 +89,20 @@ def values(path):
 
 @pytest.mark.thorough
 def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path, ray_cluster):
-    content = SMALL | {"rounds": ROUNDS, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    algorithm, slow = slow_rounds(tmp_path)
+    content = SMALL | {"rounds": ROUNDS, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}
     content["study"] = SMALL["study"] | {"folder": str(tmp_path), "trials": 2, "snapshot_s": 1000.0}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
     command = [sys.executable, "-m", "flstudy.cli", "tune", str(tmp_path / "small.yaml")]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    folder, until = StudyFolder(tmp_path / "small"), time.monotonic() + 120
-
-    def wait(what, done):
-        while not done():
-            assert driver.poll() is None, f"the study ended before there was {what}"
-            assert time.monotonic() < until, f"there never was {what}"
-            time.sleep(0.05)
-
+    folder = StudyFolder(tmp_path / "small")
     try:
-        wait("a round", lambda: any(any(folder.records(n).glob("0*")) for n in range(2)))
+        wait_until(lambda: all(any(folder.records(n).glob("0*")) for n in range(2)), driver.poll)
         driver.send_signal(signal.SIGUSR1)
-        wait("a snapshot", lambda: folder.snapshot(0).is_file() or folder.snapshot(1).is_file())
-        assert driver.poll() is None
+        wait_until(lambda: all(folder.snapshot(n).is_file() for n in range(2)), driver.poll)
         driver.send_signal(signal.SIGTERM)
         driver.send_signal(signal.SIGTERM)  # some send it twice
-        told = driver.communicate(timeout=90)[0]
+        told = driver.communicate(timeout=LIMIT_S)[0]
     finally:
         driver.kill()  # does nothing where it has ended
     assert "every running trial writes a snapshot after its round" in told
@@ -126,6 +120,7 @@ def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path,
     runs = store.client.search_runs([store.experiment_id])
     assert [run.info.status for run in runs] == ["KILLED"] * 3
 
+    slow.unlink()
     config = load(folder.config, command="tune")
     result = carry_out(config, Console(file=io.StringIO()), resume=folder.path, report=False)
     assert [trial.status for trial in result.trials] == ["finished"] * 2, [trial.error for trial in result.trials]

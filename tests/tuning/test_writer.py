@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -22,10 +21,12 @@ from flstudy.tuning.outbox import PART, UNACKNOWLEDGED, Outbox, WriterLostError
 from flstudy.tuning.shortage import DeniedError
 from flstudy.tuning.trial import run_trial
 from flstudy.tuning.writer import Writer
-from tests.benchmark.chaos import parents
+from tests.processes import command, family
+from tests.small_study import slow_rounds
 from tests.tuning.test_resume_study import SMALL
 from tests.tuning.test_shortage import full
 from tests.tuning.test_signals import values
+from tests.waiting import LIMIT_S, wait_until
 
 IDENTITY = {"study": "s", "study_id": "s", "parent": "0", "tags": {}, "environment": {}}
 TRIAL = Trial(number=3, algorithm="FedAvg")
@@ -168,19 +169,19 @@ def test_a_worker_imports_nothing_of_tracking():
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the writer in /proc")
 def test_a_killed_writer_costs_no_round(tmp_path):
-    content = SMALL | {"rounds": 150, "store": f"sqlite:///{tmp_path}/mlflow.db"}
+    algorithm, slow = slow_rounds(tmp_path)
+    content = SMALL | {"rounds": 150, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}
     content["study"] = SMALL["study"] | {"folder": str(tmp_path), "trials": 2}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
-    command = [sys.executable, "-m", "flstudy.cli", "tune", str(tmp_path / "small.yaml")]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    folder, until = StudyFolder(tmp_path / "small"), time.monotonic() + 120
+    tune = [sys.executable, "-m", "flstudy.cli", "tune", str(tmp_path / "small.yaml")]
+    driver = subprocess.Popen(tune, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    folder = StudyFolder(tmp_path / "small")
     try:
-        while not list(folder.path.glob("snapshots/*.ckpt")):
-            assert driver.poll() is None, "the study ended before its writer could be killed"
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: list(folder.path.glob("snapshots/*.ckpt")), driver.poll)
+        wait_until(lambda: writer_below(driver.pid), driver.poll)
         os.kill(writer_below(driver.pid), signal.SIGKILL)
-        said = driver.communicate(timeout=180)[0]
+        slow.unlink()
+        said = driver.communicate(timeout=LIMIT_S)[0]
     finally:
         driver.kill()
     assert driver.returncode == 0, said
@@ -200,19 +201,5 @@ def test_a_killed_writer_costs_no_round(tmp_path):
 
 
 def writer_below(driver):
-    """The process of the study's writer."""
-    above = parents()
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                name, pid = path.read_text(), int(path.parent.name)
-            except OSError:
-                continue
-            while name.startswith("ray::Writer") and pid in above:
-                pid = above[pid]
-                if pid == driver:
-                    return int(path.parent.name)
-        time.sleep(0.1)
-        above = parents()
-    raise AssertionError("there is no writer")
+    """The process of the study's writer; None where there is none."""
+    return next((pid for pid in family(driver) if command(pid).startswith("ray::Writer")), None)
