@@ -124,6 +124,19 @@ LONG = (
 )
 
 
+SLOW_FIXTURES = {"browser", "mlflow", "nodes", "ray_cluster", "server"}
+"""They start a cluster, a server or a browser."""
+STUDY = "tests/test_studies.py::"
+"""The one file whose study on a real Ray `make test` runs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item):
+    """Mark as slow what a slow fixture is for."""
+    if SLOW_FIXTURES & {*item.fixturenames} and not item.nodeid.startswith(STUDY):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Put the files that take longest first."""

@@ -56,6 +56,7 @@ def test_the_module_is_the_command() -> None:
     assert (done.returncode, done.stderr) == (2, "flstudy: error: " + MISTAKES["rnu",] + "\n")
 
 
+@pytest.mark.slow
 def test_help_and_mistakes_wait_for_nothing_slow() -> None:
     script = f"""
 import contextlib, io, sys
@@ -107,7 +108,7 @@ def test_help_and_print_config(said):
     assert "shape" not in printed  # the data set's
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sigterm_ends_a_run_after_its_round_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkeypatch):
     options = ("--rounds", "400", "--population.drift", "null", "--evaluate_every", "100", "--compile", "false")
     small = ("--seeds", "[0]", "--run.checkpoint_every", "1000")
@@ -134,7 +135,7 @@ def test_sigterm_ends_a_run_after_its_round_with_a_checkpoint_from_which_it_goes
     assert sorted(set(read_records(records)["round"].to_pylist())) == list(range(1, done + 4))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_run_leaves_records_checkpoints_and_a_table(tmp_path, monkeypatch, capsys):
     small = ("--rounds", "6", "--population.drift.round", "3", "--population.participants", "3")
     options = ("run", QUICK, *small, "--run.checkpoint_every", "2")

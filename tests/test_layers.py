@@ -118,6 +118,7 @@ def test_a_room_imports_only_from_rows_above(here):
             assert row(there) < row(here), f"{here} imports from {there}"
 
 
+@pytest.mark.slow
 def test_no_file_imports_itself_by_way_of_others():
     """Imports inside of functions count; those for types alone do not."""
     modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
@@ -166,6 +167,7 @@ def test_the_engine_needs_no_study_tools_at_import():
             assert not at_the_top(path) & (STUDY | others), path
 
 
+@pytest.mark.slow
 def test_neither_an_import_nor_a_run_needs_study_tools():
     """Asked of one fresh process: first after the import, then after a round with its evaluation."""
     code = f"""

@@ -96,6 +96,7 @@ def insides(source: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_nobody_else_s_insides():
     used, wrong = set(), []
     for path in PACKAGE.rglob("*.py"):

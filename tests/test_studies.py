@@ -123,7 +123,7 @@ class Regression(L.LightningModule):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_study_by_a_metric_of_the_modules_own_knows_no_accuracy(ray_cluster, tmp_path, monkeypatch):
     x = torch.randn(80, 2, generator=torch.Generator().manual_seed(1))
     table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] - x[:, 1] / 2, "client": torch.arange(80) % 4})

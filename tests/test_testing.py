@@ -50,6 +50,7 @@ class Ordered(FedAvg):
         return server._replace(x=server.x + inbox.uploads.delta[0])
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_one_s_own():
     check_algorithm(FedExP)
     for wrong, said in [
@@ -146,12 +147,14 @@ class Counter(Shrink):
         return super().init(server)
 
 
+@pytest.mark.slow
 def test_a_controller_of_one_s_own():
     check_controller(Shrink())
     with pytest.raises(AssertionError, match="purity: init changes the server"):
         check_controller(Counter())
 
 
+@pytest.mark.slow
 def test_laws_need_no_pytest():
     code = "import sys, flstudy.testing; sys.exit(bool({'pytest', 'ray', 'mlflow', 'optuna'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -52,7 +52,7 @@ class Killer(tune.Callback):
             os.kill(result["pid"], signal.SIGKILL)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_rays_population_based_training_exchanges_states_and_is_restored(path, ray_cluster, tmp_path):
     space = {"algorithm.init_args.lr": tune.uniform(0.01, 0.5), "algorithm": {"server_lr": tune.loguniform(0.01, 0.3)}}
     train = flstudy.tune.trainable(path, space, checkpoint_every=2)

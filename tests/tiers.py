@@ -1,4 +1,4 @@
-"""The two tiers of tests: what `make test` tries, and what only `make test-all` does."""
+"""The cases of a test that `make test` runs; `make test-all` runs all of them."""
 
 from collections.abc import Container, Iterable
 from typing import Any
@@ -7,11 +7,16 @@ import pytest
 
 
 def in_tiers(cases: Iterable[Any], first: Container[Any]) -> list[Any]:
-    """Parameters of a test: `make test` tries those of the first tier, `make test-all` tries all."""
+    """Mark the cases of a parametrized test as slow, all but some.
+
+    Args:
+        cases: the test's arguments, one or a tuple of them for each case.
+        first: the cases that `make test` runs.
+    """
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
-            marks=() if case in first else pytest.mark.thorough,
+            marks=() if case in first else pytest.mark.slow,
             id="-".join(map(str, case)) if isinstance(case, tuple) else case,
         )
         for case in dict.fromkeys(cases)

@@ -131,6 +131,7 @@ def test_a_delay_of_one_is_none_and_longer_ones_carry_the_accumulator(kind, unit
     assert difference(held[-1], expected) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([None, 0.0, 0.5, 0.99]), st.integers(1, 12),
        st.lists(st.integers(1, 4), min_size=0, max_size=4))  # fmt: skip

@@ -56,7 +56,7 @@ def report() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_a_run_reports(report: dict[str, Any]) -> None:
     assert report["schema"] == 1
     assert report["hardware"]["cpu"]
@@ -92,7 +92,7 @@ def test_what_a_run_reports(report: dict[str, Any]) -> None:
     assert report["quiet"]["loop_worst"] >= report["quiet"]["loop_median"] >= 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_table_fits_a_hundred_columns(report: dict[str, Any]) -> None:
     (workload,) = json.loads(json.dumps(report))["workloads"]
     long = {"seed_rounds_per_s": 12345.6, "round_ms": 1234.5, "x_plain": 123.4, "peak_mib": 123456.0}
@@ -119,6 +119,7 @@ def test_an_error_of_all_rows_is_told_once() -> None:
     assert text == "lstm: an LSTM\nnot measured: ValueError: none\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "synthetic"])
 def test_the_plain_loop_does_the_same_work(name: str) -> None:
     workload, task = WORKLOADS[name], WORKLOADS[name].task()
@@ -163,7 +164,7 @@ def test_names_agree() -> None:
     assert math.isclose(bench_options([]).seconds, 0.4)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_mistake_is_one_line() -> None:
     done = bench("--workloads", "mpl")
     assert done.returncode == 2

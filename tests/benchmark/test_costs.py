@@ -36,6 +36,7 @@ def test_table_2(name):
     assert found.gradients == plain if "Mime" not in name else found.gradients > plain
 
 
+@pytest.mark.slow
 def test_the_command(capsys):
     assert main([str(QUICK), "--algorithms", "FedAvg", "Mime"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -379,6 +379,7 @@ class RandomStudy:
         return next((one for one in [*said, held.get(key), properties(of)[key]["default"]] if one is not None), None)
 
 
+@pytest.mark.slow
 def test_law_everybody_tells_the_same_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

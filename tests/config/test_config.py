@@ -148,6 +148,7 @@ def test_files_that_cannot_be_configs(tmp_path: Path) -> None:
         load(tmp_path / "broken.yaml")
 
 
+@pytest.mark.slow
 def test_an_impossible_world_fails_in_rehearsal() -> None:
     config = load(QUICK, {"population.partition.min_size": 89, "population.partition.alpha": 0.1})
     with pytest.raises(ConfigError, match="no draw gave each of 20 clients min_size 89"):

@@ -95,6 +95,7 @@ def test_a_worker_asks_its_own_environment(module, tmp_path, monkeypatch):
     assert worker_settings(Resources())[IMPORT_ONLY] == "flstudy"  # on machines of a cluster too
 
 
+@pytest.mark.slow
 def test_modules_are_imported_by_name_in_one_place_for_users():
     """The others' names are written in our own sources."""
     root = Path(flstudy.__file__).parent

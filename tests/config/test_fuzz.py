@@ -174,6 +174,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vit, "pretrained", lambda model, path: None)
 
 
+@pytest.mark.slow
 def test_mutated_configs_are_refused_in_a_sentence_or_build(tmp_path, monkeypatch):
     no_weights(monkeypatch)
     seen = fuzz(COUNT, SEED, tmp_path, pytest.fail)

@@ -144,6 +144,7 @@ def verdict(action: Any) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_kept_schema_is_that_of_the_classes():
     assert text() == PATH.read_text(encoding="utf-8"), "run: flstudy schema --write"
     assert generated() == config_schema()
@@ -161,6 +162,7 @@ def test_schema_and_full_build_are_of_one_mind(changes, tmp_path):
         assert STANDARD.is_valid(json.loads(json.dumps(content))) == wanted
 
 
+@pytest.mark.slow
 def test_all_shipped_configs_are_valid_for_any_validator():
     assert len(configs()) > 20
     for path in configs():

@@ -36,6 +36,7 @@ def test_a_study_of_every_data_set(dataset, tmp_path):
         starter(choice)  # which makes the quick check
 
 
+@pytest.mark.slow
 def test_a_study_of_all_methods_and_of_each(tmp_path):
     every = class_names("algorithm")
     config = checked(Choice(algorithms=every), tmp_path)

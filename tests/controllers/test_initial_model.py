@@ -32,6 +32,7 @@ def ends(module):
     return torch.stack([server.x for server in module.servers[LENGTH - 1 :: LENGTH]])
 
 
+@pytest.mark.slow
 def test_average_starts_from_the_mean_of_what_came_after_the_pilots():
     module, plain = played(Average()), played(None)
     assert difference(module.servers[3], plain.servers[3]) == 0  # the pilot session, and the one after it
@@ -45,12 +46,14 @@ def test_average_starts_from_the_mean_of_what_came_after_the_pilots():
     assert difference(kept.models.transpose(0, 1), ends(module)[1:]) == 0
 
 
+@pytest.mark.slow
 def test_scale_zero_is_the_average():
     for pilot in ("mean", "ema"):
         one, other = played(DynamicInitialModel(scale=0.0, pilot=pilot)), played(Average())
         assert difference(one.server, other.server) <= 1e-14
 
 
+@pytest.mark.slow
 def test_a_large_scale_takes_the_model_of_the_nearest_session():
     module, other = played(DynamicInitialModel(scale=1e9)), played(Last())
     state = module.run.state.controllers[0]
@@ -92,6 +95,7 @@ def test_the_gradient_is_that_of_plain_rounds_from_the_pilot_model():
     assert [value / sent[0] for value in sent] == [1, 1, 3, 1, 3]  # but it is paid for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FAST, FedAdam(lr=0.1)])
 def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
     module = played(DynamicInitialModel(), algorithm)
@@ -122,6 +126,7 @@ def test_one_session_is_the_algorithm_alone():
     assert difference(one.server, other.server) == 0
 
 
+@pytest.mark.slow
 def test_history_is_bounded_by_the_latest_or_the_most_different():
     module = played(DynamicInitialModel(history=2))
     assert module.run.state.controllers[0].models.shape[1] == module.run.state.controllers[0].gradients.shape[1] == 2
@@ -165,6 +170,7 @@ def test_an_ema_pilot_weighs_by_age():
     assert DynamicInitialModel(pilots=3).pilot_model(state).tolist() == pytest.approx([1 / 3] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_replicas_equal_separate_runs(executor):
     controller = DynamicInitialModel(similarity="cosine", gradient_devices=1)

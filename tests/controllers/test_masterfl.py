@@ -59,6 +59,7 @@ class Drawn(NamedTuple):
         return sorted(i for i in FIGURE if i.first <= offset <= i.last)
 
 
+@pytest.mark.slow
 def test_figure_1_in_a_run():
     population = world()
     module = run(OMD, 16, population=population, task=logistic(), controllers=[Figure(rounds=500)])
@@ -82,6 +83,7 @@ def test_figure_1_in_a_run():
         assert follows(offset, module.servers[offset]._replace(x=begun))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", RATES)
 def test_schedules_cover_every_round_and_nest(rho):
     for seed, number, order in itertools.product(range(6), range(3), (0, 1, 4, 6)):
@@ -106,6 +108,7 @@ def test_schedules_differ_between_seeds_and_blocks():
     assert len(set(schedules)) == 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", RATES)
 def test_as_many_instances_as_expected(rho):
     m, blocks = 6, 400
@@ -179,6 +182,7 @@ def changing(seed):
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_detect", "tests"), [("reset", "active"), ("reset", "all"), ("increment", "active")])
 @pytest.mark.parametrize(("c1", "scale", "fired"), [(1.0, 1e-3, {2}), (0.05, 4e-3, {1, 2})])
 def test_master_equals_its_transcription(on_detect, tests, c1, scale, fired):
@@ -198,6 +202,7 @@ def test_master_equals_its_transcription(on_detect, tests, c1, scale, fired):
     assert fired | {0, ("restart", 0), ("restart", 1), ("restart", 2)} <= seen
 
 
+@pytest.mark.slow
 def test_the_paper_s_constants_never_fire_and_the_run_says_so():
     controller = MasterFL(rounds=500)
     rng = np.random.default_rng(0)
@@ -214,6 +219,7 @@ def test_the_paper_s_constants_never_fire_and_the_run_says_so():
         MasterFL(rounds=500, rho_hat_scale=0.01).check(1)
 
 
+@pytest.mark.slow
 def test_a_label_swap_is_detected():
     population = world(drift=SuddenDrift(round=40), batch_size=33, epochs=1)
     controller = MasterFL(rounds=60, rho_hat_scale=1.6e-3, loss_max=1.4)
@@ -239,6 +245,7 @@ def played(controller, algorithm=OMD, rounds=14, **more):
     return run(algorithm, rounds, controllers=[controller], **more)
 
 
+@pytest.mark.slow
 def test_replicas_have_schedules_of_their_own_and_equal_separate_runs():
     together = played(MasterFL(rounds=14, rho_hat_scale=1e-3))
     orders = measured(together, "controller/instance_order")[:, 0].T.tolist()
@@ -250,6 +257,7 @@ def test_replicas_have_schedules_of_their_own_and_equal_separate_runs():
         assert difference(measured(together, *names)[..., s], measured(alone, *names)[..., 0]) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", ["last", "longest", "random"])
 def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
     def go(rounds, **more):
@@ -344,6 +352,7 @@ def test_bad_values_are_named(values, said):
         MasterFL(**{"rounds": 10, **values})
 
 
+@pytest.mark.slow
 def test_the_horizon_is_the_run_s_where_none_is_given():
     runs = [played(MasterFL(rounds=given, rho_hat_scale=1e-3), rounds=14) for given in (14, None)]
     assert difference(runs[0].server, runs[1].server) == 0

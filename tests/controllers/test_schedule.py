@@ -62,6 +62,7 @@ def test_bad_values_are_named(make, said):
         make()
 
 
+@pytest.mark.slow
 def test_its_length_is_the_session_s_or_the_run_s_where_none_is_given():
     def rates(schedule, rounds=6, **world):
         return measured(

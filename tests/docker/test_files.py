@@ -292,6 +292,7 @@ def test_the_script_for_slurm_starts_ray_runs_the_study_and_ends_both(config: st
     assert not list(Path("/tmp").glob("r12345.*"))
 
 
+@pytest.mark.slow
 def test_the_bucket_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = pytest.importorskip("botocore.stub")
     boto3 = pytest.importorskip("boto3")

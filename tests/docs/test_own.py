@@ -48,6 +48,7 @@ def test_each_is_fifteen_lines(name):
         assert len(lines) <= LINES, node.name
 
 
+@pytest.mark.slow
 def test_a_run_as_a_user_runs_it(lab):
     done = python(lab, "-m", "flstudy", "run", "own.yaml", "--run.track", "false")
     assert done.returncode == 0, done.stderr
@@ -66,7 +67,7 @@ def test_a_pooled_data_set_and_a_study_of_them(lab):
     assert load(lab / "own.yaml", study, command="tune").parts.coordinator.run.measure.measures == ("accuracy_gap",)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_their_laws_hold_and_an_error_is_found(lab):
     done = python(lab, "-c", "import laws, wrong")
     assert done.returncode == 1

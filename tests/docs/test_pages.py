@@ -60,7 +60,7 @@ def test_a_command_is_there(page, line):
         assert words[0] in ("pip", "export", "ray", "flstudy", ".venv/bin/python", ".venv/bin/ruff"), line
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_script_of_the_lightning_page_runs(tmp_path):
     (tmp_path / "script.py").write_text(files_of("lightning.md")["script.py"])
     done = subprocess.run(
@@ -87,7 +87,7 @@ def site(tmp_path_factory):
     return site
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
     """Links between pages and to headings lead somewhere, or building them would have ended with an error."""
     keys = (site / "reference" / "config.html").read_text()
@@ -98,7 +98,7 @@ def test_they_hold_what_comes_from_the_code_and_fetch_nothing(site):
     assert not re.findall(r"(?:src|href)=\"https?://(?!squidfunk)[^\"]+\.(?:js|css|woff2?)", start)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_start_page_in_a_browser(site, browser, shoot):
     """From files, without a network: a heading, the first picture as large as it was made, the way to the first study,
     and a search."""

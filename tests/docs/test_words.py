@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "flstudy"
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 PRONOUNS = {"one", "found", "own", "given", "known", "told", "each", "kept", "said", "made"}
@@ -41,6 +43,7 @@ def riddles(tree):
                 yield text.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_no_variable_is_a_pronoun():
     assert not {str(path): names for path, tree in modules().items() if (names := list(pronouns(tree)))}
 

@@ -44,6 +44,7 @@ def test_jobs_are_shared_by_their_steps_and_replicas_where_there_are_few():
     assert shares(torch.tensor([[4, 1, 3, 3, 1, 1]]), 2, together=2) == [Share(1, [2, 3]), Share(1, [0, 1, 4, 5])]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_resume_has_the_same_bits_and_says_when_the_number_differs(tmp_path):
     path, whole = tmp_path / "half.ckpt", over(2, Scaffold(lr=0.1), rounds=4)[0]
@@ -72,6 +73,7 @@ def raise_it():
     raise ValueError("no third step")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
     ("end", "said"),
@@ -138,6 +140,7 @@ trainer.fit(Coordinator(Own((5,), 2), Scaffold(), RunSettings(compile=False)), d
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", in_tiers(["SIGKILL", "SIGINT", "done"], ("SIGINT",)))
 def test_a_script_without_a_guard_leaves_no_process_and_no_folder_behind(tmp_path, number):
     number = getattr(signal, number, 0)
@@ -190,7 +193,7 @@ nodes.shutdown()
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_nodes_of_a_cluster_train_what_one_process_does():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_worker_niceness": "0"}
     done = subprocess.run(
@@ -202,6 +205,7 @@ def test_two_nodes_of_a_cluster_train_what_one_process_does():
     assert refusal.startswith("num_nodes: Ray must have 3 machines with 1 free CPU each, got 2 machines within")
 
 
+@pytest.mark.slow
 def test_several_machines_need_a_ray_that_runs():
     code = NODES.split("nodes = Cluster")[0] + (
         'run(Scaffold(lr=0.1), 1, population=drifting(), fit={"num_nodes": 2, "strategy": "lanes"})'

@@ -57,12 +57,14 @@ def pages(**environment: str) -> tuple[list[int], list[int]]:
     return [after - before for before, after in itertools.pairwise(faults)], resident
 
 
+@pytest.mark.slow
 def test_a_round_needs_no_new_pages_and_they_are_given_back_at_the_end():
     rounds, (before, after) = pages()
     assert sorted(rounds)[len(rounds) // 2] < PAGES / 10
     assert before - after > PAGES / 2
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_holds():
     rounds, _ = pages(MALLOC_MMAP_THRESHOLD_="131072")
     assert min(rounds) > 3 * PAGES  # the inputs of three steps

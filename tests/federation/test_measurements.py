@@ -65,6 +65,7 @@ def test_personalised_accuracy(scene):
         assert record.metrics["test/personal_accuracy_spread"][s] == pytest.approx(np.std(each), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_radio_cell_charges_what_travels_and_the_probe_rounds_of_a_session():
     wireless = Wireless(bandwidth=1e5, complexity=2.0)
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2)
@@ -143,6 +144,7 @@ def test_effective_lr_of_a_plain_server_is_its_own():
     assert "server/gradient_disparity" not in module.record.metrics
 
 
+@pytest.mark.slow
 def test_accuracy_falls_at_a_drift_and_labels_are_the_new_ones():
     """A model that has learnt the old labels is wrong on exactly the swapped ones."""
     population = drifting(participants=DEVICES, epochs=6, drift=SuddenDrift(round=8, p_drift=1.0))

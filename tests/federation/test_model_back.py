@@ -146,6 +146,7 @@ def test_a_saved_coordinator_that_was_loaded_is_the_same(trained, tmp_path):
     assert same(load_task(tmp_path / "again.ckpt"), coordinator.task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [Ditto(lr=0.1), Apfl(lr=0.1), LocalOnly(lr=0.1)], ids=lambda one: type(one).__name__
 )
@@ -181,6 +182,7 @@ def test_of_several_models_a_device_has_the_one_that_it_chooses(tmp_path):
     assert torch.equal(own, back.server.x[1, chosen].float())
 
 
+@pytest.mark.slow
 def test_all_parts_are_made_again(tmp_path):
     privacy = Privacy(clip=1.0, noise=0.1, adaptive_clip=AdaptiveClip(quantile=0.5))
     _, _, _, saving = fitted(tmp_path, FedAvg(weighting="uniform"), mlp(), privacy=privacy, schedule=Polynomial())
@@ -194,6 +196,7 @@ def test_all_parts_are_made_again(tmp_path):
     assert other.run.settings.executor == "sequential"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("falls", [False, True])
 @pytest.mark.parametrize("mode", ["module", "module_reset"])
 def test_a_run_by_the_module_s_optimizer_goes_on_bit_for_bit(falls, mode, tmp_path):
@@ -249,6 +252,7 @@ def test_a_run_is_not_gone_on_with_in_another_way(name, other, tmp_path):
         trainer(3).fit(changed, datamodule=drifting(), ckpt_path=saving.final, weights_only=True)
 
 
+@pytest.mark.slow
 def test_every_argument_comes_back(tmp_path):
     """Also one that is added to the coordinator later."""
     given = {

@@ -90,6 +90,7 @@ def test_the_server_sees_the_noisy_mean_and_nothing_else(monkeypatch, algorithm)
     assert module.record.metrics["privacy/noise"] == [0.01, 0.01]
 
 
+@pytest.mark.slow
 def test_replicas_executors_and_resumes_agree(tmp_path):
     """Noise is a pure function of (seed, round), ε of the rounds done, and c is carried over: bit for bit."""
     population = drifting()

@@ -70,6 +70,7 @@ def equal(one, other):
     return structure == same and all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_without_a_trainer_is_the_run_with_one(case):
     algorithm, population, given = CASES[case]()
@@ -126,6 +127,7 @@ def test_a_checkpoint_of_the_version_before_is_taken_up_and_gone_on_with():
     assert equal(list(back.server), then["server"])
 
 
+@pytest.mark.slow
 def test_a_run_is_played_until_its_end_or_as_long_as_privacy_allows():
     alone = FederatedRun(mlp(), FedAvg(lr=0.1), RunSettings(compile=False))
     with pytest.raises(ValueError, match=r"the run has not begun: call start\(population, rounds=\.\.\.\) first"):

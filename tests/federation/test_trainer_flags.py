@@ -132,6 +132,7 @@ def test_a_flag_works_or_is_refused(flag, value, told, plain, tmp_path, monkeypa
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_no_time_to_compile(monkeypatch):
     asked = []
     monkeypatch.setattr(Vectorized, "weigh", lambda self, seconds, left: asked.append((seconds, left)) or False)

@@ -26,6 +26,7 @@ def test_chunks_of_lanes_are_all_lanes_at_once(algorithm, most):
     assert torch.equal(measured(whole, "fit/steps"), measured(chunked, "fit/steps"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_chunks_of_compiled_lanes_are_all_lanes_at_once():
     whole = run(Flash(lr=0.1), population=drifting(), **TWICE)
@@ -83,6 +84,7 @@ def failing(*_):
     raise subprocess.CalledProcessError(1, "g++")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "part", "broken", "sentence"),
     [
@@ -186,6 +188,7 @@ def test_auto_compiles_only_if_the_rounds_ahead_pay_for_it(as_measured, monkeypa
 CNN = {"task": Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4), "initial": "seeded"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_auto_compiles_a_model_that_is_not_mapped(monkeypatch):
     """Lane by lane, by what the fastest of the eager executors tells; a checkpoint says so."""
@@ -201,6 +204,7 @@ def test_auto_compiles_a_model_that_is_not_mapped(monkeypatch):
     assert difference(state(plain), state(chosen)) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("faster", [True, False])
 def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster, as_measured, monkeypatch):

@@ -53,6 +53,7 @@ def test_methods_do_not_see_blocks(name):
     assert other.last.fit.personal.numel() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Flash(lr=0.1), Scaffold(lr=0.1), Mime(lr=0.1), FedDrift(lr=0.1)])
 def test_blocks_of_any_size_and_executor(algorithm):
     size = job_bytes(algorithm, run(algorithm, 1).server, run(algorithm, 1).task_function.layout).training
@@ -80,6 +81,7 @@ def test_private_servers_see_the_same(privacy, algorithm):
     alike(*both(algorithm(lr=0.3, weighting="uniform"), privacy=privacy, **worlds))
 
 
+@pytest.mark.slow
 def test_probe_rounds_panels_and_rounds_without_evaluation():
     how = {"controllers": [DynamicInitialModel()], "fit": {"check_val_every_n_epoch": 2}}
     how |= {"panel": Panel(clients=6, examples=4), "worlds": lambda: wide(availability=AlternatingGroups(rounds=1))}

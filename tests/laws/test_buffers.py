@@ -102,6 +102,7 @@ def test_executors_agree_on_batchnorm(name):
         assert one.bank.used > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["average", "freeze"])
 def test_executors_agree_on_a_modules_own_buffers(mode):
     runs = [play(FedAvg(lr=0.2), each, mode, task=Counting) for each in ("sequential", "vectorized", "trainer")]
@@ -127,6 +128,7 @@ class OnlyStep(Normed):
         return loss
 
 
+@pytest.mark.slow
 def test_a_training_step_with_batchnorm_is_mapped_in_either_precision():
     for precision in ("64-true", "32-true"):
         module = Coordinator(OnlyStep(), FedAvg(lr=0.2), RunSettings(compile=False))
@@ -176,6 +178,7 @@ def test_it_equals_the_transcription(mode):
     assert layout.n == module.server.x.shape[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["average", "local"])
 def test_a_checkpoint_goes_on_bit_for_bit_and_gives_the_model_back(mode, tmp_path):
     algorithm = FedAvg(lr=0.2, momentum=0.5)
@@ -194,6 +197,7 @@ def test_a_checkpoint_goes_on_bit_for_bit_and_gives_the_model_back(mode, tmp_pat
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["average", "local"])
 def test_replicas_are_separate_runs_and_one_device_makes_the_modes_the_same(mode):
     together = play(FedAvg(lr=0.2), mode=mode)

@@ -59,6 +59,7 @@ def test_executors_agree_in_double_precision(name, executor):
     agree([specified(name), *runs(CASES[name], [executor])], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_tiers(EVERY_PLAIN_SIDE, EVERY_PLAIN_SIDE[:3]))
 def test_executors_agree_where_ten_of_thirty_take_part_in_three_replicas(name):
     agree(runs(CASES[name], ("sequential", "vectorized"), wide, seeds=SEEDS), 1e-12)
@@ -82,7 +83,7 @@ def floats():
     return data
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_early_stopping_cases_do_stop_some_devices_and_not_others():
     for name in ("FedAvg early stopping", "fedavg uniform, stops by sums", "flash early"):
         module = run(CASES[name], population=drifting(epochs=4), executor="sequential")
@@ -91,6 +92,7 @@ def test_early_stopping_cases_do_stop_some_devices_and_not_others():
         agree(runs(CASES[name], population=lambda: drifting(epochs=4)), 1e-12)
 
 
+@pytest.mark.slow
 def test_executors_agree_on_exact_steps():
     for steps in (1, 5):  # 5 ends inside an epoch of most devices, and starts a third one on the smallest
         for algorithm in (Scaffold(lr=0.1), Flash(lr=0.1)):
@@ -100,6 +102,7 @@ def test_executors_agree_on_exact_steps():
             assert (done <= steps).all() if isinstance(algorithm, Flash) else (done == steps).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
@@ -135,6 +138,7 @@ def texts():
     return drifting(dataset=InMemory((torch.where(torch.arange(6) < lengths, words, 0), labels)), participants=3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("algorithm", [FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)])
 def test_executors_agree_on_texts(algorithm):
@@ -142,7 +146,7 @@ def test_executors_agree_on_texts(algorithm):
     agree([*runs(algorithm, **task), *runs(algorithm, ["vectorized"], compile=True, **task)], 1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("algorithm", [FedAvg(lr=0.1, momentum=0.9), Scaffold(lr=0.1)])
 def test_executors_agree_on_sequences(algorithm):
@@ -153,7 +157,7 @@ def test_executors_agree_on_sequences(algorithm):
     assert masked[0].executor.programs.compiled
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("change", [FeatureShift(size=0.5), Rotation()], ids=lambda change: type(change).__name__)
 def test_executors_agree_when_inputs_change(change):
@@ -190,7 +194,7 @@ def test_programs_as_they_are_compiled_agree(name, loops, monkeypatch):
     assert measured(masked[0], "fit/lane_utilization").max() < 1 == measured(plain, "fit/lane_utilization").min()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize(
     "algorithm", [Scaffold(lr=0.1, weight_decay=0.02), CASES["blended with delays"]], ids=["correction", "rules"]
@@ -212,6 +216,7 @@ def arriving(**changes):
     return world(**{**usual, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize(
     ("algorithm", "penalty"),

@@ -44,6 +44,7 @@ def check_alike(here, there):
                 assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-9, abs=1e-11, nan_ok=True), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_tiers(CASES, ("Scaffold", "Flash", "FedDrift", "Ditto", "by relations")))
 def test_two_actors_train_what_one_process_does(name):
     here, there = both(CASES[name])
@@ -51,6 +52,7 @@ def test_two_actors_train_what_one_process_does(name):
     assert there.last.fit.personal.numel() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -84,6 +86,7 @@ class Shot(L.Callback):
         self.after = lane_actors()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), Ditto(lr=0.1)])
 def test_the_part_of_a_dead_actor_is_done_again_with_the_same_digits(algorithm):
     how = {"seeds": (0, 44), "fit": LANES}
@@ -94,6 +97,7 @@ def test_the_part_of_a_dead_actor_is_done_again_with_the_same_digits(algorithm):
     assert difference(state(whole), state(killed)) == 0
 
 
+@pytest.mark.slow
 def test_rows_lie_where_they_were_trained_until_they_are_asked_for(tmp_path):
     class Watch(L.Callback):
         def on_train_epoch_end(self, trainer, pl_module):
@@ -121,6 +125,7 @@ def test_messages_keep_every_kind_of_tensor():
     assert all(one.dtype == other.dtype and torch.equal(one, other) for one, other in tensors)
 
 
+@pytest.mark.slow
 def test_auto_begins_in_one_place_and_goes_on_in_all_where_that_pays(monkeypatch, tmp_path):
     from flstudy.execution import sharded
 

@@ -20,6 +20,7 @@ def evaluated(algorithm, **changes):
     return torch.tensor([metrics[name] for name in MEASURED], dtype=torch.float64), done.evaluation.evaluator
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize(
     ("algorithm", "copies"),
@@ -36,6 +37,7 @@ def test_compiled_evaluations_are_eager_ones(algorithm, copies, monkeypatch):
     torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_an_evaluation_that_cannot_be_compiled_is_eager(monkeypatch):
     def refuse(*_):
@@ -49,6 +51,7 @@ def test_an_evaluation_that_cannot_be_compiled_is_eager(monkeypatch):
     assert torch.equal(refused, eager)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_evaluations_are_compiled_where_it_pays_and_eager_again_where_it_does_not():
     _, one = evaluated(FedAvg(lr=0.1), compile=True)

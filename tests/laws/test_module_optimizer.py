@@ -138,6 +138,7 @@ class EachEpoch(L.Callback):
         self.told.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "executor"), [("adam", "vectorized"), ("two schedulers", "sequential")])
 def test_their_metrics_are_those_of_the_bare_module_in_every_epoch(kind, executor):
     population, own = single(), ("train_loss", "val_loss", "val_acc")
@@ -156,6 +157,7 @@ def test_their_metrics_are_those_of_the_bare_module_in_every_epoch(kind, executo
     assert exact[-1, 0] < exact[0, 0] - 0.05
 
 
+@pytest.mark.slow
 def test_executors_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path):
     saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
 

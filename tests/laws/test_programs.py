@@ -22,6 +22,7 @@ def widths(algorithm, task=None) -> int:
     return programs.compilations() - before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_values_share_programs_and_kinds_do_not():
     assert widths(FedProx(lr=0.1, mu=0.5)) >= 1
@@ -35,6 +36,7 @@ def test_values_share_programs_and_kinds_do_not():
     assert widths(FedAvg(lr=0.1), Mlp((FEATURES,), CLASSES, hidden=6)) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
     torch.manual_seed(1)
@@ -49,6 +51,7 @@ def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
     assert difference(eager[0].server, eager[1].server) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_a_program_is_one_of_any_number_of_lanes_and_steps():
     """Made once: cohorts and fits of other sizes, and new values of all hyper-parameters, make none."""
@@ -59,6 +62,7 @@ def test_a_program_is_one_of_any_number_of_lanes_and_steps():
     assert programs.compilations() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler")
 def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, forget_programs, tmp_path):
     """On disk, by what it computes; a damaged file is compiled anew."""

@@ -51,6 +51,7 @@ def controllers():
     return [Restart(rounds=[2]), Restart(rounds=[5], keep_model=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_tiers(plain(), FORMS))
 def test_three_rounds_a_checkpoint_and_three_rounds_are_six_rounds(name, tmp_path):
     algorithm = replace(plain()[name], gamma=0.05, weight_decay=0.02)
@@ -84,6 +85,7 @@ def test_three_rounds_a_checkpoint_and_three_rounds_are_six_rounds(name, tmp_pat
     assert {event.round for record in whole.records for event in record.events} == {2, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_compiled_fits_and_evaluations_resume_as_well(threads, tmp_path, monkeypatch):
@@ -126,6 +128,7 @@ def test_the_other_executors_resume_as_well(executor, tmp_path):
     assert len(resumed.records) == 2
 
 
+@pytest.mark.slow
 def test_sessions_and_what_is_remembered_of_them_resume_as_well(tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
@@ -203,7 +206,7 @@ def start(folder: Path, rounds: int, seconds: float, *ckpt_path: str) -> subproc
     return subprocess.Popen(command, cwd=REPOSITORY)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     rounds, kill_after = 12, random.randint(2, 7)
     killed = start(tmp_path / "killed", rounds, 0.8)

@@ -40,6 +40,7 @@ def segments(folder):
     return sorted(path for path in (folder / FOLDER).iterdir() if not path.name.startswith("."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), Moon(lr=0.1)], ids=["Scaffold", "Moon"])
 def test_a_run_goes_on_from_any_checkpoint(algorithm, tmp_path):
     how = {"population": wide(participants=3), "controllers": [Restart(rounds=[3])], **saving(tmp_path)}
@@ -131,6 +132,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tmp_path):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

@@ -79,6 +79,7 @@ def test_with_one_model_it_is_fedavg(method, settings):
     assert difference(measured(one, *COMPARED), measured(other, *COMPARED)) <= 1e-13
 
 
+@pytest.mark.slow
 def test_a_place_for_one_model_only_is_fedavg_whatever_drifts():
     for method in (FedDriftEager, FedDrift):
         one = run(method(lr=0.1, models=1, delta=0.0, every=1), 4, population=drifting())

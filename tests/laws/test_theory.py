@@ -52,6 +52,7 @@ def final(algorithm, rounds=60, steps=STEPS):
     return run(algorithm, rounds, population=quadratics(steps), task=Quadratic()).server.x[0]
 
 
+@pytest.mark.slow
 def test_scaffold_reaches_the_optimum_of_heterogeneous_quadratics_and_fedavg_does_not():
     optimum = (CURVATURE * CENTER).sum(0) / CURVATURE.sum(0)  # Σ h (w - a) = 0
     assert difference(final(Scaffold(lr=LR), 80), optimum) <= 1e-10
@@ -65,6 +66,7 @@ def test_scaffold_reaches_the_optimum_of_heterogeneous_quadratics_and_fedavg_doe
     assert difference(once, optimum) <= 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedDyn(lr=LR, alpha=0.5), FedDC(lr=LR, alpha=0.5)])
 def test_feddyn_and_feddc_reach_the_optimum_too(algorithm):
     optimum = (CURVATURE * CENTER).sum(0) / CURVATURE.sum(0)

@@ -12,6 +12,7 @@ from flstudy.tasks import Cnn, Mlp
 from ..worlds import CLASSES, FEATURES, drifting, examples, run, state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1)], ids=["Scaffold", "Flash"])
 def test_three_threads_are_one_after_another_bit_for_bit(algorithm, monkeypatch):
     made = []

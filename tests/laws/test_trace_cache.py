@@ -23,6 +23,7 @@ def clockless(module):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), HypCluster(lr=0.1)], ids=["Scaffold", "HypCluster"])
 def test_a_run_from_recordings_is_the_run(algorithm, monkeypatch):
     settings = {"population": drifting(participants=3), "seeds": (0, 44), "evaluate": True, "precision": "32-true"}

@@ -92,6 +92,7 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     assert {*metrics} <= {*coordinator.measures(world(kind), ROUNDS)}
 
 
+@pytest.mark.slow
 def test_a_module_that_optimises_by_itself_runs_under_a_trainer_and_its_players_learn():
     with pytest.warns(
         UserWarning, match="executor: trainer in place of vectorized, since LitGan cannot run there: it op"

@@ -52,6 +52,7 @@ def test_who_leaves_is_replaced_and_others_stay():
     assert there[after].all()
 
 
+@pytest.mark.slow
 def test_a_panel_of_everybody_tells_what_everybody_tells():
     names = ["test/accuracy", "test/accuracy_spread", "valid/loss", "test/personal_accuracy"]
     for algorithm in (FedAvg(lr=0.1), Ditto(lr=0.1), HypCluster(lr=0.1, models=2)):

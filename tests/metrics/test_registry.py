@@ -62,6 +62,7 @@ def test_every_algorithm_logs_what_it_names(name):
     assert {own for own in logs if own.startswith("server/")} == set(algorithm.measures)
 
 
+@pytest.mark.slow
 def test_every_condition_adds_its_metrics():
     logs, promised = logged(Flash(), **everything())
     assert logs == promised <= set(METRICS)

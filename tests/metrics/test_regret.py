@@ -119,6 +119,7 @@ def test_worlds_that_stand_still_are_solved_once():
     assert shifts(several, 6) == [[2, 4]]
 
 
+@pytest.mark.slow
 def test_regret_grows_slower_than_rounds_where_the_world_stands_still():
     """Theorem 2 with η_t = 1/√t."""
     population, rounds = world(batch_size=33, epochs=1), 40

@@ -24,6 +24,7 @@ def arriving(**changes):
     return drifting(**{"data_stream": FreshDraws(mean=12, deviation=4), **changes})
 
 
+@pytest.mark.slow
 def test_sizes_are_distributed_as_asked_and_no_example_comes_twice():
     draws = FreshDraws()
     sizes = []
@@ -101,6 +102,7 @@ def test_weights_follow_what_was_drawn():
     assert cohort.sizes[0].tolist() != [len(population.members[0][k]["train"]) for k in cohort.jobs.client[0].tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Flash(lr=0.1, gamma=0.05), FedDriftEager(lr=0.1, models=3, delta=0.0)])
 def test_a_run_goes_on_bit_for_bit(algorithm, tmp_path):
     def go(rounds, folder, **more):

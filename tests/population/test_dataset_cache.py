@@ -104,6 +104,7 @@ def protected(loads, folder):
     return mapped(parts, loads.starts, loads.stops)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error:.*not writable.*")
 @pytest.mark.parametrize("executor", ["vectorized", "threads", "sequential", "trainer"])
 def test_nothing_writes_to_examples(executor, tmp_path):

@@ -70,6 +70,7 @@ def test_dirichlet_shares_of_a_label_have_the_right_mean_and_variance():
     assert share.var() == pytest.approx(expected, rel=0.06)
 
 
+@pytest.mark.slow
 def test_min_size_is_kept_or_refused():
     assert np.bincount(assign(Dirichlet(alpha=0.05, min_size=40)), minlength=CLIENTS).min() >= 40
     with pytest.raises(ValueError, match=r"min_size 50 of 200 examples at alpha 0\.3; lower min_size"):
@@ -93,6 +94,7 @@ def test_balanced_heterogeneity_falls_with_alpha():
     assert mean[-1] < 0.15
 
 
+@pytest.mark.slow
 def test_balanced_draws_have_the_distribution_of_drawing_one_by_one():
     """Two devices and few examples, so that labels are used up: the counts of a plain transcription."""
     labels, draws, alpha = np.repeat([0, 1, 2], [2, 3, 5]), 6000, 0.7

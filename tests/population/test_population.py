@@ -48,6 +48,7 @@ def test_census_holds_every_example_of_a_split_with_its_device():
         assert mine == population.members[s][int(clients[s, j])]["test"].tolist()
 
 
+@pytest.mark.slow
 def test_participation_is_uniform_without_replacement():
     population = world(participants=2).settle((0, 44))
     counts, together, rounds = np.zeros((2, DEVICES)), np.zeros((DEVICES, DEVICES)), 1500

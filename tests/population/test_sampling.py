@@ -20,6 +20,7 @@ def test_poisson_counts_are_binomial():
     assert cohort_size("fixed", 1, 4, 10, 50) == 4
 
 
+@pytest.mark.slow
 def test_every_device_comes_with_the_same_probability_and_independently():
     population = world(sampling="poisson", participants=2).settle((0, 7))
     rounds = [population.cohort(index + 1).jobs.client if population.drawn(index + 1) else None for index in range(900)]

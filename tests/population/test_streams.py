@@ -1,6 +1,7 @@
 """Streams: independent, named, and the same whoever else asks."""
 
 import numpy as np
+import pytest
 
 from flstudy.population.streams import generator, random_bits, torch_seed
 
@@ -22,6 +23,7 @@ def test_a_word_depends_on_its_own_name_only():
     assert np.array_equal(np.sort(together), np.sort(random_bits(7, "batches", 3, np.arange(1000))))
 
 
+@pytest.mark.slow
 def test_words_are_uniform_and_uncorrelated():
     count = 200_000
     for words in (

@@ -40,6 +40,7 @@ def sent(tmp_path, uri, capsys):
     return capsys.readouterr().out, given
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_bits_of_the_folder(door, tmp_path, capsys):
     uri = "s3://bucket/data/table"
     said, given = sent(tmp_path, uri, capsys)
@@ -57,6 +58,7 @@ def test_a_copy_has_the_bits_of_the_folder(door, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["clients"] == 5
 
 
+@pytest.mark.slow
 def test_a_node_copies_once_whoever_asks(door, tmp_path, capsys):
     uri = "s3://bucket/data/once"
     sent(tmp_path, uri, capsys)
@@ -78,6 +80,7 @@ def test_a_node_copies_once_whoever_asks(door, tmp_path, capsys):
     assert not any("samples" in name for name in door.read)
 
 
+@pytest.mark.slow
 def test_what_is_prepared_anew_is_copied_anew(door, tmp_path, capsys):
     uri = "s3://bucket/data/anew"
     sent(tmp_path, uri, capsys)
@@ -90,6 +93,7 @@ def test_what_is_prepared_anew_is_copied_anew(door, tmp_path, capsys):
     assert len(FederatedParquet(path=uri).load(0, 4).x) == 2 * len(before)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_refused_in_a_sentence(door, tmp_path, capsys, monkeypatch):
     uri = "s3://bucket/data/harmed"
     with pytest.raises(ValueError, match="there is no prepared data set in s3://bucket/data/harmed"):

@@ -53,6 +53,7 @@ def test_prepare_list_describe(here, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_population_is_drawn_before_anything_trains(here, capsys):
     write_idx(here, "FashionMNIST", 200)
     said(capsys, "prepare", "FashionMnist", "--source", ".")

@@ -240,7 +240,7 @@ def slow(tmp_path, monkeypatch):
 PART = 1000  # bytes: four clients
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [8, 37])
 def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path, slow):
     (tmp_path / "held_at").write_text(str(after))
@@ -266,7 +266,7 @@ def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path,
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_of_two_processes_one_goes_on_and_the_other_says_so(tmp_path, slow):
     (tmp_path / "held_at").write_text("5")
     process = multiprocessing.get_context("fork").Process(target=prepare, args=(slow, tmp_path / "copy"))

@@ -41,6 +41,7 @@ def test_drawing_a_fixed_number_costs_what_wang_et_al_prove():
     assert everybody == pytest.approx(converted(7 * 3 / (2 * s**2), 3), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rdp", "pld"])
 def test_rounds_add_up_and_noise_helps(kind):
     account = accountant(accountant=kind)

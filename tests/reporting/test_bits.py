@@ -106,6 +106,7 @@ def test_where_all_send_the_same_rounds_say_it(study):
     assert traffic_of(found) is None
 
 
+@pytest.mark.slow
 def test_the_report_has_it(study):
     found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
     written = write_report(found.results.folder.path)

@@ -45,6 +45,7 @@ def charts(written):
     return charts_of(written.interactive_path)
 
 
+@pytest.mark.slow
 def test_its_curves_are_those_of_the_study(charts, searched):
     findings = Findings(results=load_study(searched))
     chart = charts["curves"]
@@ -104,6 +105,7 @@ def test_plotly_knows_every_attribute_of_every_chart(charts):
                     figure.layout[key] = value
 
 
+@pytest.mark.slow
 def test_it_needs_plotly_beside_it_and_holds_no_text_as_html(tmp_path, write_study, trial):
     evil = "</script><script>alert(1)</script><b>\u2028"
     overrides = {"algorithm": "A<b>", "task.note": evil}
@@ -125,6 +127,7 @@ def test_it_needs_plotly_beside_it_and_holds_no_text_as_html(tmp_path, write_stu
     assert (page.parent / "plotly.min.js").read_text(encoding="utf-8") == get_plotlyjs()
 
 
+@pytest.mark.slow
 def test_it_stays_below_three_megabytes(tmp_path, write_study, trial):
     """18 methods of 200 trials each, and curves of three metrics over 500 rounds."""
     rng = np.random.default_rng(0)
@@ -173,7 +176,7 @@ def test_a_study_s_figures_are_those_of_the_page(searched, drifting, charts):
         study.figure("x")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_interactive_page_in_a_browser(written, browser, shoot):
     """From the file, without a network: values under the pointer, methods hidden and alone, menus, a table sorted."""
     address = written.interactive_path.as_uri()

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from flstudy.reporting import write_report
 from flstudy.reporting.tables import Cells, escape_latex
 
@@ -40,6 +42,7 @@ def test_a_table_of_booktabs():
     ]
 
 
+@pytest.mark.slow
 def test_the_tables_of_a_study(searched):
     text = write_report(searched).latex_path.read_text()
     assert text.startswith("% Needs \\usepackage{booktabs}")

@@ -85,6 +85,7 @@ def test_each_of_many_methods_has_a_panel_in_which_it_stands_out(crowd):
             assert axes.get_legend() is None
 
 
+@pytest.mark.slow
 def test_trials_of_many_methods_have_panels_of_their_own(crowd):
     slices = slice_figure(crowd)
     assert len(slices.axes) == 2 * len(PANELS)  # a learning rate and a momentum of each

@@ -60,6 +60,7 @@ def share_different(trials, studies=STUDIES, seed=0, **more):
 
 # With three confirmations of the one and one of the other the better of three wins by a little luck again (6 % of 600
 # studies, nearly all in its favour): the comparison says so in a note.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trials", "confirm"), [({"A": 16, "B": 16}, 1), ({"A": 16, "B": 16}, 3), ({"A": 64, "B": 1}, 1)]
 )
@@ -68,6 +69,7 @@ def test_confirmed_on_new_seeds_equals_are_rarely_called_different(trials, confi
     assert share <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / STUDIES)
 
 
+@pytest.mark.slow
 def test_without_confirmation_the_larger_search_wins_by_luck():
     """A method of 64 trials beside a baseline with its defaults: 15 % instead of 5 %, all in favour of the former."""
     found = share_different({"A": 64, "B": 1})
@@ -75,6 +77,7 @@ def test_without_confirmation_the_larger_search_wins_by_luck():
     assert (found == -1).sum() == 0
 
 
+@pytest.mark.slow
 def test_without_confirmation_equal_searches_are_fair():
     """Both are flattered alike, and the best of many differ less than any two: fewer than 5 %."""
     assert (share_different({"A": 16, "B": 16}) != 0).mean() < LEVEL

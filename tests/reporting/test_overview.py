@@ -12,6 +12,7 @@ from flstudy.study import load_study
 from flstudy.tracking.content import OVERVIEW
 
 
+@pytest.mark.slow
 def test_it_is_written_beside_the_curves(drifting):
     report = write_report(drifting)
     assert report.figure_path.name == "curves.png"  # which the terminal names

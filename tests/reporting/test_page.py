@@ -46,6 +46,7 @@ def page(searched):
     return write_report(searched).page_path.read_text()
 
 
+@pytest.mark.slow
 def test_it_is_well_formed_and_has_its_sections(page):
     reader = Reader(page)
     sections = [attributes["id"] for attributes in reader.all("section")]
@@ -119,6 +120,7 @@ def test_a_study_without_a_finished_trial_has_a_page(tmp_path, write_study, tria
     assert Reader(text).all("svg") == []
 
 
+@pytest.mark.slow
 def test_a_study_without_confirmation_or_search_has_a_page(drifting):
     reader = Reader(write_report(drifting).page_path.read_text())
     sections = [attributes["id"] for attributes in reader.all("section")]
@@ -127,6 +129,7 @@ def test_a_study_without_confirmation_or_search_has_a_page(drifting):
     assert "comparison" in sections
 
 
+@pytest.mark.slow
 def test_the_page_in_a_browser(searched, browser, shoot):
     """From the file, without a network: what comes first is seen, and each link of the page leads to a section."""
     page_path = write_report(searched).page_path

@@ -26,6 +26,7 @@ def markdown_rows(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
 
 
+@pytest.mark.slow
 def test_the_table_has_the_numbers_of_the_curves(drifting):
     written = write_report(drifting)
     header, _, *body = markdown_rows(written.tables[0].markdown())
@@ -42,6 +43,7 @@ def test_the_table_has_the_numbers_of_the_curves(drifting):
     ]
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_the_same_in_100_columns(drifting):
     text = printed(write_report(drifting))
     assert max(map(len, text.splitlines())) <= 100
@@ -50,6 +52,7 @@ def test_the_terminal_shows_the_same_in_100_columns(drifting):
     assert text.index("Flash") < text.index("FedAvg")
 
 
+@pytest.mark.slow
 def test_eight_algorithms_with_wide_numbers_still_fit(tmp_path, write_study, trial):
     names = ["FedAdaGrad", "FedAvgM", "FedAdam", "FedYogi", "FedProx", "Scaffold", "Flash", "FedAvg"]
     curve = np.array([[1.0] * 10, [0.0] * 10, [0.5] * 10])
@@ -65,6 +68,7 @@ def test_eight_algorithms_with_wide_numbers_still_fit(tmp_path, write_study, tri
     assert text.count("50.0 ± 50.0") == 3 * 8
 
 
+@pytest.mark.slow
 def test_without_a_drift_its_columns_are_gone(drifting):
     (drifting / "events.json").unlink()
     written = write_report(drifting)
@@ -74,6 +78,7 @@ def test_without_a_drift_its_columns_are_gone(drifting):
     assert not any("drift" in note for note in written.notes)
 
 
+@pytest.mark.slow
 def test_several_drifts_get_a_table_of_their_own(drifting):
     (drifting / "events.json").write_text('[{"round": 5, "label": "there"}, {"round": 9, "label": "back"}]')
     body = markdown_rows(write_report(drifting).tables[1].markdown())[2:]
@@ -82,6 +87,7 @@ def test_several_drifts_get_a_table_of_their_own(drifting):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_seed_has_no_spread(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0")], curves={"0": [[0.5] * 10]}, seeds=[7])
     assert markdown_rows(write_report(folder).summary_path.read_text())[2][-1] == "50.0"
@@ -108,6 +114,7 @@ def test_a_loss_objective_is_not_shown_in_percent(drifting):
     assert [row[3] for row in cells.rows] == ["0.6", "0.89"]
 
 
+@pytest.mark.slow
 def test_files(drifting):
     written = write_report(drifting)
     assert written.summary_path == drifting / "report" / "summary.md"
@@ -118,6 +125,7 @@ def test_files(drifting):
     assert set(written.best_paths) == {"Flash", "FedAvg"}
 
 
+@pytest.mark.slow
 def test_the_next_command_runs_the_best_trial(drifting):
     (_, browse), (purpose, again) = write_report(drifting).next_commands
     assert browse == "flstudy ui"
@@ -125,6 +133,7 @@ def test_the_next_command_runs_the_best_trial(drifting):
     assert shlex.split(again) == ["flstudy", "run", str(drifting / "best" / "Flash.yaml")]
 
 
+@pytest.mark.slow
 def test_paths_are_told_as_seen_from_the_working_directory(drifting, monkeypatch):
     monkeypatch.chdir(drifting.parent.parent)
     written = write_report(drifting)
@@ -132,6 +141,7 @@ def test_paths_are_told_as_seen_from_the_working_directory(drifting, monkeypatch
     assert "Curves: studies/quick/report/curves.png" in printed(written)
 
 
+@pytest.mark.slow
 def test_the_figure_shows_a_line_per_algorithm_and_the_drift(drifting):
     path = write_report(drifting).figure_path
     assert path == drifting / "report" / "curves.png"
@@ -151,6 +161,7 @@ def test_the_figure_shows_a_line_per_algorithm_and_the_drift(drifting):
     assert drift.max() > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 12])
 def test_figures_of_one_and_of_many_algorithms(tmp_path, write_study, trial, count):
     rng = np.random.default_rng(0)
@@ -174,6 +185,7 @@ def test_a_study_without_a_finished_trial_still_has_a_report(tmp_path, write_stu
     assert "flstudy ui" in text
 
 
+@pytest.mark.slow
 def test_a_later_report_leaves_nothing_of_an_earlier_one(drifting):
     write_report(drifting)
     lines = (drifting / "trials.jsonl").read_text().splitlines(keepends=True)
@@ -182,6 +194,7 @@ def test_a_later_report_leaves_nothing_of_an_earlier_one(drifting):
     assert [path.name for path in (drifting / "best").iterdir()] == ["FedAvg.yaml"]
 
 
+@pytest.mark.slow
 def test_markup_in_names_is_text(tmp_path, write_study, trial):
     overrides = {"algorithm": "A", "task.note": "[red]|x[/red]"}
     folder = write_study(tmp_path / "s", [trial("0", "A", overrides=overrides)], curves={"0": [[0.5] * 10] * 2})

@@ -28,6 +28,7 @@ def worlds(tmp_path, write_study, trial):
     return folders
 
 
+@pytest.mark.slow
 def test_a_common_report(worlds):
     written = write_report(*worlds)
     assert written.page_path == worlds[0].parent / "report-calm-sudden-slow_ly" / "report.html"
@@ -46,6 +47,7 @@ def test_a_common_report(worlds):
     assert "# Study calm, sudden, slow_ly" in written.summary_path.read_text()
 
 
+@pytest.mark.slow
 def test_the_command(worlds, monkeypatch, capsys):
     monkeypatch.chdir(worlds[0].parent.parent)
     assert cli.main(["report", "calm", "sudden", "slow_ly"]) == 0
@@ -62,6 +64,7 @@ def test_the_command(worlds, monkeypatch, capsys):
     assert [one["study"] for one in told["reports"]] == ["calm", "sudden", "slow_ly"]
 
 
+@pytest.mark.slow
 def test_one_study_as_json(searched, capsys):
     assert cli.main(["report", str(searched), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -72,6 +75,7 @@ def test_one_study_as_json(searched, capsys):
     assert told["page"].endswith("report/report.html")
 
 
+@pytest.mark.slow
 def test_the_terminal_stays_within_100_columns(searched, capsys):
     assert cli.main(["report", str(searched)]) == 0
     printed = capsys.readouterr().out

@@ -46,6 +46,7 @@ def results(module, tmp_path, write_study, trial):
     return load_study(write_study(tmp_path / "s", trials, curves=curves, events=events, rounds=ROUNDS, seeds=SEEDS))
 
 
+@pytest.mark.slow
 def test_instances_are_found_again_from_the_records(module, results):
     trial = results.trials[0]
     for replica, seed in enumerate(SEEDS):

@@ -44,6 +44,7 @@ def own_section(tmp_path, monkeypatch):
     sections.every_section.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_new_section_is_one_file_and_in_every_form_of_the_report(drifting, own_section):
     written = write_report(drifting)
     page = written.page_path.read_text()
@@ -90,6 +91,7 @@ def test_no_difference_shown_is_in_the_heading(tmp_path, write_study, trial, con
     assert found == "A ranks first of 3 algorithms; no difference to B shown"
 
 
+@pytest.mark.slow
 def test_too_few_seeds_are_in_the_heading(drifting):
     assert study_headline(Findings(results=load_study(drifting))) == (
         "Flash ranks first of 2 algorithms; too few seeds to tell it from FedAvg"

@@ -15,6 +15,7 @@ def chosen(folder):
     return [(one.trial.number, one.confirmation and one.confirmation.number) for one in load_study(folder).best]
 
 
+@pytest.mark.slow
 def test_the_best_confirmation_speaks_not_the_best_of_the_search(tmp_path, write_study, confirmed):
     trials = confirmed([0.90, 0.89, 0.80], [0.70, 0.72, 0.79])
     curves = {str(i): [[0.5] * 10] * 2 for i in range(3)} | {str(i): NEW for i in (3, 4, 5)}

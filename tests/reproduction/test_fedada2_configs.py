@@ -42,7 +42,7 @@ def small(tmp_path_factory):
     return lambda name: values if name in IMAGES else {}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_loads_and_runs_on_small_files(name, tmp_path, monkeypatch, small):
     few = {**FEW, "seeds": [0], "accelerator": "cpu", "executor": "sequential"}
@@ -108,6 +108,7 @@ def test_each_arm_s_best_values_are_its_first_trial(name, small):
         }
 
 
+@pytest.mark.slow
 def test_first_trials_are_the_tables_3_to_6_s(small):
     """Every published value of a hyper-parameter is that of its arm's first trial."""
     plan = read_paper("fedada2", FOLDER.parent)

@@ -83,7 +83,7 @@ def model_is_another_s(path):
     return path != next(other for other in CONFIGS if tasks[other] == tasks[path])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):

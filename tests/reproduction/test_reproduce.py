@@ -89,7 +89,7 @@ def paper(tmp_path):
     return folder
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     folder = tmp_path / "configs" / "dynamic"
     folder.mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_sessions_beside_each_other(tmp_path, monkeypatch, ray_cluster):
     assert row.endswith(f" | {gain:+.1f} |")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "small", "--configs", "configs"]

@@ -34,7 +34,7 @@ def model_is_another_s(path):
     return path != next(other for other in CONFIGS if families[other] == families[path])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("let_go")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
@@ -89,6 +89,7 @@ def published(table):
     return {key: row["value"] for key, row in found.items() if row["table"] == table and key[0] not in ours}
 
 
+@pytest.mark.slow
 def test_all_of_the_paper_s_tables_are_there():
     """Values in each: rows times columns."""
     sizes = {"II": 16 * 8, "III": 16 * 6, "IV": 8 * 4, "V": 4 * 6, "VI": 4 * 6, "VII": 4 * 15, "VIII": 108 * 2}
@@ -96,6 +97,7 @@ def test_all_of_the_paper_s_tables_are_there():
     assert {table: len(published(f"Table {table}")) for table in sizes} == sizes
 
 
+@pytest.mark.slow
 def test_what_the_paper_prints_twice_is_the_same_but_for_one_value():
     """V = 1 and the lowest R are the settings of Tables II, III and X: a check of what was transcribed."""
     main = published("Table II") | published("Table III") | published("Table X")

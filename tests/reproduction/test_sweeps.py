@@ -41,7 +41,7 @@ def results(tmp_path):
     return load_study(make_study(tmp_path / "s", trials, curves=curves))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_arms_are_compared_over_the_draws_that_they_share(results):
     arms = arms_of(results, ["algorithm"], "test/accuracy")
     assert {arm: len(draws) for arm, draws in arms.items()} == {("FedAvg",): 12, ("Flash",): 13, ("FedProx",): 12}
@@ -57,7 +57,7 @@ def test_arms_are_compared_over_the_draws_that_they_share(results):
     assert matched_pairs(arms, higher=True) == list(pairs.values())  # the bootstrap has a seed
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_sweep_s_page_says_who_is_most_sensitive_only_where_the_intervals_do(results, tmp_path):
     world = World(name="w", title="W", config=Path(__file__), kind="sweep", arms=("algorithm",))
     page = "\n".join(sweep_parts(world, results, tmp_path))

@@ -188,6 +188,7 @@ def said(capsys, caplog, *arguments):
     return status, " ".join([*told, printed.err, printed.out])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", in_tiers(DAMAGES, ["state cut", "trials flipped", "records cut", "snapshot bomb"]))
 def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, caplog, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
@@ -234,6 +235,7 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
     assert refused or folder.snapshot(2).exists() == (on_resume != ANEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["snapshot flipped"])
 def test_a_trial_that_starts_anew_ends_as_if_nobody_had_disturbed_it(folder, damage, caplog):
     DAMAGES[damage][0](folder)
@@ -245,6 +247,7 @@ def test_a_trial_that_starts_anew_ends_as_if_nobody_had_disturbed_it(folder, dam
     assert re.search(ANEW, caplog.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["records cut"])
 def test_what_is_left_is_delivered_and_what_is_lost_is_named(folder, damage, capsys, caplog, monkeypatch):
     monkeypatch.setattr("flstudy.tracking.trust.remember_store", lambda uri: None)
@@ -255,6 +258,7 @@ def test_what_is_left_is_delivered_and_what_is_lost_is_named(folder, damage, cap
     assert "4 runs" in text
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_an_earlier_checkpoint_or_says_that_there_is_none(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     plain = {name: value for name, value in CONFIG.items() if name != "study"}

@@ -51,6 +51,7 @@ def said_by(folder, **changed):
     folder.lock.path.write_text(json.dumps({**vars(Holder()), **changed}))
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_in_a_sentence(folder, driver):
     folder.write_state("running", study_id="1")
     assert folder.state()["state"] == "running"

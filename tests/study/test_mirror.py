@@ -134,6 +134,7 @@ def check_resumable(place):
     return len(trials)
 
 
+@pytest.mark.slow
 def test_whatever_kills_the_driver_another_home_goes_on(uri, tmp_path):
     """Killed again and again, at moments that nobody chose, and resumed at a home that has nothing."""
     place = tmp_path / "bucket" / "studies" / "small"
@@ -388,6 +389,7 @@ def door(server, tmp_path, monkeypatch):
         yield made
 
 
+@pytest.mark.slow
 def test_a_bucket_has_the_study_and_only_what_changes_is_sent(door, elsewhere):
     folder = begun("s3://bucket/sent")
     with folder.claim():
@@ -411,6 +413,7 @@ def test_a_bucket_has_the_study_and_only_what_changes_is_sent(door, elsewhere):
     assert [one["study"] for one in list_studies("s3://bucket/sent")] == ["small"]
 
 
+@pytest.mark.slow
 def test_a_bucket_that_goes_away_is_told_once_and_gets_the_rest(door):
     folder, said = begun("s3://bucket/away"), []
     with folder.claim(), BucketMirror(folder, every_s=0.1, say=said.append) as mirror:
@@ -429,6 +432,7 @@ def test_a_bucket_that_goes_away_is_told_once_and_gets_the_rest(door):
     assert "snapshots/1.ckpt" in RemoteFolder.open("s3://bucket/away/small").files()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "said"), [(DENIED, "access is denied"), (FULL, "the bucket is full")])
 def test_a_bucket_that_takes_nothing_more_stops_the_study(door, answer, said):
     folder, stopped = begun(f"s3://bucket/{answer[1]}"), []
@@ -450,6 +454,7 @@ def test_a_bucket_that_takes_nothing_more_stops_the_study(door, answer, said):
     assert "snapshots/1.ckpt" in RemoteFolder.open(called).files()
 
 
+@pytest.mark.slow
 def test_no_bucket(door):
     with pytest.raises(RemoteError, match="s3://nothing/x cannot be used: there is no such bucket"):
         RemoteFolder.open("s3://nothing/x")

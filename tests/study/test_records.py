@@ -147,6 +147,7 @@ for round_ in range(1, 10**7):
 """
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_the_rounds_up_to_the_last_flush(tmp_path):
     path = tmp_path / "t"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:

@@ -118,6 +118,7 @@ class OwnFeatures(OnlyTrainingStep):
         return torch.tanh(self.net(x)).unflatten(1, (-1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
 def test_a_module_of_one_s_own_needs_features_alone(executor):
     even = {"population": world(partition=Ragged([20] * 6))}
@@ -137,7 +138,7 @@ def test_a_task_without_features_is_refused_before_anything_runs():
     Coordinator(Logistic((FEATURES,), CLASSES), FedAvg())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "normalised", "sequences", "texts"])
 def test_executors_agree_on_moon_of(kind):
     torch.manual_seed(0)

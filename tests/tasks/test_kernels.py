@@ -104,6 +104,7 @@ def test_autocast_and_half_precision_take_torchs_own():
         assert operators(traced(function, *(each.to(dtype) for each in (x, w, b)))) == []
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails(monkeypatch, tmp_path):
     """One warning, the same numbers."""
     broken = tmp_path / "kernels.cpp"

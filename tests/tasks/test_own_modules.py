@@ -58,6 +58,7 @@ class Same(Logistic):
         self.linear.load_state_dict(OnlyTrainingStep().net.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("executor", ["sequential", "trainer"])
 def test_training_step_alone_is_enough_one_job_at_a_time(executor, as_dict):

@@ -192,7 +192,7 @@ def test_a_projection_is_a_dense_layer():
     assert [tuple(layer.weight.shape) for layer in task.head] == [(3, 5), (7, 3)]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ResNet18, ResNet34])
 def test_mapped_gradients_of_a_resnet_are_those_of_each_lane(kind):
     torch.manual_seed(0)
@@ -217,7 +217,7 @@ def test_mapped_gradients_of_a_resnet_are_those_of_each_lane(kind):
         assert difference((mapped[0][lane], mapped[1][lane]), (g, value)) < 1e-10
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("let_go")
 def test_executors_agree_on_a_resnet():
     """Two devices, one round: its eleven million parameters make more slow."""

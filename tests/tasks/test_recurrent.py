@@ -187,6 +187,7 @@ def test_survey_of_sequences(monkeypatch):
         assert difference(scores.accuracy[s, device], task_function.example_correct(models[s], batch).mean()) <= 1e-12
 
 
+@pytest.mark.slow
 def test_mapped_gradients_compile_as_two_operators():
     """All of the compiler but its code generation: no loop over time is left in the graph, so that long sequences
     compile as fast as short ones."""

@@ -77,6 +77,7 @@ def test_a_seed_draws_glorot_s_weights():
     assert not bias.any()
 
 
+@pytest.mark.slow
 def test_executors_agree_and_devices_learn_tags(tmp_path):
     on_disk.write_stackoverflow(tmp_path)
     source = StackOverflowTags(root=str(tmp_path), vocabulary=len(WORDS), tags=len(TAGS), length=20)

@@ -115,6 +115,7 @@ class Dropping(Logistic):
         return super().forward(F.dropout(x, 0.5, self.training))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
 def test_validation_losses_are_taken_without_dropout(executor):
     """With steps too small to matter, γ = 0 stops only if the validation loss is noisy."""

@@ -174,7 +174,7 @@ def test_embedded_inputs_do_not_drift_but_labels_may(published):
             training_context(TaskFunction(task), population.store, torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_small_one_learns_digits():
     """Five local epochs with Adam and a warm-up of ten steps, as App. H; the server averages, since τ is large."""
     source = Digits()

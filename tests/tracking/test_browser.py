@@ -24,7 +24,7 @@ from flstudy.tracking.ui import mlflow_server, studies_page
 from tests.servers import free_port
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 expect = playwright.expect
 FRAME = "workflowType=machine_learning"
 WAIT_MS = 180_000  # the first page compiles a lot of JavaScript

@@ -50,6 +50,7 @@ def fit(callback, module):
     trainer.fit(module, loader, loader)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_every_round_is_logged_with_its_evaluation(tmp_path):
     callback = MlflowRounds(f"sqlite:///{tmp_path}/mlflow.db", tags={"dataset": "none"}, config={"rounds": 3}, key="k")
@@ -66,6 +67,7 @@ def test_every_round_is_logged_with_its_evaluation(tmp_path):
     assert resumed.run_id == callback.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_that_raises_is_failed(tmp_path):
     callback = MlflowRounds(f"sqlite:///{tmp_path}/mlflow.db")

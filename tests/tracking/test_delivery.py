@@ -49,6 +49,7 @@ def history(store, run_id, name):
     return [(metric.step, metric.timestamp) for metric in store.client.get_metric_history(run_id, name)]
 
 
+@pytest.mark.slow
 def test_a_batch_without_an_answer_is_sent_again_unchanged(store, tmp_path):
     """MLflow may have it, may get it later, or never."""
     run_id, note = new_run(store), tmp_path / "tracking" / "0.json"
@@ -111,7 +112,7 @@ class Late(Guard):
         return answer
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("next_delivery", ["sync", "start"])
 def test_a_request_that_arrives_after_the_next_delivery_adds_nothing(mlflow, tmp_path, next_delivery):
     """The SIGTERM of a study ends what waits for an answer; the request itself is still under way."""

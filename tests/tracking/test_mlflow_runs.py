@@ -39,6 +39,7 @@ def steps(store, run_id, name):
     return [metric.step for metric in store.client.get_metric_history(run_id, name)]
 
 
+@pytest.mark.slow
 def test_a_run_has_means_spreads_and_seeds(store):
     run = trial_run(store, "figures", tags={"stage": "search"})
     run.start(
@@ -112,6 +113,7 @@ def test_accuracy_loss_and_drift_come_before_bookkeeping():
     assert sections[:4] == ["Accuracy", "Drift", "Loss", "controller"]
 
 
+@pytest.mark.slow
 def test_many_metrics_go_in_several_calls(store):
     run_id = write(store, "many", 700)  # 700 rounds of 5 figures
     assert steps(store, run_id, "valid/accuracy") == list(range(1, 701))
@@ -169,7 +171,7 @@ def test_a_run_that_nobody_waits_for_gives_up_by_itself(caplog):
     assert not run.settle()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_processes_write_to_one_sqlite_store(store):
     forked = store_writers()
     writers = [forked.Process(target=write, args=(store, f"process{i}", 300)) for i in range(2)]

@@ -75,6 +75,7 @@ def study_folder(path, trained, *others):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_mlflow")
 def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, store):
     write_idx(tmp_path, "FashionMNIST", 200)
@@ -102,6 +103,7 @@ def images():
     return Digits().load(0, 1).x[:50]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_mlflow")
 def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, images):
     first = sync_study(study_folder(tmp_path / "first", trained), store)

@@ -32,7 +32,7 @@ def holding(folder, text: str) -> list[str]:
     return [str(path) for path in files if text in path.name or text.encode() in path.read_bytes()]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_planted_password_opens_the_store_and_is_nowhere(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "")
@@ -103,6 +103,7 @@ def test_a_trial_that_quotes_a_password_is_told_without_it():
     assert PASSWORD not in str(failed)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_folder_that_still_holds_a_password_holds_none(tmp_path):
     """As earlier versions left it."""
     folder = study_folder(tmp_path, trial(0))

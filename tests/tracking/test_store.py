@@ -11,6 +11,7 @@ from flstudy.config import ConfigError
 from flstudy.tracking.store import absolute_uri, open_store, sqlite_file
 
 
+@pytest.mark.slow
 def test_a_store_is_made_once_with_its_own_artifact_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_store()
@@ -53,6 +54,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
     assert "file is not a database" in refused(f"sqlite:///{tmp_path}/mlflow.db")
 
 
+@pytest.mark.slow
 def test_a_database_locked_by_another_is_refused(tmp_path):
     path = tmp_path / "mlflow.db"
     holder = sqlite3.connect(path)
@@ -92,6 +94,7 @@ def test_a_server_that_is_no_mlflow_is_refused():
         server.server_close()
 
 
+@pytest.mark.slow
 def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     store = open_store(uri)

@@ -101,7 +101,7 @@ def mlflow(tmp_path_factory):
         yield made
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_server_that_comes_back_misses_nothing(mlflow):
     store = open_store(mlflow.address)
     run = trial_run(store, 1, patience_s=LIMIT_S)
@@ -130,7 +130,7 @@ def give_up(run, disturb) -> None:
     assert not run.finish(tags={"rounds": "60"})
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, tmp_path):
     folder = study_folder(tmp_path, trial(0))
     store = open_store(mlflow.address)
@@ -152,11 +152,12 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, t
     assert str(sync_study(folder, store)) == "nothing was missing"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_server_that_hangs_does_not_hold_up_a_trial_for_ever(mlflow):
     give_up(trial_run(open_store(mlflow.address), 2), mlflow.freeze)
 
 
+@pytest.mark.slow
 def test_an_empty_store_gets_the_whole_study(tmp_path):
     error = "Traceback\n  line 3\nRuntimeError: too much\n"
     ends = [("finished", 60), ("pruned", 20), ("diverged", 7), ("interrupted", 30), ("running", 26)]
@@ -201,6 +202,7 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
     assert str(sync_study(folder, store)) == "1 file"
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_sent(tmp_path):
     folder = study_folder(tmp_path, trial(0), state="interrupted")
     keep(folder, 0, 60)
@@ -219,6 +221,7 @@ def test_only_what_is_missing_is_sent(tmp_path):
     assert str(sync_study(folder, store)) == "nothing was missing"
 
 
+@pytest.mark.slow
 def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
     """Whatever was ahead when it was pruned, and whatever led before it was trained again."""
     ahead = trial(1, "pruned", 20, objective=0.9)
@@ -241,6 +244,7 @@ def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
     assert (confirming.info.run_name, confirming.data.tags["confirms"]) == ("5 FedAvg confirms 2", "2")
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_delivered(tmp_path, capsys):
     folder = study_folder(tmp_path, trial(0))
     keep(folder, 0, 60)
@@ -255,6 +259,7 @@ def test_the_command_says_what_it_delivered(tmp_path, capsys):
     assert "there is no study" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_state_is_refused(tmp_path):
     folder = study_folder(tmp_path, trial(0))
     folder.state_file.unlink()

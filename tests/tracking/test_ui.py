@@ -31,7 +31,7 @@ def test_a_server_that_does_not_answer_is_refused():
         serve_ui("http://127.0.0.1:9")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_server_ends_with_the_command(tmp_path):
     """By SIGTERM too: a server whose command was ended would keep the port and the store."""
     with socket.socket() as probe:

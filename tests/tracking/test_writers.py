@@ -5,7 +5,7 @@ import pytest
 from tests.benchmark.writers import measure
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_eight_writers_lose_nothing(tmp_path):
     found = measure(tmp_path, seconds=8)
     assert len(found) == 8

@@ -197,7 +197,7 @@ def test_a_search_that_was_killed_before_any_trial_ended_draws_nothing_twice(tmp
     assert len({str(proposal["overrides"]) for proposal in proposals}) == 12
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [Tpe(startup_trials=4), Nsga2(population=4), GaussianProcess(startup_trials=4)])
 def test_constraints_keep_the_search_inside(tmp_path, sampler):
     bounds = {"traffic/bits": {"max": -1.5}}  # bits are made up as log10 of lr; the best rate, 0.1, lies outside

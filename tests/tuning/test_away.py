@@ -17,7 +17,7 @@ from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
 
 TRIALS, ROUNDS = 6, 40

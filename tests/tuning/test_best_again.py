@@ -61,7 +61,7 @@ class FedYogi(Theirs):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_best_trial_is_trained_again_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -144,7 +144,7 @@ def same_curves(mine: Path, theirs: Path) -> None:
         np.testing.assert_array_equal(curve(tables[0], metric)[1], curve(tables[1], metric)[1], metric)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("let_go")
 @pytest.mark.filterwarnings("ignore:MasterFL")
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -51,6 +51,7 @@ def keep(folder: StudyFolder, number: int, rounds: int, value: float) -> None:
     folder.model(number).write_bytes(b"weights")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_tiers(STUDIES, ["tie", "overturned"]))
 def test_all_name_the_same_best_trial(tmp_path, name):
     searched, confirmed, settings, expected = STUDIES[name]

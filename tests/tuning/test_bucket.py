@@ -83,7 +83,7 @@ def snapshots_in_the_bucket():
     return sum(name.endswith(".ckpt") for name in RemoteFolder.open(URI).files())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, capsys):
     move(monkeypatch, tmp_path / "reader", door)
     algorithm, slow = slow_rounds(tmp_path)
@@ -131,6 +131,7 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
     assert "nothing was missing" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_refused_before_any_trial(tmp_path, door, monkeypatch, capsys):
     move(monkeypatch, tmp_path, door)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}))

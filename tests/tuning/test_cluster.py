@@ -118,7 +118,7 @@ def listening(pids: set[int]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells it so")
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_listens_on_loopback_only():
@@ -182,7 +182,7 @@ with cluster(Resources()):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_nothing_of_ray_is_left_after_ctrl_c_nor_after_the_study_that_follows_a_kill(short_path):
     home = short_path
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -30,7 +30,7 @@ class Broken(Logistic):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_study_whose_trials_all_failed_is_failed_everywhere(tmp_path, monkeypatch):
     (tmp_path / "lab_of_sensors.py").write_text(OWN)

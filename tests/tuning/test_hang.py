@@ -35,14 +35,14 @@ def exit_status(path, *arguments) -> int:
     ).returncode
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_hung_process_ends_with_its_traceback(tmp_path):
     path = tmp_path / "7.hung"
     assert exit_status(path, "hangs") != 0
     assert "stands_still" in path.read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_nothing_is_left_of_a_trial_that_moves(tmp_path):
     path = tmp_path / "7.hung"
     assert exit_status(path, "moves") == 0

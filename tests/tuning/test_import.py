@@ -210,7 +210,7 @@ def presets(tmp_path_factory, ray_cluster):
     return path, tmp_path / "studies" / "presets"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_search_begins_with_what_another_study_trained_alike(presets):
     path, folder = presets
     config = load(path, options=["--study.name", "search", "--study.trials", "4"], command="tune")
@@ -235,7 +235,7 @@ def test_a_search_begins_with_what_another_study_trained_alike(presets):
     assert [trial.source for trial in full.trials] == ["presets/0", "presets/1"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "left", "reason"),
     [
@@ -286,7 +286,7 @@ def changed(path: Path, options, folder: Path):
     return load(folder / "search.yaml", options=plain, command="tune")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_study_that_goes_on_takes_an_arm_more(presets, tmp_path):
     _, folder = presets
     grown = shutil.copytree(folder, tmp_path / "presets")

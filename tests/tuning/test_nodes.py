@@ -117,7 +117,7 @@ def driver(nodes: Raylets, lab: Path, *arguments: str, outside: bool = False, **
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_doctor_looks_at_every_node(nodes, lab):
     asked = driver(nodes, lab, "doctor", "--json")
     said = asked.communicate(timeout=LIMIT_S)[0]
@@ -135,7 +135,7 @@ def under_way(folder: StudyFolder) -> list[int]:
     return [number for number in there if sum(1 for _ in rounds_of(read_records(folder.records(number)))) > 20]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_node_that_drains_and_a_worker_that_is_told_to_end_lose_no_round(nodes, lab, monkeypatch):
     """The driver's machine is none of the cluster's. Classes and data travel; no failure is forgiven."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "s3-s-word", "MLFLOW_TRACKING_PASSWORD": "mlflow-s-word"}
@@ -165,7 +165,7 @@ def test_a_node_that_drains_and_a_worker_that_is_told_to_end_lose_no_round(nodes
     assert values(lab / "alone") == values(folder.records(moved.number))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_node_that_cannot_import_the_user_s_file_is_named(nodes, lab, tmp_path):
     """It imports a package that the driver's machine alone has."""
     (tmp_path / "onlyhere.py").touch()
@@ -180,7 +180,7 @@ def test_a_node_that_cannot_import_the_user_s_file_is_named(nodes, lab, tmp_path
     assert not (lab / "studies" / "other").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_node_with_another_flstudy_is_named(nodes, lab, tmp_path):
     """A node of other versions joins, and is refused before the first trial."""
     import shutil

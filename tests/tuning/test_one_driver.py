@@ -13,7 +13,7 @@ from flstudy.tracking.trust import remember_store
 from tests.small_study import read_study
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 def children(pid: int) -> set[int]:

@@ -14,7 +14,7 @@ from flstudy.tuning.driver import carry_out
 from ..docs.blocks import files_of
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_classes_beside_the_config_drive_a_study(tmp_path):
     files = files_of("own.md")

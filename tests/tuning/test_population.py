@@ -26,7 +26,7 @@ def read(folder):
     return read_study(folder, STUDY, rounds=12, evaluate_every=2)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
     result = carry_out(read(tmp_path), Console(file=io.StringIO()), report=False)
     assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 12)] * 4

@@ -64,7 +64,7 @@ def busy_workers() -> list[int]:
     return [pid for pid, name in names.items() if name.startswith("ray::") and not name.startswith("ray::IDLE")]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_killed_study_goes_on(written, ray_cluster):
     path, folder, slow = written
     driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
@@ -105,6 +105,7 @@ def pc_equal(table, name):
     return pc.equal(table["metric"], name)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_refused(written, capsys):
     path, folder, _ = written
     assert cli.main(["tune", "--resume", str(folder)]) == 2

@@ -81,6 +81,7 @@ def test_an_error_is_the_machine_s_or_the_trial_s_own(tmp_path):
         assert remedy(sentence)
 
 
+@pytest.mark.slow
 def test_a_trial_that_cannot_write_is_interrupted_and_goes_on_from_its_snapshot(small, tmp_path, monkeypatch):
     folder = StudyFolder.create(small)
     written = RecordWriter.write
@@ -108,7 +109,7 @@ def full(*arguments, **named):
     raise FULL
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_full_disk_interrupts_a_trial_and_freed_it_goes_on(small, mounted, tmp_path):
     place, _ = mounted
     folder = StudyFolder(place / "small")

@@ -42,6 +42,7 @@ def test_a_trial_looks_out_for_its_study(tmp_path):
     assert Lookout(None).look(closely=True) is Directive.GO_ON
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_loses_no_round(tmp_path):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL | {"rounds": 30}))
     config = load(tmp_path / "small.yaml", options=["--study.snapshot_s", "1000"], command="tune")
@@ -87,7 +88,7 @@ def values(path):
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path, ray_cluster):
     algorithm, slow = slow_rounds(tmp_path)
     content = SMALL | {"rounds": ROUNDS, "algorithm": algorithm, "store": f"sqlite:///{tmp_path}/mlflow.db"}

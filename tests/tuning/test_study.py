@@ -23,7 +23,7 @@ from tests.tuning import stand_in
 from tests.tuning.stand_in import StandIn, study
 from tests.waiting import LIMIT_S, wait_until
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 cloudpickle.register_pickle_by_value(stand_in)  # workers cannot import from tests
 
 

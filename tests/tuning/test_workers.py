@@ -13,7 +13,7 @@ from tests.small_study import read_study
 from tests.tuning import noted
 from tests.tuning.noted import Noted, count, read
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 cloudpickle.register_pickle_by_value(noted)  # workers cannot import from tests
 
 

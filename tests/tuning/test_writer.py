@@ -76,6 +76,7 @@ def near(tmp_path, monkeypatch):
     writer.writer.close()
 
 
+@pytest.mark.slow
 def test_a_trial_s_files_arrive_whole(near):
     folder, writer = near
     outbox = Outbox(writer, TRIAL)
@@ -97,6 +98,7 @@ def test_a_trial_s_files_arrive_whole(near):
     assert not outbox.place.exists()
 
 
+@pytest.mark.slow
 def test_half_a_file_and_a_damaged_one_count_for_nothing(near):
     folder, writer = near
     folder.snapshot(3).write_bytes(b"the last one")
@@ -112,6 +114,7 @@ def test_half_a_file_and_a_damaged_one_count_for_nothing(near):
             outbox.ask("put", outside, b"", 0)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_given_up_says_nothing_more(near):
     _, writer = near
     first = Outbox(writer, TRIAL)
@@ -121,6 +124,7 @@ def test_an_attempt_that_was_given_up_says_nothing_more(near):
         first.begin([0])
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_in_its_sentence(near, monkeypatch):
     _, writer = near
     outbox = Outbox(writer, TRIAL)
@@ -131,6 +135,7 @@ def test_a_full_disk_is_told_in_its_sentence(near, monkeypatch):
         rounds.close()
 
 
+@pytest.mark.slow
 def test_a_trial_through_the_writer_equals_one_on_its_own(near, tmp_path):
     """It stops and goes on once; records are equal, and MLflow has each round once."""
     folder, writer = near
@@ -159,14 +164,14 @@ def test_a_trial_through_the_writer_equals_one_on_its_own(near, tmp_path):
     assert run.info.status == "FINISHED"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_worker_imports_nothing_of_tracking():
     code = "import sys; from flstudy.tuning import worker; from flstudy.config import config\n"
     code += "assert not [name for name in sys.modules if name.startswith(('mlflow', 'flstudy.tracking'))]"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the writer in /proc")
 def test_a_killed_writer_costs_no_round(tmp_path):
     algorithm, slow = slow_rounds(tmp_path)

@@ -189,6 +189,7 @@ def test_damaged_files_of_the_package_are_refused(damage, reason, packed):
         FashionMnist().load(0, 2)
 
 
+@pytest.mark.slow
 @needs_fashion_mnist
 def test_the_real_fashion_mnist(tmp_path):
     """60,000 + 10,000 images, 7,000 of each class, whose training part has the published mean and deviation."""

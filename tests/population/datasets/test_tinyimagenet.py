@@ -44,6 +44,7 @@ def source(root):
     return TinyImageNet(root=str(root))
 
 
+@pytest.mark.slow
 def test_images_are_pooled_normalised_and_labelled_in_alphabetic_order(files):
     data = source(files)
     x, y, owner, *_ = data.load(0, 5)
@@ -125,6 +126,7 @@ def test_a_copy_that_cannot_be_written_costs_time_only(files, decoded, monkeypat
     assert os.listdir(files) == ["tiny-imagenet-200"]  # nothing half written
 
 
+@pytest.mark.slow
 def test_two_rounds_from_the_files(published):
     data = source(published)
     module = run(
