@@ -49,10 +49,9 @@ def of_report(browser: Browser, folder: StudyFolder) -> None:
     page.goto((folder.report / "report.html").resolve().as_uri())
     page.screenshot(path=HERE / "report.png")
     page.goto((folder.report / "interactive.html").resolve().as_uri())
-    box = page.locator("#curves .nsewdrag").first.bounding_box()
+    box = page.locator("#curves svg").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.4 * box["height"])
-    page.locator("#curves .hoverlayer text").first.wait_for()
     page.screenshot(path=HERE / "interactive.png")
 
 

@@ -3,7 +3,6 @@ functions, with tables of pandas and Optuna in place of a terminal's."""
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +15,7 @@ from flstudy.remote import is_uri
 from flstudy.reporting import write_report
 from flstudy.reporting.listing import studies_cells
 from flstudy.reporting.notebook import html_of
-from flstudy.reporting.ranking import Findings, rank
+from flstudy.reporting.ranking import rank
 from flstudy.reporting.report import terminal
 from flstudy.reporting.sections.ranking import result_cells
 from flstudy.study import BestTrial, StudyFolder, StudyResults, Trial, load_study
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     import lightning as L
     import optuna
     import pandas as pd
-    import plotly.graph_objects
 
 
 class StudyFailedError(RuntimeError):
@@ -225,30 +223,6 @@ class Study:
         table = pd.DataFrame(series).sort_index()
         table.columns.names, table.index.name = ["trial", "seed"], "round"
         return table
-
-    def figure(self, name: str = "curves") -> "plotly.graph_objects.Figure":
-        """A chart of the report's interactive page as a figure of Plotly's, which a notebook shows; works while the
-        study runs, too.
-
-        Args:
-            name: ``curves`` of best trials, ``trials`` by any hyper-parameter, ``parallel`` axes, or ``sensitivity``.
-
-        Raises:
-            UserError: for another name, and where the study has too little for it yet.
-        """
-        import plotly.graph_objects as go
-
-        from flstudy.reporting.charts import CHARTS
-
-        if name not in CHARTS:
-            near = get_close_matches(str(name), CHARTS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it must be one of {', '.join(CHARTS)}"
-            raise UserError(f"unknown figure {name!r}: {hint}")
-        chart = CHARTS[name]
-        drawn = chart.draw(Findings(results=self.results))
-        if drawn is None:
-            raise UserError(f"study {self.name} has no figure {name!r} yet: it needs {chart.needs}")
-        return go.Figure(drawn).update_layout(template="plotly_white", title=chart.title)
 
     def report(self) -> Path:
         """The report's page, written anew; works while the study runs, too."""

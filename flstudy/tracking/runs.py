@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _AWAY_S = 2.0  # how long the end of a trial waits for a store that does not answer
 _SLOW_S = 6.0  # an attempt after a failed one that takes longer counts as failed, too
-SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
 FILES = "flstudy.files"
 """Tag of a study's run: digests of the files that it has."""
 
@@ -77,34 +75,21 @@ class StudyRun:
 
 
 def log_study_files(store: Store, run_id: str, folder: StudyFolder) -> int:
-    """Log the list of trials and the report of a study's folder as artifacts; returns how many were new or changed. A
-    page has its scripts inside, since MLflow shows it apart from its folder."""
+    """Log the list of trials and the report of a study's folder as artifacts; return how many were new or changed."""
     logged = json.loads(store.client.get_run(run_id).data.tags.get(FILES, "{}"))
-    paths = {f"report/{path.name}": path for path in sorted(folder.report.glob("*")) if path.suffix != ".js"}
+    paths = {f"report/{path.name}": path for path in sorted(folder.report.glob("*"))}
     paths |= {path.name: path for path in [folder.trials]}
     digests, changed = {}, 0
     for name, path in paths.items():
         if not path.is_file():
             continue
-        page = with_scripts(path) if path.suffix == ".html" else None
-        digests[name] = hashlib.sha256(path.read_bytes() if page is None else page.encode()).hexdigest()[:16]
+        digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         if logged.get(name) != digests[name]:
-            if page is None:
-                store.client.log_artifact(run_id, str(path), name.rpartition("/")[0] or None)
-            else:
-                store.client.log_text(run_id, page, name)
+            store.client.log_artifact(run_id, str(path), name.rpartition("/")[0] or None)
             changed += 1
     if changed:
         store.client.set_tag(run_id, FILES, json.dumps(digests))
     return changed
-
-
-def with_scripts(page: Path) -> str:
-    """A self-contained page: the scripts that it names, which lie beside it, are included."""
-    return SCRIPT.sub(
-        lambda named: f"<script>{(page.parent / named[1]).read_text(encoding='utf-8')}</script>",
-        page.read_text(encoding="utf-8"),
-    )
 
 
 class TrialRun:

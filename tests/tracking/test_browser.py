@@ -7,15 +7,10 @@ page is left (`shoot` in conftest.py says where).
 from types import SimpleNamespace
 
 import pytest
-from markupsafe import Markup
 from matplotlib.figure import Figure
-from plotly.offline import get_plotlyjs
 
 from flstudy.config import StudySection
 from flstudy.federation import Record
-from flstudy.reporting.charts import CHARTS
-from flstudy.reporting.page import render
-from flstudy.reporting.tables import Cells
 from flstudy.study import BestTrial, StudyFolder, Trial
 from flstudy.tracking.content import NOTE, OVERVIEW, PARENT, STUDY_ID, TRIAL, concluded_note
 from flstudy.tracking.runs import StudyRun, TrialRun
@@ -64,12 +59,6 @@ def pages(tmp_path_factory):
     study = StudyFolder(folder)
     study.report.mkdir()
     (study.report / "report.html").write_text("<html><body><h1>Study moving-digits</h1></body></html>")
-    chart = Markup('{"data": [{"y": [1, 2], "mode": "lines"}], "layout": {}}')
-    cells = Cells(title="Trials", header=("Trial", "Method"), rows=(("0", "Flash"),), words=frozenset({1}))
-    drawn = {"charts": [("curves", CHARTS["curves"], chart)], "trials": cells, "tables": [cells]}
-    text = render("interactive.html.j2", title="Interactive", **drawn)
-    (study.report / "interactive.html").write_text(text, encoding="utf-8")
-    (study.report / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
     figure = Figure()
     figure.subplots().plot([1, 2])
     figure.savefig(study.report / OVERVIEW)
@@ -185,11 +174,3 @@ def test_the_report_opens(page, pages):
     page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.parent}/artifacts/report/report.html")
     frame = page.frame_locator("iframe")
     expect(frame.get_by_role("heading", name="Study moving-digits")).to_be_visible(timeout=WAIT_MS)
-
-
-def test_the_interactive_page_has_plotly_in_it(page, pages):
-    """MLflow gives a page to the browser apart from its folder, so that nothing beside it is found."""
-    page.goto(f"{pages.address}/#/experiments/{pages.experiment}/runs/{pages.parent}/artifacts/report/interactive.html")
-    frame = page.frame_locator("iframe")
-    expect(frame.locator("#curves path.js-line")).to_be_visible(timeout=WAIT_MS)
-    expect(page.get_by_text("plotly.min.js")).to_have_count(0)
