@@ -26,7 +26,7 @@ test-all: lint ## Lint, type-check and run all tests
 lint: $(READY) ## Ruff and mypy, the same as pre-commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 docs: $(READY) ## Build the docs into build/docs; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

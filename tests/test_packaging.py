@@ -57,6 +57,7 @@ def test_a_checkout_can_be_installed_editable(tmp_path):
         assert files.read("_flstudy.pth").decode() == str(ROOT)
 
 
+@pytest.mark.slow
 def test_its_configs_are_found_by_name_anywhere(wheel, tmp_path):
     """In a process of its own, elsewhere and without the checkout."""
 

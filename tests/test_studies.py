@@ -88,6 +88,7 @@ def test_optuna_gets_the_trials_with_their_distributions(ran):
     found.ask()  # it goes on as any study of Optuna's
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_and_is_opened_by_its_folder(ran):
     study, _, _ = ran
     opened = Study.open(study.folder)

@@ -126,6 +126,7 @@ class SecondAfterThree(optuna.pruners.BasePruner):
         return trial.number == 1 and trial.last_step >= 3
 
 
+@pytest.mark.slow
 def test_optuna_optimises_and_prunes(path):
     study = optuna.create_study(
         direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0), pruner=SecondAfterThree()

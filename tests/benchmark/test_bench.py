@@ -215,6 +215,7 @@ def test_a_machine_that_stays_busy_is_refused_or_marked(monkeypatch: pytest.Monk
     assert "1 of 1 blocks were disturbed" in account_lines(gauge.account())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux tells who uses the processor")
 def test_foreign_load_is_that_of_others_only() -> None:
     spin = [sys.executable, "-c", "import time\nend = time.time() + 0.5\nwhile time.time() < end: pass"]

@@ -299,6 +299,7 @@ def test_where_a_block_begins(restart):
     assert difference(begun, moving.servers[2].x) == 0 if restart == "last" else difference(begun, first) == 0
 
 
+@pytest.mark.slow
 def test_an_instance_may_begin_at_the_longest_one_s_model_or_at_the_server_s():
     """The model of the longest instance moves only in its own rounds; the others pause it."""
     modules = {init: played(MasterFL(rounds=14, instance_init=init), rounds=7) for init in ("longest", "current")}

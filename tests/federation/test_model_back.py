@@ -226,6 +226,7 @@ class Normed(Net):
         self.scale.fill_(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_a_restart_after_going_on_begins_with_the_first_buffers(buffers, tmp_path):
     path, controllers = tmp_path / "epoch=1.ckpt", [Restart(rounds=[3])]

@@ -90,6 +90,7 @@ def long_run(build, rounds=5, **more):
     return build(Scaffold(lr=0.1, gamma=0.05), rounds, population=drifting(participants=3), **given)
 
 
+@pytest.mark.slow
 def test_a_saved_run_goes_on_bit_for_bit_with_a_trainer_s_checkpoint_too(tmp_path):
     saving = ModelCheckpoint(
         tmp_path, every_n_epochs=3, save_top_k=-1, filename="trainer", save_on_train_epoch_end=True

@@ -15,6 +15,7 @@ from ..worlds import CLASSES, difference, drifting, examples, measured, run, sta
 TWICE = {"seeds": (0, 44), "initial": "seeded"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 3, 7])
 @pytest.mark.parametrize(
     "algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1, gamma=0.3)], ids=["Scaffold", "Flash"]
@@ -219,6 +220,7 @@ def test_auto_goes_back_to_the_executor_that_is_faster_than_its_programs(faster,
     assert difference(state(run(FedAvg(lr=0.1), 6, executor="sequential")), state(chosen)) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_auto_goes_back_where_torch_cannot_compile(as_measured, monkeypatch):
     def refuse(*_):

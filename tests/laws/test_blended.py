@@ -22,6 +22,7 @@ def end(algorithm, **more):
     return run(algorithm, 3, population=drifting(), **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "sm3_adagrad", "sm3_adam"])
 @pytest.mark.parametrize("unit", ["step", "epoch"])
 def test_with_one_strategy_it_is_joint_adaptivity(optimizer, unit):

@@ -84,6 +84,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_executors_agree_on_batchnorm(name):
     mode, algorithm = name.split()[0], CASES[name]

@@ -41,6 +41,7 @@ def end(algorithm, rounds=3, **more):
     return run(algorithm, rounds, population=drifting(), **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adagrad", "adam"])
 @pytest.mark.parametrize("delay", [1, 2])
 def test_without_a_matrix_sm3_is_exact(kind, delay):

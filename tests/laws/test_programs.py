@@ -124,6 +124,7 @@ def test_files_of_a_library_are_compiled_side_by_side_and_awaited_by_the_linker(
     assert "b.so" not in done
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)], ids=["steps", "early stopping"])
 def test_parts_on_threads_are_one_part_to_rounding(algorithm, monkeypatch):
@@ -140,6 +141,7 @@ def test_parts_on_threads_are_one_part_to_rounding(algorithm, monkeypatch):
     assert difference(*(one.server for one in runs)) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)], ids=["steps", "early stopping"])
 def test_lanes_that_fit_into_no_cache_are_alone_in_their_programs(algorithm, monkeypatch):
@@ -151,6 +153,7 @@ def test_lanes_that_fit_into_no_cache_are_alone_in_their_programs(algorithm, mon
     assert programs.compilations() == (1 if algorithm.gamma is None else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_only_lanes_that_are_at_work_are_in_a_program(monkeypatch):
     """Down to a single one, of a program that was made for several."""
@@ -186,6 +189,7 @@ def task_like(task: Mlp) -> Mlp:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_auto_compiles_if_the_rounds_ahead_pay_for_it(monkeypatch):
     short = run(FedAvg(lr=0.1), 3, compile="auto")

@@ -137,6 +137,7 @@ def test_fedacg_moves_by_its_momentum_and_the_mean_of_local_models_is_where_it_a
     assert float(module.server.m.norm()) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
 def test_moon_s_devices_keep_their_last_models_and_forget_the_oldest(executor):
     local = Locals()
@@ -174,6 +175,7 @@ def test_feddyn_s_first_round_is_fedprox_s_and_the_step_is_doubled_by_h():
     assert difference(dyn.server.h, prox.server.x - first) <= 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_ditto_without_lambda_and_apfl_with_alpha_one_train_alone(rounds):
     """Whatever the server does with the others' work, the rows of the devices are the same."""
@@ -214,6 +216,7 @@ def test_flash_without_d_is_fedadam(denominator, v_init):
     assert difference(still.server[:4], adam.server[:4]) <= 1e-14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
 def test_gamma_decides_how_many_epochs_are_done(executor):
     def epochs(**settings):

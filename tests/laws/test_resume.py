@@ -155,6 +155,7 @@ class Forgetful(Mlp):
         return self.network(F.dropout(x, 0.3, self.training))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_dropout_masks_are_drawn_again(executor, tmp_path):
     def go(rounds, **more):

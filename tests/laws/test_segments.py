@@ -58,6 +58,7 @@ def test_a_run_goes_on_from_any_checkpoint(algorithm, tmp_path):
     assert all(map(torch.equal, back.bank.rows, whole.bank.state_dict()["rows"]))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_writes_what_changed_and_old_segments_go(tmp_path):
     run(Scaffold(lr=0.1), 9, population=wide(participants=2), **saving(tmp_path, save_top_k=1, save_last=True))
     content = [read_file(path)["flstudy"]["bank"] for path in tmp_path.glob("*.ckpt")]

@@ -175,6 +175,7 @@ def test_the_oracle_refuses_a_world_of_other_concepts(ahead, models):
 # ---- who comes to share a model --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_devices_of_one_concept_come_to_share_a_model_under_hypcluster():
     population, choices = plenty(), Choices()
     run(HypCluster(lr=0.1), 12, population=population, task=logistic(), callbacks=[choices])
@@ -204,6 +205,7 @@ def test_a_model_that_is_no_number_is_nobody_s_best(method):
     assert all(set(chosen.values()) == {1} for chosen in choices.rounds[3:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [FedDriftEager(lr=0.1, delta=0.2), FedDrift(lr=0.1, delta=0.2, every=1, isolation=2)],

@@ -13,6 +13,7 @@ from flstudy.controllers import Average, DynamicInitialModel, MasterFL, Restart
 from flstudy.population import AlternatingGroups, InMemory, Partition
 from flstudy.testing.algorithms import means_are_means
 
+from ..tiers import in_tiers
 from ..worlds import difference, play, run, world
 from .cases import settings
 
@@ -131,8 +132,11 @@ RENEWALS = {
 
 @pytest.mark.parametrize(
     ("name", "renewal"),
-    # Every method after every renewal; its settings after the two that begin anew in other ways.
-    [(n, r) for n in TIED for r in RENEWALS if n.endswith("plain") or r in ("restart", "dynamic initial model")],
+    in_tiers(
+        # Every method after every renewal; its settings after the two that begin anew in other ways.
+        [(n, r) for n in TIED for r in RENEWALS if n.endswith("plain") or r in ("restart", "dynamic initial model")],
+        [(n, r) for n in TIED for r in RENEWALS if n.endswith("plain") and r in ("restart", "dynamic initial model")],
+    ),
 )
 def test_what_is_a_mean_of_rows_stays_one_when_training_goes_on_from_another_model(name, renewal):
     halves = KnownHalves(rounds=2)

@@ -118,6 +118,7 @@ class LitTold(m.LitClassifier):
         return loss
 
 
+@pytest.mark.slow
 def test_what_is_logged_in_training_is_the_same_in_every_executor():
     runs = {}
     for executor in ("vectorized", "sequential", "trainer"):
@@ -149,6 +150,7 @@ class LitByHand(m.LitClassifier):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 def test_steps_by_hand_are_those_of_the_same_steps_by_lightning():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,6 +35,7 @@ def scene(tmp_path_factory):
     return go(ROUNDS, path), path
 
 
+@pytest.mark.slow
 def test_a_run_logs_equation_7(scene):
     module, _ = scene
     round_loss = RoundLoss(module.population, logistic())

@@ -55,7 +55,12 @@ def test_rounds_add_up_and_noise_helps(kind):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"accountant": "pld"}, {"sampling": "fixed", "orders": [2.0, 4.0]}, {"orders": [2.0, 8.0]}]
+    "settings",
+    [
+        pytest.param({"accountant": "pld"}, marks=pytest.mark.slow),
+        {"sampling": "fixed", "orders": [2.0, 4.0]},
+        {"orders": [2.0, 8.0]},
+    ],
 )
 def test_the_least_noise_that_keeps_a_target(settings):
     account, rounds = accountant(**settings), {Sample(400, 40): 50}

@@ -134,6 +134,7 @@ def test_nothing_to_show_is_no_figure(tmp_path, write_study, trial):
         assert importance_figure(found) is None
 
 
+@pytest.mark.slow
 def test_svg_is_one_element_the_same_every_time(found, tmp_path):
     def draw():
         return to_svg(history_figure(found))

@@ -25,6 +25,7 @@ def written(searched):
     return write_report(searched)
 
 
+@pytest.mark.slow
 def test_its_values_are_those_of_the_study(written, searched):
     page = values_of(written.interactive_path)
     found = Findings(results=load_study(searched))
@@ -43,6 +44,7 @@ def test_its_values_are_those_of_the_study(written, searched):
     assert 'href="interactive.html"' in written.page_path.read_text()
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_else_and_holds_no_text_as_html(tmp_path, write_study, trial):
     evil = "</script><script>alert(1)</script><b>\u2028"
     overrides = {"algorithm": "A", "task.note": evil}
@@ -61,6 +63,7 @@ def test_it_needs_nothing_else_and_holds_no_text_as_html(tmp_path, write_study, 
     assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
 
 
+@pytest.mark.slow
 def test_it_stays_below_two_megabytes(tmp_path, write_study, trial):
     """18 methods of 200 trials each over 1,000 rounds."""
     rng = np.random.default_rng(0)

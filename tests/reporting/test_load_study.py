@@ -46,7 +46,7 @@ def test_a_missing_study_names_the_near_one_and_those_that_exist(drifting, write
     ("file", "text", "message"),
     [
         ("study.yaml", "a: [", r"study.yaml is damaged \(while parsing"),
-        ("study.yaml", "[" * 100_000, r"study.yaml is damaged \("),
+        pytest.param("study.yaml", "[" * 100_000, r"study.yaml is damaged \(", marks=pytest.mark.slow),
         ("study.yaml", "rounds: many", "study.yaml must have a whole number of rounds, got 'many'"),
         ("study.yaml", "rounds: 5\nstudy: [1]", "study.yaml is damaged: it is no study's config"),
         ("study.yaml", "rounds: 5\nseeds: [a]", "study.yaml is damaged: it is no study's config"),

@@ -83,6 +83,7 @@ def test_without_confirmation_equal_searches_are_fair():
     assert (share_different({"A": 16, "B": 16}) != 0).mean() < LEVEL
 
 
+@pytest.mark.slow
 def test_a_better_algorithm_is_found():
     found = share_different({"A": 16, "B": 16}, studies=300, better=0.08, confirm=1)
     assert (found == 1).mean() > 0.9

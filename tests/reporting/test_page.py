@@ -61,6 +61,7 @@ def test_it_is_well_formed_and_has_its_sections(page):
     assert len(reader.all("table")) >= 8
 
 
+@pytest.mark.slow
 def test_it_refers_to_nothing_outside(page):
     reader = Reader(page)
     for tag, attributes in reader.elements:
@@ -77,6 +78,7 @@ def test_it_refers_to_nothing_outside(page):
     assert used <= ids
 
 
+@pytest.mark.slow
 def test_screens_paper_and_sorting(page):
     assert "@media (prefers-color-scheme: dark)" in page
     assert "@media print" in page
@@ -86,6 +88,7 @@ def test_screens_paper_and_sorting(page):
     assert "aria-sort" in page
 
 
+@pytest.mark.slow
 def test_it_says_what_came_out(page):
     words = html.unescape(re.sub(r"<[^>]+>", " ", page))
     for piece in (

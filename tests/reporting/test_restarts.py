@@ -60,6 +60,7 @@ def test_instances_are_found_again_from_the_records(module, results):
     assert controller_log(results, results.trials[1]) is None
 
 
+@pytest.mark.slow
 def test_figure_2_shows_f_and_u_above_the_instances(results):
     above, below = reachable_figure(results, results.trials[0]).axes
     drawn = {line.get_label(): line for line in above.lines if not line.get_label().startswith("_")}
@@ -84,6 +85,7 @@ def test_figure_3_tells_detections_from_whole_blocks(results):
     assert loss_figure([NamedRun("x", results, results.trials[0])], "no/metric") is None
 
 
+@pytest.mark.slow
 def test_the_page_has_a_section_where_a_controller_restarts(results, tmp_path, write_study, trial):
     section = RestartSection().of_study(Findings(results=results))
     assert [row[0] for row in section.tables[0].rows] == ["FedOmd"]

@@ -65,6 +65,7 @@ def test_best_last_mean_and_differences_seed_by_seed(home):
     assert (worse.first, worse.second, worse.difference) == ("one", "two", pytest.approx(-0.05))
 
 
+@pytest.mark.slow
 def test_the_table_fits_and_a_figure_is_drawn(home, capsys):
     plot = home / "curves.png"
     assert main(["compare", "runs/one", "runs/two", "searched", "searched/0", "--plot", str(plot)]) == 0

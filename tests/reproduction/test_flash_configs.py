@@ -8,6 +8,7 @@ import yaml
 from flstudy.config.config import load
 from flstudy.study.space import Space
 from tests.population.datasets.on_disk import SMALL_FILES, accept_any_checksum
+from tests.tiers import in_tiers
 
 FOLDER = Path(__file__).parents[2] / "tune_configs" / "flash"
 CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "reproduction.yaml")
@@ -118,7 +119,10 @@ def test_the_paper_s_worlds(name):
     assert config.drift_rounds() == ([DRIFTS[world]] if "_" in name else [])
 
 
-@pytest.mark.parametrize("name", [path.stem for path in CONFIGS if "presets:" in path.read_text()])
+PRESET = [path.stem for path in CONFIGS if "presets:" in path.read_text()]
+
+
+@pytest.mark.parametrize("name", in_tiers(PRESET, [name for name in PRESET if "cifar" not in name]))
 def test_an_equal_budget_and_appendix_a_s_values_first(name):
     """Each algorithm's first trial has, of every key that is searched and that it has, its published value or its own
     default; what App. A does not say of it is the same for all."""

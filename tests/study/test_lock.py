@@ -124,6 +124,7 @@ def test_a_driver_on_a_machine_whose_lock_does_not_reach_this_one_is_told_by_its
         pass
 
 
+@pytest.mark.slow
 def test_a_disk_that_cannot_lock_is_said_and_processes_are_told_apart(folder, monkeypatch, caplog, driver):
     def refuse(file, kind):
         raise OSError(37, "No locks available")

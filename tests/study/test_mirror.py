@@ -253,6 +253,7 @@ def test_of_many_that_come_at_once_one_has_the_lease(uri):
     assert not remote.child(CLAIMS).files()
 
 
+@pytest.mark.slow
 def test_a_driver_whose_lease_is_gone_stops_and_sends_no_more(uri, tmp_path):
     folder, stopped = begun(uri), []
     with folder.claim():

@@ -77,6 +77,7 @@ def test_training_step_alone_is_enough_when_vectorised_without_ragged_batches():
         assert difference(even.server, same.server) <= 1e-12
 
 
+@pytest.mark.slow
 def test_a_training_step_that_is_a_mean_over_examples_is_mapped_though_batches_are_ragged():
     """Padding is masked by its losses on batches of one; early stopping takes a mean over ragged validation data."""
     for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)):
@@ -107,6 +108,7 @@ class Numbered(OnlyTrainingStep):
         return super().training_step(batch, batch_idx) * (1 + batch_idx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "same_as", "line"),
     [

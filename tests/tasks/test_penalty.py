@@ -122,6 +122,7 @@ class Own(L.LightningModule):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
 
 
+@pytest.mark.slow
 def test_a_user_s_own_module_may_have_one():
     plain, own = (run(FedAvg(lr=0.1), task=task, initial="seeded") for task in (Own(), Own(Penalty(l2=0.05))))
     decayed = run(FedAvg(lr=0.1, weight_decay=0.05), task=Own(), initial="seeded")

@@ -234,6 +234,7 @@ def test_executors_agree_on_a_resnet():
     assert max(difference(states[0], other) for other in states[1:]) < 1e-10
 
 
+@pytest.mark.slow
 def test_a_resnet_starts_from_he_s_distribution_whatever_the_seed():
     task = ResNet18(IMAGE, 10)
     layout = TaskFunction(task).layout

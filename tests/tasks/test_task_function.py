@@ -23,6 +23,7 @@ from flstudy.tasks import (
     initial_parameters,
 )
 
+from ..tiers import in_tiers
 from ..worlds import CLASSES, FEATURES, difference, measured, mlp, run, world
 
 TASKS = {
@@ -44,6 +45,7 @@ SHAPES = {
     **dict.fromkeys(("Lstm", "FastText"), (5,)),
     **dict.fromkeys(("ResNet18", "ResNet34", "Vit"), (3, 4, 4)),
 }
+SMALL = [name for name in TASKS if "ResNet" not in name]
 
 
 def some(name, count=9):
@@ -63,7 +65,7 @@ def test_every_shipped_task_is_tried():
     assert shipped == set(TASKS) | {"Quadratic", "TagLogistic"}
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", in_tiers(TASKS, SMALL))
 def test_gradient_is_autograd_s(name):
     task = TASKS[name]().double()
     task_function, (x, y) = TaskFunction(task), some(name)
@@ -76,7 +78,7 @@ def test_gradient_is_autograd_s(name):
     assert task_function.layout.n == sum(p.numel() for p in task.parameters()) == len(flat)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", in_tiers(TASKS, SMALL))
 def test_losses_are_per_example_and_masks_leave_out_padding(name):
     task = TASKS[name]().double()
     task_function, (x, y) = TaskFunction(task), some(name)

@@ -20,6 +20,7 @@ def study(trained, tmp_path):  # noqa: F811
     return study_folder(tmp_path / "digits", trained, trial(4, 0.1))
 
 
+@pytest.mark.slow
 def test_the_best_trial_s_model_as_a_checkpoint(study, trained, tmp_path, capsys):  # noqa: F811
     assert main(["export", str(study.path), "--to", str(tmp_path / "model.pt")]) == 0
     assert "trial 3 of digits, FedAvg; read it with flstudy.load_task(" in capsys.readouterr().out

@@ -63,6 +63,7 @@ def test_a_run_has_means_spreads_and_seeds(store):
     assert [file.path for file in store.client.list_artifacts(run.run_id)] == ["config.yaml"]
 
 
+@pytest.mark.slow
 def test_a_second_start_goes_on_in_the_same_run(store):
     first, second = write(store, "again", 2), write(store, "again", 3)
     assert first == second
@@ -136,6 +137,7 @@ def test_logging_waits_for_nobody(store, monkeypatch):
     assert len(steps(store, run.run_id, "train/loss")) == 100
 
 
+@pytest.mark.slow
 def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
     stumbles = iter([True, True, False, True, True])
 
@@ -153,6 +155,7 @@ def test_a_store_that_stumbles_loses_nothing(store, monkeypatch):
     assert store.client.get_run(run_id).info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_gone_never_fails_the_trial(caplog):
     gone = Store("http://127.0.0.1:9", "0")
     run = trial_run(gone, "gone", patience_s=0.5)
@@ -163,6 +166,7 @@ def test_a_store_that_is_gone_never_fails_the_trial(caplog):
     assert "gone" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_waits_for_gives_up_by_itself(caplog):
     run = trial_run(Store("http://127.0.0.1:9", "0"), "left", away_s=0.5)
     run.start(params={}, tags={}, seeds=SEEDS)

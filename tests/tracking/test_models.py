@@ -155,6 +155,7 @@ def test_a_stopped_trial_leaves_none(tmp_path, trained):
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.slow
 def test_the_registered_model_is_that_of_the_best_trial(tmp_path, store, trained):
     """Its confirmation names it, and has no model of its own; others that were ahead register none."""
     again = trial(4, 0.7, stage="confirm", confirms=2), trial(5, 0.75, stage="confirm", confirms=3)

@@ -56,6 +56,7 @@ def test_a_planted_password_opens_the_store_and_is_nowhere(tmp_path, monkeypatch
         assert stat.S_IMODE((tmp_path / "studies" / "small" / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["sync", "small"], ["tune", "--resume", "small"]])
 def test_a_folder_of_a_stranger_learns_nothing_of_this_user(tmp_path, command, capsys):
     with Guard("http://127.0.0.1:9", None) as guard:

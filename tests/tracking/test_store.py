@@ -81,6 +81,7 @@ def test_stores_that_cannot_be_used_are_refused(uri, said, monkeypatch):
     assert said in refused(uri)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_no_mlflow_is_refused():
     import http.server
     import threading
@@ -102,6 +103,7 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
     assert f"experiments restore --experiment-id {store.experiment_id}" in refused(uri)
 
 
+@pytest.mark.slow
 def test_a_database_without_its_driver_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "MySQLdb", None)  # as if it were not installed
     told = r"which needs 'MySQLdb': run pip install 'flstudy\[serve\]'"

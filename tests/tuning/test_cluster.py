@@ -48,6 +48,7 @@ def test_an_address_that_nobody_answers_is_told(scheme):
         found(address)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_told():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -55,6 +56,7 @@ def test_a_server_that_says_nothing_is_told():
             found(address)
 
 
+@pytest.mark.slow
 def test_a_server_of_another_kind_is_told(tmp_path):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:

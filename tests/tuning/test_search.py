@@ -85,7 +85,7 @@ def proposals(sampler: Sampler, trials: int) -> list[dict]:
         Tpe(startup_trials=3, multivariate=True),
         RandomSearch(seed=3),
         CmaEs(startup_trials=3),
-        GaussianProcess(startup_trials=3),
+        pytest.param(GaussianProcess(startup_trials=3), marks=pytest.mark.slow),
         Nsga2(population=4),
     ],
     ids=lambda sampler: type(sampler).__name__,

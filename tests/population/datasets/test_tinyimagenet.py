@@ -67,6 +67,7 @@ def test_images_are_pooled_normalised_and_labelled_in_alphabetic_order(files):
     assert np.allclose(levels[300], 150, atol=3)  # the first of class 150 is grey
 
 
+@pytest.mark.slow
 def test_images_are_decoded_once(files, decoded):
     first = source(files).load(0, 5)
     assert len(decoded) == 440
@@ -91,6 +92,7 @@ def drop(files):
         next((folder / "images").glob("*_1.JPEG")).unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "images"),
     [
