@@ -16,27 +16,13 @@ from flstudy.study.records import read_records
 from flstudy.tuning.trial import run_trial
 from tests.buckets import DENIED, Door, environment_at, s3_server
 from tests.small_study import slow_rounds
+from tests.tuning.test_resume_study import SMALL as LOCAL
 from tests.waiting import wait_until
 
 ROUNDS = 200
 URI = "s3://bucket/studies/small"
-SMALL = {
-    "task": "Logistic",
-    "population": {"dataset": "Digits", "clients": 6, "participants": 2, "batch_size": 4, "steps": 4},
-    "algorithm": "Scaffold",  # its devices keep state
-    "rounds": ROUNDS,
-    "evaluate_every": 5,
-    "compile": False,
-    "study": {
-        "trials": 3,
-        "concurrent": 2,
-        "search": {"algorithm.lr": {"loguniform": [1e-3, 1]}},
-        "resources": {"cpu": 0.5},
-        "snapshot_s": 0.2,
-        "name": "small",
-        "folder": "s3://bucket/studies",
-    },
-}
+STUDY = {**LOCAL["study"], "concurrent": 2, "folder": "s3://bucket/studies"}
+SMALL = {**LOCAL, "rounds": ROUNDS, "study": STUDY}
 
 
 @pytest.fixture(scope="module")
