@@ -47,8 +47,9 @@ def slow_rounds(folder: Path) -> tuple[str, Path]:
     """
     file = folder / "slow"
     file.touch()
-    (folder / "own_method.py").write_text(SLOW.format(file=str(file)))
-    return "./own_method.py:SlowScaffold", file
+    module = f"{folder.name}_method.py"  # a module's name is its own in this process
+    (folder / module).write_text(SLOW.format(file=str(file)))
+    return f"./{module}:SlowScaffold", file
 
 
 def write_study(folder: Path, study: Mapping[str, Any] = {}, **changed: Any) -> Path:

@@ -58,10 +58,10 @@ def started(folder) -> list[dict]:
         return []
 
 
-def busy_workers() -> list[int]:
-    """Workers of this process's Ray that are at work."""
-    names = {pid: command(pid) for pid in family(os.getpid())}
-    return [pid for pid, name in names.items() if name.startswith("ray::") and not name.startswith("ray::IDLE")]
+def ray_workers(pids) -> set[int]:
+    """Those of some processes that are Ray's workers, not agents of its own."""
+    names = {pid: command(pid) for pid in pids}
+    return {pid for pid, name in names.items() if name.startswith("ray::") and "Agent" not in name}
 
 
 @pytest.mark.slow
@@ -69,12 +69,14 @@ def test_a_killed_study_goes_on(written, ray_cluster):
     path, folder, slow = written
     driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
     wait_until(lambda: len(started(folder)) == 3 and list((folder / "snapshots").glob("*.ckpt")), driver.poll)
+    workers = ray_workers(family(driver.pid))
+    assert workers
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     before = {trial["number"]: trial["overrides"] for trial in started(folder)}
     assert json.loads((folder / "state.json").read_text())["state"] == "running"
     slow.unlink()
-    wait_until(lambda: not busy_workers())  # Ray ends those of a lost driver
+    wait_until(lambda: not ray_workers(workers))  # Ray ends those of a lost driver
 
     config = load(folder / "study.yaml", options=["--study.trials", "4"], command="tune")
     result = carry_out(config, Console(file=io.StringIO()), resume=folder, report=False)
