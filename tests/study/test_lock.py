@@ -67,6 +67,7 @@ def test_a_second_process_is_refused_in_a_sentence(folder, driver):
     assert folder.busy() == said
 
 
+@pytest.mark.slow
 def test_the_kernel_frees_the_lock_of_a_killed_process_though_its_child_lives(folder, driver):
     folder.write_state("running", study_id="1")
     driver.kill()
@@ -87,6 +88,7 @@ def open_files(process: int) -> set[str]:
     return files
 
 
+@pytest.mark.slow
 def test_a_forked_process_does_not_keep_the_lock(folder):
     with folder.claim():
         child = os.fork()
