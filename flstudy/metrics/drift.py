@@ -1,7 +1,8 @@
 """Effect of a concept drift on accuracy: the level before it, the dip, the rounds to recovery.
 
 Reference: Panchal et al., FLASH, ICML 2023, eq. (4) and Tables 2 and 7. The paper defines the dip; its "rounds till
-recovery" ("reach a steady state after a concept drift") has no formula, so `recovery_rounds` states one.
+recovery" ("reach a steady state after a concept drift") has no formula, so `recovery_rounds` states one, by which a
+model that rises beyond its earlier level without a steady state has recovered, too.
 
 Every function takes one evaluation curve: `rounds [T]`, the increasing rounds (from 1) at which accuracy was measured,
 and `accuracy [..., T]` as fractions in [0, 1], replicas leading; it returns `[...]`. A drift at round r means that
@@ -33,9 +34,10 @@ class Recovery:
     window: int = 3
     """Evaluations over which accuracy is smoothed, for the recovery and for the dip over a window."""
     tolerance: float = 0.02
-    """Largest distance to the steady state at which smoothed accuracy must stay, a fraction of accuracy."""
+    """Largest distance, a fraction of accuracy, at which smoothed accuracy stays: below the level before the drift, or
+    from the steady state."""
     steady: int = 5
-    """Evaluations at the end of a concept whose mean is its steady state."""
+    """Evaluations whose mean is a level: the last before a drift, and the last of a concept, its steady state."""
 
     def __post_init__(self) -> None:
         _positive("recovery.window", self.window)
@@ -102,35 +104,55 @@ def recovery_rounds(
     drift: int,
     until: int | None = None,
     *,
+    since: int = 1,
     window: int = DEFAULT.window,
     tolerance: float = DEFAULT.tolerance,
     steady: int = DEFAULT.steady,
 ) -> Floats:
-    """Rounds from the drift until accuracy has reached, and keeps, its steady state under the new concept.
+    """Rounds from the drift until accuracy is back where it was, or has settled under the new concept.
 
-    Over the evaluations in [drift, until]: level = mean of the last `steady` accuracies; s_i = trailing mean of the
-    last `window` accuracies up to evaluation i (of fewer at the start: nothing from before the drift enters);
-    i* = the first i with |s_j - level| <= tolerance for all j >= i. The result is rounds[i*] - drift: 0 where the
-    first evaluation is already there.
+    Let s_r be the mean of the last `window` evaluations up to round r, of fewer at the start, none of them from before
+    the drift; b the level before it (`accuracy_before`, of `steady` evaluations); l the steady state, the mean of the
+    last `steady` evaluations up to `until`. Then, over the evaluations in [drift, until],
 
-    NaN where that never happens: the level itself is made of the last `steady` evaluations, so an i* among them says
-    no more than that a curve ends near its own end; i* has to be at or before the first of them. A segment with fewer
-    than `steady` evaluations cannot show a steady state either.
+        back     = min {r : s_q ≥ b - tolerance for every q ≥ r} - drift
+        settled  = min {r : |s_q - l| ≤ tolerance for every q ≥ r} - drift
+        recovery = min {back, settled}.
+
+    So it is 0 for a model that the drift does not throw back, also one that rises on and on. NaN where neither comes:
+    l is made of the last evaluations, so that to be near it from one of them on says no more than that a curve ends
+    near its own end; settled has to come at or before the first of them, and needs `steady` evaluations.
 
     Note that the measure asks how fast, not how well: read it beside the final accuracy.
+
+    Args:
+        rounds: of the evaluations.
+        accuracy: their values.
+        drift: the round from which the new concept holds.
+        until: the last round before the next drift; None: the last evaluation.
+        since: first round that counts for b, as in `accuracy_before`; without an evaluation there nothing is back.
+        window, tolerance, steady: as in `Recovery`.
     """
     _positive("drift", drift)
     Recovery(window=window, tolerance=tolerance, steady=steady)  # refuses what makes no sense
     after_rounds, after = _stretch(rounds, accuracy, drift, until)
-    length = after.shape[-1]
-    if length < steady:
-        return np.full(after.shape[:-1], np.nan)
-    level = after[..., -steady:].mean(-1, keepdims=True)
-    # The slack keeps a curve that sits exactly on the tolerance inside it.
-    near = np.abs(_trailing_mean(after, window) - level) <= tolerance + 1e-12
-    stays = np.logical_and.accumulate(near[..., ::-1], axis=-1)[..., ::-1]
-    taken = after_rounds[stays.argmax(-1)] - drift
-    return np.where(stays[..., length - steady], taken.astype(float), np.nan)
+    smooth, length = _trailing_mean(after, window), after.shape[-1]
+    bound = tolerance + 1e-12  # the slack keeps a curve that sits exactly on the tolerance inside it
+
+    def begun(good: NDArray[np.bool_], latest: int) -> Floats:
+        """Rounds from the drift to the evaluation, ``latest`` at most, from which all are good; else NaN."""
+        stays = np.logical_and.accumulate(good[..., ::-1], axis=-1)[..., ::-1]
+        return np.where(stays[..., latest], (after_rounds[stays.argmax(-1)] - drift).astype(float), np.nan)
+
+    back = settled = np.full(after.shape[:-1], np.nan)
+    evaluated = np.asarray(rounds)
+    if ((evaluated >= since) & (evaluated < drift)).any():
+        before = accuracy_before(rounds, accuracy, drift, window=steady, since=since)
+        back = begun(smooth >= before[..., None] - bound, length - 1)
+    if length >= steady:
+        level = after[..., -steady:].mean(-1, keepdims=True)
+        settled = begun(np.abs(smooth - level) <= bound, length - steady)
+    return np.fmin(back, settled)
 
 
 def _trailing_mean(values: Floats, window: int) -> Floats:

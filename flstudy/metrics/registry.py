@@ -99,7 +99,13 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         (*right, "drift"),
         (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
         (f"{split}/dip_window", f"Lowest windowed accuracy{label}", FRACTION, "max", f"{split}/dip of means {ROW}."),
-        (f"{split}/recovery", f"Rounds to recovery{label}", "rounds", "min", f"Last drift until {name} is steady."),
+        (
+            f"{split}/recovery",
+            f"Rounds to recovery{label}",
+            "rounds",
+            "min",
+            f"Last drift until {name} is back or steady.",
+        ),
     )
     worst = f"Mean {name} of the share of the devices that have the least."
     yield Metric(f"{split}/worst_accuracy", f"Worst devices{label}", FRACTION, "max", worst, "evaluation", ("own",))

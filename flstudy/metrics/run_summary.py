@@ -78,7 +78,8 @@ class RunSummary:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
                 summary[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
                 summary[f"{split}/dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
-                recovered = recovery_rounds(rounds, accuracy, last, until, **asdict(self.rule))
+                since = self.segments[-2][0] if len(self.segments) > 1 else 1
+                recovered = recovery_rounds(rounds, accuracy, last, until, since=since, **asdict(self.rule))
                 summary[f"{split}/recovery"] = recovered.tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]
             if evaluated and len(evaluated) == len(self.sessions):

@@ -230,7 +230,9 @@ def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: F
         during = ((rounds >= first) & (rounds <= last)).any()
         before = accuracy_before(rounds, accuracy, first, window=rule.steady, since=since) if earlier else unknown
         lowest = dip(rounds, accuracy, first, last) if during else unknown
-        recovered = recovery_rounds(rounds, accuracy, first, last, **asdict(rule)) if during else unknown
+        recovered = unknown
+        if during:
+            recovered = recovery_rounds(rounds, accuracy, first, last, since=since, **asdict(rule))
         effects.append(DriftEffect(first, labels[first], before, lowest, recovered))
         since = first
     return tuple(effects)

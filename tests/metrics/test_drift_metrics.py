@@ -7,6 +7,8 @@ import pytest
 
 from flstudy.metrics.drift import PAPER, Recovery, accuracy_before, dip, recovery_rounds, segments
 
+from ..references import drift as reference
+
 # Evaluated every second round; a drift at round 9 first shows in the evaluation of round 10.
 ROUNDS = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
 CURVE = [0.50, 0.70, 0.80, 0.90, 0.30, 0.50, 0.70, 0.80, 0.80, 0.80]
@@ -65,7 +67,49 @@ def test_a_curve_still_climbing_or_diverged_or_too_short_never_recovers():
     climbing = np.linspace(0.1, 0.9, 10)
     assert np.isnan(recovery_rounds(ROUNDS, climbing, 2, window=1, tolerance=0.02, steady=4))
     assert np.isnan(recovery_rounds(ROUNDS, [*CURVE[:-1], np.nan], 9, window=1, tolerance=0.1, steady=2))
-    assert np.isnan(recovery_rounds(ROUNDS, CURVE, 17, window=1, tolerance=0.1, steady=3))  # two evaluations left
+    assert np.isnan(recovery_rounds(ROUNDS, CURVE, 17, since=17, window=1, tolerance=0.1, steady=3))  # two are left
+
+
+RISING = list(np.linspace(0.5, 0.77, 10))
+"""Ten evaluations before a drift, .77 the last; the mean of the last five is .71."""
+CASES = {
+    "falls and rises beyond its level, at the end still": (RISING + list(np.linspace(0.3, 0.91, 20)), 13),
+    "rises on as if nothing were": (RISING + list(np.linspace(0.78, 0.95, 20)), 0),
+    "stays where it was": ([0.7] * 30, 0),
+    "falls within the tolerance": ([0.7] * 10 + [0.69] * 20, 0),
+    "falls and settles below": ([0.7] * 10 + [0.2, 0.4] + [0.6] * 18, 2),
+    "falls and settles above": ([0.5] * 10 + [0.2, 0.4] + [0.8] * 18, 2),
+    "falls for good": ([0.7] * 10 + [0.3] * 20, 0),
+    "overshoots and settles": ([0.7] * 10 + [0.2, 0.9, 0.9] + [0.6] * 17, 3),
+    "is back and falls once more": ([0.7] * 10 + [0.7] * 5 + [0.2] + [0.7] * 14, 6),
+    "is back in the last evaluation": ([0.7] * 10 + [0.2] * 19 + [0.7], 19),
+    "rises at the end still, below its level": ([0.9] * 10 + list(np.linspace(0.1, 0.7, 20)), np.nan),
+    "falls at the end": ([0.7] * 10 + list(np.linspace(0.69, 0.1, 20)), np.nan),
+    "falls on and on": ([0.7] * 10 + list(np.linspace(0.6, 0.3, 20)), np.nan),
+    "diverges": ([0.7] * 10 + [0.6] * 19 + [np.nan], np.nan),
+}
+
+
+@pytest.mark.parametrize(("curve", "rounds"), CASES.values(), ids=CASES)
+def test_a_model_that_rises_has_recovered_and_one_that_moves_below_its_level_has_not(curve, rounds):
+    found = recovery_rounds(np.arange(1, 31), curve, 11, window=1, tolerance=0.02, steady=5)
+    np.testing.assert_equal(found, float(rounds))
+
+
+def test_the_report_s_case():
+    """78.9 % before the drift, 91.0 % at the end, still rising: it is back long before."""
+    curve = [0.789] * 30 + list(0.91 - 0.7 * np.exp(-np.arange(30) / 9))
+    assert recovery_rounds(np.arange(1, 61), curve, 31) == 16
+
+
+def test_recovery_is_that_of_the_formula_as_it_is_printed():
+    rng, rounds = np.random.default_rng(0), np.arange(2, 62, 2)
+    for _ in range(200):
+        accuracy = np.clip(rng.uniform(0.3, 0.9) + np.cumsum(rng.normal(0, 0.03, 30)), 0, 1)
+        drift, window, steady = int(rng.integers(1, 61)), int(rng.integers(1, 5)), int(rng.integers(1, 8))
+        expected = reference.recovery(rounds, accuracy, drift, window=window, tolerance=0.05, steady=steady)
+        found = recovery_rounds(rounds, accuracy, drift, window=window, tolerance=0.05, steady=steady)
+        assert found == expected or (np.isnan(found) and expected is None)
 
 
 def test_recovery_stops_at_the_next_drift():
@@ -73,7 +117,9 @@ def test_recovery_stops_at_the_next_drift():
     (first, second) = segments([5, 13], 20)
     assert (first, second) == ((5, 12), (13, 20))
     assert recovery_rounds(ROUNDS, again, *first, window=1, tolerance=0.01, steady=2) == 3  # back at round 8
-    assert np.isnan(recovery_rounds(ROUNDS, again, *second, window=1, tolerance=0.01, steady=2))
+    # The last evaluation is where the mean of rounds 10 and 12 was, that of 8 and 10 another concept's.
+    assert recovery_rounds(ROUNDS, again, *second, since=first[0], window=1, tolerance=0.01, steady=2) == 7
+    assert np.isnan(recovery_rounds(ROUNDS, again, *second, since=13, window=1, tolerance=0.01, steady=2))
 
 
 def test_replicas_lead_and_equal_single_curves():

@@ -52,22 +52,24 @@ def trailing_mean(a, window):
     return np.array([np.mean(a[max(0, i - window + 1) : i + 1]) for i in range(len(a))])
 
 
-def recovery(rounds, accuracy, drift, until=None, window=1, tolerance=0.01, steady=1, across=False):
+def recovery(rounds, accuracy, drift, until=None, window=1, tolerance=0.01, steady=1):
     """'Rounds till Recovery ... to reach a steady state after a concept drift', which the paper leaves unquantified.
 
-    Only evaluations with drift <= round < until count (`until`: the next drift; None: the end). The steady state is
-    the mean of the last `steady` of them. Recovered is the first from which on the trailing moving average never again
-    leaves [steady - tolerance, steady + tolerance]. Returns that round - drift, or None if the last one is outside.
-    across: whether the moving average may reach back to before the drift (the paper's figures do not say).
+    Here: min {back, settled}, over the evaluations with drift <= round < until (the next drift; None: the end):
+        back     = min {r : s(q) >= b - tolerance for every q >= r} - drift
+        settled  = min {r : |s(q) - l| <= tolerance for every q >= r} - drift
+    s(r): mean of the last `window` of them up to r; b: mean of the last `steady` evaluations before the drift; l: mean
+    of the last `steady` before `until`, from none of which but the first it can be settled. None where neither comes.
     """
-    rounds, accuracy = np.asarray(rounds), np.asarray(accuracy, dtype=np.float64)
-    after = (rounds >= drift) & ((rounds < until) if until is not None else True)
-    if not after.any():
-        return None
-    smooth = trailing_mean(accuracy, window)[after] if across else trailing_mean(accuracy[after], window)
-    inside = np.abs(smooth - accuracy[after][-steady:].mean()) <= tolerance
-    if not inside[-1]:
-        return None
-    outside = np.flatnonzero(~inside)
-    first = outside[-1] + 1 if len(outside) else 0
-    return int(rounds[after][first] - drift)
+    before = [a for r, a in zip(rounds, accuracy, strict=True) if r < drift]
+    after = [(r, a) for r, a in zip(rounds, accuracy, strict=True) if r >= drift and (until is None or r < until)]
+    smooth = trailing_mean([a for _, a in after], window)
+
+    def first(good, candidates):
+        begun = [i for i in candidates if all(map(good, smooth[i:]))]
+        return [after[i][0] - drift for i in begun[:1]]
+
+    b, last = before[-steady:], [a for _, a in after[-steady:]]
+    back = first(lambda s: s >= np.mean(b) - tolerance - 1e-12, range(len(after))) if b else []
+    near = range(len(after) - steady + 1) if len(last) == steady else []
+    return min([*back, *first(lambda s: abs(s - np.mean(last)) <= tolerance + 1e-12, near)], default=None)

@@ -161,8 +161,8 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
         (first, last), rule = ("first ", "last ") if most > 1 else ("", ""), ranking.rule
         notes.append(
             f"Before: last {rule.steady} evaluations before the {first}drift. Lowest: accuracy after it, not its drop. "
-            f"Recovery, after the {last}drift: the mean of {rule.window} evaluations stays within "
-            f"{100 * rule.tolerance:g} points of that of the last {rule.steady}; "
-            "(2/3) where only two seeds of three recover."
+            f"Recovery, after the {last}drift: the mean of {rule.window} evaluations stays at most "
+            f"{100 * rule.tolerance:g} points below that of the {rule.steady} before it, or as near to that of the "
+            f"last {rule.steady}; (2/3) where only two seeds of three recover."
         )
     return [*notes, *ranking.notes]
