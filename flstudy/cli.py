@@ -549,8 +549,8 @@ def init(command: str, arguments: list[str]) -> int:
     """Run ``flstudy init``."""
     parser = Parser(
         command,
-        "Write a commented study to start from, which editors complete and check. On a terminal, and without options, "
-        "it asks for data set, methods and drift.",
+        "Write a commented study to start from. On a terminal, and without options, it asks for data set, methods and "
+        "drift.",
     )
     parser.add_argument("file", nargs="?", type=Path, default=Path("study.yaml"), help="default: study.yaml")
     parser.add_argument("--dataset", metavar="NAME", help="one of flstudy list datasets; default: Digits")

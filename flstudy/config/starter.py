@@ -6,6 +6,7 @@ methods is left alone, since searching it would switch it on. Both learning rate
 keys that FedAvg lacks: its scales or, where it has none, its shares; the others are written as comments.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from flstudy.config.errors import ConfigError, nearest, spelled
 from flstudy.config.reading import SEARCH, parsed
 from flstudy.config.registry import ROOTS
-from flstudy.config.schema import PATH, class_names, config_schema, types_of
+from flstudy.config.schema import class_names, config_schema, types_of
 from flstudy.config.values import completed, dereferenced, resolved
 from flstudy.hyper import NOTATION
 
@@ -63,9 +64,9 @@ def starter(choice: Choice | None = None) -> str:
     """
     choice = (choice or Choice()).checked()
     lines = [
-        f"# yaml-language-server: $schema={PATH}",
-        "# A study to start from: keys are completed and checked by editors that know the line above.",
-        "# flstudy tune FILE runs it, flstudy tune --help names every key, flstudy list algorithms every algorithm.",
+        "# A study to start from. flstudy tune FILE runs it, flstudy tune --help names every key, and",
+        "# flstudy list algorithms every algorithm. Editors with a YAML language server complete and check keys",
+        "# by the schema whose place on a machine flstudy schema --path tells.",
     ]
     text = "\n".join([*lines, *_commented(_study(choice), config_schema()["properties"], "", "")]) + "\n"
     completed(parsed(text), imports=False)  # numbers of the user's are as wrong here as anywhere
@@ -119,6 +120,11 @@ def _study(choice: Choice) -> dict[str, Any]:
     drift = choice.drift or (NONE if choice.sessions else "SuddenDrift")
     if drift != NONE and choice.drift is None and dataset.get("x-labels", 2) < 2:
         drift = NONE
+    grace = max(rounds // 6, 1)
+    planned = Aside(_drift("SuddenDrift", dataset, rounds)[0])
+    if drift != NONE:
+        planned, last = _drift(drift, dataset, rounds)
+        grace = last + (rounds - last) // 3
     needed = {name: f"data/{choice.dataset.lower()}" for name in dataset.get("required", ())}
     session = max(rounds // 4, 1)
     availability = _class("AlternatingGroups", {"rounds": session})
@@ -127,7 +133,7 @@ def _study(choice: Choice) -> dict[str, Any]:
         "clients": 100 if from_files else 20,
         "participants": 10,
         **({} if dataset["x-natural"] else {"partition": _partition(choice)}),
-        "drift": Aside(_drift("SuddenDrift", dataset, rounds)) if drift == NONE else _drift(drift, dataset, rounds),
+        "drift": planned,
         "availability": availability
         if choice.sessions
         else Aside(availability, "Sessions, in which groups of devices take turns"),
@@ -136,7 +142,6 @@ def _study(choice: Choice) -> dict[str, Any]:
     }
     search, asides = _space(choice.algorithms)
     names = {"algorithm": {"choice": list(choice.algorithms)}} if len(choice.algorithms) > 1 else {}
-    grace = max(rounds // 6, 1)
     better = {"metric": "valid/accuracy", "mode": "max"}
     if dataset["x-first-task"] == "Quadratic":
         better = {"metric": "valid/loss", "mode": "min"}
@@ -166,19 +171,23 @@ def _partition(choice: Choice) -> Any:
     return _class("LabelGroups" if choice.sessions else "Dirichlet", {"alpha": 0.3})
 
 
-def _drift(name: str, dataset: Mapping[str, Any], rounds: int) -> Any:
-    """A drift within so many rounds, whose values are chosen by the names of its arguments."""
+def _drift(name: str, dataset: Mapping[str, Any], rounds: int) -> tuple[Any, int]:
+    """A drift within so many rounds, whose values are chosen by the names of its arguments, and its last round."""
     half, third, later = (max(2, 1 + round(rounds * share)) for share in (1 / 2, 1 / 3, 2 / 3))
     properties = config_schema()["$defs"][name]["properties"]
-    once = not {"back", "until", "every"} & set(properties)
-    arguments: dict[str, Any] = {"round": half if once else third, "back": later, "until": later}
-    arguments |= {"every": max(rounds // 10, 1), "rounds": [third, later], "schedule": {0: [[half, 1]], 1: [[half, 1]]}}
+    several = bool({"back", "until", "step", "rounds"} & set(properties)) and "groups" not in properties
+    arguments: dict[str, Any] = {"round": third if several else half, "back": later, "until": later}
+    if "step" in properties:  # the last increment comes no later
+        increments = math.ceil(1 / properties["step"]["default"])
+        arguments["every"] = max((later - third) // (increments - 1), 1)
+    arguments |= {"rounds": [third, later], "schedule": {0: [[half, 1]], 1: [[half, 1]]}}
     if "groups" in properties:
         labels = list(range(dataset.get("x-labels", 10)))
         if not 1 < len(labels) <= MOST_LABELS:
             raise ConfigError(f"{name} must be of 2 to {MOST_LABELS} labels, got {len(labels)}: take another drift")
         arguments |= {"rounds": [half], "groups": [labels[: -(-len(labels) // 2)], labels[-(-len(labels) // 2) :]]}
-    return _class(name, {key: value for key, value in arguments.items() if key in properties})
+    chosen = {key: value for key, value in arguments.items() if key in properties}
+    return _class(name, chosen), later if several else half
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def plan_study(
             console.print(line, highlight=False, markup=False)
 
     space = check_study(config)
+    for line in before_the_drift(config):
+        say(line)
     folder = StudyFolder.resume(resume, claims) if resume is not None else None
     past, damage = list[Trial](), list[str]()
     if folder is not None:
@@ -133,6 +135,24 @@ def check_bucket(uri: str) -> None:
         RemoteFolder.open(uri).check_writable()
     except RemoteError as error:
         raise ConfigError(f"study.folder: {error}") from error
+
+
+def before_the_drift(config: "Config") -> list[str]:
+    """A warning where the scheduler judges trials before the last planned drift, by a world that is over; else []."""
+    scheduler, last = config.study.scheduler, max(config.drift_rounds(), default=0)
+    if scheduler is None or not last:
+        return []
+    every = config.settings.evaluate_every
+    first = min((-(-int(rung) // every) * every for rung in scheduler.rungs(config.rounds)), default=last)
+    if first >= last:
+        return []
+    later = (
+        "raise study.scheduler.grace_rounds beyond it" if hasattr(scheduler, "grace_rounds") else "let it begin later"
+    )
+    return [
+        f"warning: {type(scheduler).__name__} judges trials in round {first}, before the drift in round {last}, which "
+        f"those that it stops never meet: {later}, or leave study.scheduler out"
+    ]
 
 
 def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+import flstudy
 from flstudy.cli import main
 from flstudy.config import Config, ConfigError, load
 from flstudy.config.composition import edited, quick_check
@@ -339,7 +341,8 @@ def test_a_study_to_start_from(tmp_path, capsys):
     path = tmp_path / "first.yaml"
     assert main(["init", str(path)]) == 0
     assert path.read_text() == starter()
-    assert path.read_text().startswith(f"# yaml-language-server: $schema={PATH}\n")
+    assert str(Path(flstudy.__file__).parent) not in path.read_text()  # it can be handed to others
+    assert not re.search(r"(?<![\w.])/\w+/", path.read_text())
     assert "# γ of the devices' early stopping" in path.read_text()
     quick_check(path, [])
     assert STANDARD.is_valid(yaml.safe_load(path.read_text()))
