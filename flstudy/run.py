@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
+import torch
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from flstudy.config import ConfigError, StopRun
 from flstudy.config.values import anchored
+from flstudy.execution.torch_threads import ONE_THREAD, takes_one_thread
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
@@ -54,6 +56,8 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     section = config.run_section
     for line in config.left_out():
         console.print(line, highlight=False, markup=False)
+    if config.settings.accelerator == "cpu" and takes_one_thread(config.parameter_count):
+        console.print(ONE_THREAD.format(threads=torch.get_num_threads()), highlight=False)
     folder, checkpoint = _folder(config, console)
     store = open_store(config.store) if section.track else None
     run = None
@@ -62,7 +66,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
             store, name=folder.name, key={"flstudy.run": str(folder.resolve())}, tags={"flstudy.kind": "run"}
         )
         run.start(
-            params=config.flat(),
+            params=config.hyper_parameters(),
             tags={**config.tags(), **environment()},
             seeds=config.seeds,
             config=config.plain(),

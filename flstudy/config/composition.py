@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from flstudy.config.errors import ConfigError, shown, spelled
-from flstudy.config.reading import ARMS, SEARCH, content_of, pairs
+from flstudy.config.lines import told_with_line
+from flstudy.config.reading import ARMS, SEARCH, content_of, pairs, text_of
 from flstudy.config.registry import ROOTS, by_module, check_files
 from flstudy.config.schema import class_names
 from flstudy.config.values import argument_nodes, arguments_of, check_value, completed, flat, label, of_world, resolved
@@ -303,9 +304,11 @@ def quick_check(path: str | Path, options: Sequence[str], text: str | None = Non
     Raises:
         ConfigError: as `completed`.
     """
+    text = text_of(path) if text is None else text
     content, edits = content_of(path, text), pairs(options)
-    check_files([content, *(value for _, value in edits)], Path(modules_of(path, edits, content)))
-    return checked_values(content, edits, imports=False)
+    with told_with_line(path, text, edits):
+        check_files([content, *(value for _, value in edits)], Path(modules_of(path, edits, content)))
+        return checked_values(content, edits, imports=False)
 
 
 def checked_values(

@@ -17,6 +17,7 @@ import torch
 from flstudy.config.composition import checked_values, left_out, modules_of, put, whole_study
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
 from flstudy.config.errors import ConfigError, told
+from flstudy.config.lines import told_with_line
 from flstudy.config.objects import chosen, section
 from flstudy.config.reading import content_of, pairs, text_of
 from flstudy.config.registry import SECTIONS, check_files
@@ -24,6 +25,7 @@ from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import classes_in, flat, label
 from flstudy.federation import Coordinator, Record
+from flstudy.federation.hyper_parameters import hyper_parameters
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
 from flstudy.population.dataset_cache import CachedDataset, DatasetCache, installed
@@ -109,8 +111,9 @@ class Config:
         return [*pairs(self.options), *self.overrides.items()]
 
     def _completed(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
-        content = content_of(self.path, self.content)
-        return checked_values(content, self.edits, {**self.proposal, **proposal}, imports=True)
+        content, every = content_of(self.path, self.content), {**self.proposal, **proposal}
+        with told_with_line(self.path, self.content, [*self.edits, *every.items()]):
+            return checked_values(content, self.edits, every, imports=True)
 
     def plain(self) -> dict[str, Any]:
         """Nested plain values of this one configuration, to be written as YAML and loaded again: without the search,
@@ -130,6 +133,10 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Dotted keys and values ('algorithm.tau': 0.001), without those of the study, the run and the store."""
         return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _own(self._values)}
+
+    def hyper_parameters(self) -> dict[str, Any]:
+        """`flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
+        return self.flat() | hyper_parameters(self.parts.coordinator.run, self.parts.population)
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""
@@ -214,20 +221,22 @@ class Config:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turn the errors of constructors and rules into ConfigErrors that name the config's file."""
-        try:
-            yield
-        except ConfigError:
-            raise
-        except SystemExit as error:
-            raise ModuleExit(error) from error
-        except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
-            message = str(error) if isinstance(error, ValueError) else told(error)
-            raise ConfigError(f"{Path(self.path).name}: {message}") from error
-        except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
-            if "memory" not in str(error) and "overflow" not in str(error):
+        """Turn the errors of constructors and rules into ConfigErrors that name the config's file, and a key's line."""
+        with told_with_line(self.path, self.content, [*self.edits, *self.proposal.items()]):
+            try:
+                yield
+            except ConfigError:
                 raise
-            raise ConfigError(f"{Path(self.path).name}: {error}: make the model or the population smaller") from error
+            except SystemExit as error:
+                raise ModuleExit(error) from error
+            except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
+                message = str(error) if isinstance(error, ValueError) else told(error)
+                raise ConfigError(f"{Path(self.path).name}: {message}") from error
+            except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
+                if "memory" not in str(error) and "overflow" not in str(error):
+                    raise
+                message = f"{error}: make the model or the population smaller"
+                raise ConfigError(f"{Path(self.path).name}: {message}") from error
 
     def _build(self, task: Any = None) -> Parts:
         """Build all parts; a task that is given is used as it is."""

@@ -22,10 +22,11 @@ class ConfigError(UserError):
     Args:
         sentence: the problem; a long one loses its middle.
         command: a command to type instead, whole.
+        at: file and line, in front of the sentence.
     """
 
-    def __init__(self, sentence: str, command: str = "") -> None:
-        message = on_a_line(sentence, LONGEST)
+    def __init__(self, sentence: str, command: str = "", *, at: str = "") -> None:
+        message = f"{at}: {on_a_line(sentence, LONGEST)}" if at else on_a_line(sentence, LONGEST)
         super().__init__(f"{message}: {on_a_line(command, MOST)}" if command else message)
 
 

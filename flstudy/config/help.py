@@ -78,6 +78,16 @@ def print_rows(found: Iterable[Row], prefix: str = "") -> None:
         console.print(Padding(Text(row.sentence), (0, 0, 0, 6), expand=False))
 
 
+OF_STUDIES = {
+    "--resume STUDY": "goes on with a study, with no CONFIG.",
+    "--import-from STUDY": "begins with another study's trials that this one would train alike.",
+    "--address auto | HOST:PORT | ray://HOST:PORT": "joins a Ray cluster in place of starting a Ray here.",
+    "--json": "prints one object at the end and nothing else.",
+}
+OPTIONS = {**OF_STUDIES, "--print_config": "prints the complete config and trains nothing."}
+"""Options of ``flstudy run`` and ``flstudy tune`` that are no keys of a config; those of a study alone, and all."""
+
+
 def print_help(command: str, path: str | None, options: list[str]) -> None:
     """Print the help of ``flstudy run`` or ``flstudy tune``; with a config, also the arguments of its classes."""
     values = {} if path is None else completed(composed(content_of(path), pairs(options)), imports=False)
@@ -85,8 +95,10 @@ def print_help(command: str, path: str | None, options: list[str]) -> None:
     what = {"run": "Train one configuration.", "tune": "Search hyper-parameters: what study.search names."}[command]
     print(f"usage: flstudy {command} CONFIG [--KEY VALUE ...]\n\n{what} Any key of the config is an option:")
     print("--algorithm.tau 1e-3, --algorithm FedAvg, --population.drift null. Key, type and domain, default:\n")
-    if command == "tune":
-        print("--address auto | HOST:PORT | ray://HOST:PORT joins a Ray cluster in place of starting a Ray here.\n")
+    for option, sentence in OPTIONS.items():
+        if command == "tune" or option not in OF_STUDIES:
+            print(f"{option} {sentence}")
+    print()
     print_rows(rows(config_schema()["properties"], "", chosen), "--")
     print("\nThe arguments of classes: flstudy list algorithms Flash, or this help with a CONFIG before it.")
 

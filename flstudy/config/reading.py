@@ -90,6 +90,12 @@ def _read(text: str, path: str) -> Any:
     return content
 
 
+def composed_nodes(text: str) -> yaml.Node | None:
+    """The nodes of a YAML text that `parsed` has read, which know their lines; None of an empty one."""
+    node: yaml.Node | None = yaml.compose(text, _Loader)
+    return node
+
+
 def content_of(path: str | Path, text: str | None = None) -> dict[str, Any]:
     """The keys and values of a YAML file.
 

@@ -256,7 +256,7 @@ def _chosen(key: str, node: Mapping[str, Any], value: Any, imports: bool) -> dic
     if "." in path and not path.startswith("flstudy."):
         return _users_own(key, path, arguments) if imports else {"class_path": path, "init_args": dict(arguments)}
     if name not in classes:
-        raise ConfigError(f"unknown {key.rpartition('.')[2]} {shown(name)}{nearest(name, classes)}")
+        raise ConfigError(f"unknown {key} {shown(name)}{nearest(name, classes)}")
     return {
         "class_path": name,
         "init_args": _section(key, config_schema()["$defs"][name], arguments, imports, f" of {name}"),

@@ -13,7 +13,7 @@ from flstudy.config.config import Config
 from flstudy.config.errors import ConfigError, shown
 from flstudy.config.reading import dotted
 from flstudy.config.registry import LINKED, ROOTS
-from flstudy.federation.checkpoint import class_path, hyper_parameters, recipe
+from flstudy.federation.checkpoint import class_path, recipe, task_hyper_parameters
 from flstudy.population import InMemory, Population
 
 LOADED = "a study's workers load it themselves: give a Dataset, one of flstudy's or a class of yours in a module"
@@ -46,7 +46,7 @@ def plain_part(key: str, part: Any) -> Any:
     if isinstance(part, Population):
         return {name: plain_part(f"{key}.{name}", value) for name, value in vars(part)["init_args"].items()}
     if isinstance(part, L.LightningModule):
-        arguments = {name: value for name, value in hyper_parameters(part).items() if name not in LINKED}
+        arguments = {name: value for name, value in task_hyper_parameters(part).items() if name not in LINKED}
         return _placed(key, {"class_path": class_path(part), "init_args": arguments})
     try:
         plain = recipe(part)

@@ -31,6 +31,7 @@ from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.devices import accelerated, numbers
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.loops import LoopProgram, NotCompiled
+from flstudy.execution.torch_threads import one_thread, threads_for_parts
 from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.run_settings import Compile
@@ -86,7 +87,7 @@ class Programs:
         self.undecided, self.compiled = compile == "auto" and not self.task_function.couples, False
         self.calls = self.validations = self.sequential_steps = 0  # so far: of training, but for the second
         self.part_lanes: int | None = None  # lanes of a part that one thread takes, once loops are compiled
-        self._threads = torch.get_num_threads()  # that torch may use
+        self._threads = threads_for_parts()
         self._last: tuple[Any, Algorithm] | None = None
         if compile is True:
             self.decide(True)
@@ -110,12 +111,9 @@ class Programs:
         if not (self.compiled and self.looped):
             yield
             return
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        self._threads = threads_for_parts()
+        with one_thread():
             yield
-        finally:
-            torch.set_num_threads(self._threads)
 
     def fitting(self, carried: Any) -> int:
         """The number of lanes whose states fit into a core's cache."""

@@ -20,6 +20,7 @@ from flstudy.execution.executor import (
     one_by_one,
     validation_loss,
 )
+from flstudy.execution.torch_threads import threads_for_parts
 from flstudy.population import Batches
 from flstudy.user_error import UserError
 
@@ -82,7 +83,7 @@ class Threads(Executor):
         if any(isinstance(module, _DropoutNd) for module in context.task_function.module.modules()):
             raise UserError("executor: threads draw dropout masks in no fixed order; use sequential or vectorized")
         self.context = context
-        self.workers = workers or min(torch.get_num_threads(), os.cpu_count() or 1)
+        self.workers = workers or min(threads_for_parts(), os.cpu_count() or 1)
         self._own = threading.local()
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:

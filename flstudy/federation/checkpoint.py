@@ -93,7 +93,7 @@ def known_class(path: str, base: type[Any] = object) -> type[Any]:
     return resolved_class
 
 
-def hyper_parameters(task: L.LightningModule) -> dict[str, Any]:
+def task_hyper_parameters(task: L.LightningModule) -> dict[str, Any]:
     """Hyper-parameters that ``save_hyperparameters`` saved of a task, or the arguments of one of flstudy's, as far as
     they are plain values."""
     arguments = dict(task.hparams) or vars(task).get("init_args", {})
@@ -115,7 +115,7 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
         if names[id(part)] in tensors and name in state:
             state[name] = tensors[names[id(part)]].detach().to("cpu", part.dtype, copy=True)
     entries: dict[str, Any] = {"state_dict": state}
-    if arguments := hyper_parameters(task):
+    if arguments := task_hyper_parameters(task):
         entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = arguments
         if dict(task.hparams) and hasattr(task, "_hparams_name"):
             entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME] = task._hparams_name

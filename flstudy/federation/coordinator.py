@@ -15,6 +15,7 @@ from flstudy.controllers import Controller, Schedule
 from flstudy.federation import checkpoint as files
 from flstudy.federation.checkpoint_rows import RowsBeside, local_folder
 from flstudy.federation.federated_run import FederatedRun
+from flstudy.federation.hyper_parameters import hyper_parameters
 from flstudy.federation.round_clock import RoundClock
 from flstudy.federation.trained_models import Predictions
 from flstudy.federation.trainer_flags import (
@@ -164,6 +165,8 @@ class Coordinator(L.LightningModule):
             folder=self._folder,
         )
         self._saved = None
+        for logger in self.loggers:
+            logger.log_hyperparams(hyper_parameters(run, run.population))
         if not isinstance(io := strategy.checkpoint_io, RowsBeside):
             strategy.checkpoint_io = RowsBeside(io, lambda: self.bank)
 

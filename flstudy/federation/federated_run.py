@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,6 +22,7 @@ from flstudy.execution.devices import accelerated
 from flstudy.execution.freed_memory import keep_freed_memory, return_freed_memory
 from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.execution.sharded import Sharded, of_one_place
+from flstudy.execution.torch_threads import ONE_THREAD, one_thread, takes_one_thread
 from flstudy.federation import checkpoint as files
 from flstudy.federation.blocks import BankRows, jobs_at_once
 from flstudy.federation.checkpoint_rows import local_folder
@@ -106,6 +108,7 @@ class FederatedRun:
         self.models = TrainedModels(self)
         self.device = torch.device("cpu")
         self._state: RunState | None = None
+        self._small = False  # whether it takes one thread
         self.last: RoundResult | None = None
         self.evaluation: Any = None  # an Evaluation, once there is a world
         self._read: dict[str, Any] | None = None  # the checkpoint whose models these are, where no round was played
@@ -179,6 +182,9 @@ class FederatedRun:
         x = initial_models(self.task, layout, self.seeds, self.settings.initial, starts).to(self.device, dtype)
         if not accelerated(self.device):
             keep_freed_memory(layout.n * x.element_size())
+        self._small = not accelerated(self.device) and takes_one_thread(sum(p.numel() for p in self.task.parameters()))
+        if self._small:
+            rank_zero_info(ONE_THREAD.format(threads=torch.get_num_threads()))
         bank = ClientBank(len(self.seeds), population.clients, self.settings.bank_memory)
         self._state = RunState(torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x), bank)
         self._block = 0  # jobs of a replica that train at once; 0: not known yet
@@ -282,7 +288,7 @@ class FederatedRun:
         round = state.round + 1 if round is None else round
         if cohort is None:
             cohort = self.population.ahead.made(self.population.cohort, round).to(self.device)
-        with self._in_precision():
+        with self._computing():
             if not self._block:  # known in the first round, since states are of the types that hold while one is played
                 layout, bound = self.task_function.layout, self.settings.cohort_memory
                 self._block = jobs_at_once(self.algorithm, state.server, layout, self.population, bound)
@@ -337,7 +343,7 @@ class FederatedRun:
             return state.record.metrics
         start = time.perf_counter()
         trained = state.server, state.bank, self.last.cohort, self.last.fit, state.round, self.last.looked
-        with self._in_precision():
+        with self._computing():
             metrics = self.evaluation(*trained)
         took = time.perf_counter() - start
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
@@ -369,13 +375,17 @@ class FederatedRun:
         executor.close(orderly)
 
     @contextlib.contextmanager
-    def _in_precision(self) -> Iterator[None]:
-        """Compute with new tensors and products in the run's precision."""
+    def _computing(self) -> Iterator[None]:
+        """Compute with new tensors and products in the run's precision, a small model on one thread."""
         before = torch.get_default_dtype()
         mixed = self.precision == "bf16-mixed"
         torch.set_default_dtype(torch.float64 if self.precision == "64-true" else before)
         try:
-            with torch.autocast(self.device.type, torch.bfloat16) if mixed else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if mixed:
+                    stack.enter_context(torch.autocast(self.device.type, torch.bfloat16))
+                if self._small:
+                    stack.enter_context(one_thread())
                 yield
         finally:
             torch.set_default_dtype(before)

@@ -147,7 +147,7 @@ class _Sync:
         config = self._config(trial.overrides)
         if run is None:
             run = self._open(trial, parent, config)
-        self._params(run, config.flat() if config is not None else trial.overrides)
+        self._params(run, config.hyper_parameters() if config is not None else trial.overrides)
         note = PendingNote(self.results.folder.sending(trial.number))
         delivery = MetricDelivery(self.store, run.info.run_id, run.data.metrics, note, self._attempt)
         path, rounds = self.results.folder.records(trial.number), trial.rounds

@@ -134,7 +134,8 @@ class TrialTraining:
         if self.tracker is not None and not self.opened:
             self.opened = True
             config = self.config
-            self.tracker.start(params=config.flat(), tags=config.tags(), seeds=config.seeds, config=config.plain())
+            params = config.hyper_parameters()
+            self.tracker.start(params=params, tags=config.tags(), seeds=config.seeds, config=config.plain())
 
     def train(self, resume: Path | None) -> "Coordinator":
         """Train all rounds, or those until the trial is stopped."""

@@ -37,12 +37,12 @@ REFUSED = [
     ({"population.partition.alpha": -1}, "population.partition.alpha must lie in (0, 1e12], got -1"),
     ({"population.participants": 50}, "participants must be ≤ clients (20), got 50"),
     ({"population.drift.p_drift": 1.5}, "population.drift.p_drift must lie in [0, 1], got 1.5"),
-    ({"rounds": 10}, "population.drift.round must be ≤ rounds (10), got 31"),
+    ({"rounds": 10}, "population.drift.init_args.round must be ≤ rounds (10), got 31"),
     (
         {"population.drift": "RecurrentDrift", "population.drift.round": 5, "population.drift.back": 99},
         "population.drift.back must be ≤ rounds (60), got 99",
     ),
-    ({"population.drift.change": "Rotatoin"}, "unknown change 'Rotatoin': did you mean 'Rotation'?"),
+    ({"population.drift.change": "Rotatoin"}, "unknown population.drift.change 'Rotatoin': did you mean 'Rotation'?"),
     (
         {"population.drift.change": "FeatureShift", "population.drift.change.sise": 1},
         "unknown key 'population.drift.change.sise' of FeatureShift: did you mean 'population.drift.change.size'?",
@@ -250,13 +250,19 @@ def test_a_drift_after_the_last_round_is_refused(options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("Rotatoin", "unknown change 'Rotatoin': did you mean 'Rotation'?"),
-        ({"class_path": "FeatureShft"}, "unknown change 'FeatureShft': did you mean 'FeatureShift'?"),
+        ("Rotatoin", "unknown population.drift.init_args.change 'Rotatoin': did you mean 'Rotation'?"),
+        (
+            {"class_path": "FeatureShft"},
+            "unknown population.drift.init_args.change 'FeatureShft': did you mean 'FeatureShift'?",
+        ),
         (
             {"class_path": "FeatureShift", "init_args": {"sise": 1}},
-            "unknown key 'population.drift.change.sise' of Feat",
+            "study.yaml:12: unknown key 'population.drift.init_args.change.init_args.sise' of Feat",
         ),
-        ({"class_path": "FeatureShift", "init_args": {"size": "big"}}, "change.size must be a number, got 'big'"),
+        (
+            {"class_path": "FeatureShift", "init_args": {"size": "big"}},
+            "change.init_args.size must be a number, got 'big'",
+        ),
     ],
 )
 def test_a_change_is_looked_at_inside_its_drift(change: str | dict, sentence: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import datetime
 import os
 import random
+import re
 import sys
 import time
 import traceback
@@ -128,7 +129,7 @@ def verdict(action: Callable[[], Any]) -> str | None:
         action()
     except ConfigError as error:
         said = str(error)
-        assert 0 < len(said) <= LONGEST, said
+        assert 0 < len(re.sub(r"^[\w.-]+:\d+: ", "", said)) <= LONGEST, said
         assert said.isprintable(), said
         return said
     return None

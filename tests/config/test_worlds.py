@@ -43,7 +43,10 @@ def test_a_world_is_named_and_named_again():
         ({"population.drift": DRIFT, "population.drift.groups": [[0], [1], [2]]}, "groups leave out [3, 4, 5, 6, 7"),
         ({"population.drift": DRIFT, "population.drift.groups": [[0], [11], [2]]}, "classes in 0 … 9, got 11"),
         ({"population.drift": "ClassIntroduction", "population.drift.rounds": [5]}, "one for each of 1 rounds, got 7"),
-        ({"population.data_stream": "FreshDraw"}, "unknown data_stream 'FreshDraw': did you mean 'FreshDraws'?"),
+        (
+            {"population.data_stream": "FreshDraw"},
+            "unknown population.data_stream 'FreshDraw': did you mean 'FreshDraws'?",
+        ),
         (
             {"population.data_stream": "FreshDraws", "population.data_stream.mean": 0},
             "mean must lie in (0, 1e12], got 0",

@@ -58,6 +58,9 @@ class StandIn:
     parameter_count: int = 10
     recovery: Recovery = DEFAULT
 
+    def hyper_parameters(self) -> dict[str, Any]:
+        return self.flat()
+
     def flat(self) -> dict[str, Any]:
         own = ALGORITHMS[self.values["algorithm"]]
         return {**{f"algorithm.{name}": value for name, value in own.items()}, **self.values}

@@ -1,0 +1,92 @@
+"""Hyper-parameters of a run, flat, by the names of a config's keys, for Lightning's loggers and MLflow's trials."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from flstudy.population import Population
+from flstudy.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from flstudy.federation.federated_run import FederatedRun
+
+SECTIONS = ("wireless", "regret", "privacy", "evaluation")
+"""Parts that are of one class, which no config names."""
+LONGEST = 500  # characters of a list: that of a user's own may name the owner of every example
+
+
+def hyper_parameters(run: "FederatedRun", population: Population) -> dict[str, Any]:
+    """Dotted names and plain values of all parts of a run: a class by its name, below it what it was made with.
+
+    A task's are those that its ``save_hyperparameters`` saved, or the arguments of one of flstudy's. What is no plain
+    value, such as a tensor, is told by its class. Of several controllers the second is ``controller.2``.
+
+    Args:
+        run: the run.
+        population: its world.
+    """
+    settings = {field.name: getattr(run.settings, field.name) for field in dataclasses.fields(RunSettings)}
+    controllers: dict[str, Any] = {
+        f"controller.{n}" if n > 1 else "controller": part for n, part in enumerate(run.controllers, 1)
+    }
+    world = made_with(population) or {}
+    parts = {
+        "task": run.task,
+        "population": {**world, "dataset": population.dataset, "partition": population.partition},  # not their examples
+        "algorithm": run.algorithm,
+        **settings,
+        **(controllers or {"controller": None}),
+        "schedule": run.schedule,
+        "measure": run.measure,
+        "wireless": run.round_metrics.wireless,
+        "regret": run.round_metrics.regret,
+        "privacy": run.aggregator.privacy,
+        "evaluation": run.panel,
+    }
+    return dict(pair for name, part in parts.items() for pair in _flat(name, part))
+
+
+def made_with(part: Any) -> dict[str, Any] | None:
+    """The arguments that an object was made with, by name; None of one that keeps none."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+    if hparams := dict(getattr(part, "hparams", {})):
+        return hparams
+    passed = vars(part).get("init_args") if hasattr(part, "__dict__") else None  # kept by flstudy.hyper.checked
+    if passed is None:
+        return None
+    parameters = inspect.signature(type(part).__init__).parameters.values()
+    defaults = {argument.name: argument.default for argument in parameters if argument.default is not argument.empty}
+    return {**defaults, **passed}
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a part under its name, and its arguments below it."""
+    if value is None or isinstance(value, bool | Real | str):
+        yield name, value
+    elif isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from _flat(f"{name}.{key}", part)
+    elif (listed := _plain(value)) is not None and len(str(listed)) <= LONGEST:
+        yield name, listed
+    else:
+        if name not in SECTIONS:
+            yield name, _class_name(type(value))
+        for key, part in (made_with(value) or {}).items():
+            yield from _flat(f"{name}.{key}", part)
+
+
+def _plain(value: Any) -> Any:
+    """A list or an empty mapping of plain values, tuples as lists; None of anything else."""
+    if isinstance(value, list | tuple):
+        parts = [part if isinstance(part, bool | Real | str | None) else _plain(part) for part in value]
+        return None if any(part is None and value[i] is not None for i, part in enumerate(parts)) else parts
+    return dict(value) if isinstance(value, Mapping) and not value else None
+
+
+def _class_name(cls: type) -> str:
+    """A class of flstudy's or Python's by its name, another by its import path."""
+    ours = cls.__module__.partition(".")[0] in ("flstudy", "builtins")
+    return cls.__qualname__ if ours else f"{cls.__module__}.{cls.__qualname__}"
