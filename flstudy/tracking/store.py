@@ -10,8 +10,6 @@ import logging
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +119,9 @@ def one_line(error: Exception) -> str:
 
 
 def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store:
-    """Check, create or migrate the store, and make the experiment; to be done once, before any trial starts.
+    """Check or create the store, and make the experiment; to be done once, before any trial starts.
 
-    Raises ConfigError within a few seconds where the store cannot be written or its server does not answer.
+    Raises ConfigError within a few seconds where the store cannot be written, is another MLflow's or does not answer.
     """
     uri, scheme = check_store(uri)
     try:
@@ -243,16 +241,17 @@ guesses, and shows traces and evaluations of language models."""
 
 
 def _experiment(uri: str, scheme: str, name: str) -> str:
-    client = _client(uri)
     try:
+        client = _client(uri)
         experiment = client.get_experiment_by_name(name)
     except Exception as error:
         if "out-of-date database schema" not in str(error):
             raise
-        _migrate(uri)
-        _client.cache_clear()
-        client = _client(uri)
-        experiment = client.get_experiment_by_name(name)
+        raise ConfigError(
+            f"store must be of the installed MLflow's schema, got {shown(for_people(uri))} of another version's: name "
+            "another store, or back this one up and migrate it, which no version undoes",
+            f"mlflow db upgrade {uri}",
+        ) from error
     if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise ConfigError(
             f"store {shown(uri)} must not hold experiment {name!r} as deleted: run 'mlflow experiments "
@@ -273,15 +272,3 @@ def _experiment(uri: str, scheme: str, name: str) -> str:
         if experiment is None:
             raise
         return experiment.experiment_id
-
-
-def _migrate(uri: str) -> None:
-    """Bring an older database to the installed MLflow's schema."""
-    command = [sys.executable, "-m", "mlflow", "db", "upgrade", uri]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (censored(done.stderr).strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(
-            f"store must be of the installed MLflow's schema, got {uri!r} and could not migrate it "
-            f"({reason}): back it up and run 'mlflow db upgrade', or name another store"
-        )

@@ -48,7 +48,7 @@ def studies_page(address: str, experiment: str) -> str:
 def mlflow_server(uri: str, port: int = PORT) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An MLflow server on the store, as (address, process), once it answers; ended afterwards."""
     check_port(port)
-    open_store(uri)  # made or migrated here, where an error is one sentence
+    open_store(uri)  # made here, where an error is one sentence
     address = f"http://{HOST}:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", HOST]
     command += ["--port", str(port), "--workers", "1"]

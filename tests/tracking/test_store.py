@@ -1,7 +1,9 @@
 """The store: what is made, what is refused, and how fast."""
 
+import contextlib
 import socket
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,6 +54,23 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "mlflow.db").write_text("not a database at all, but long enough to be looked at as one" * 20)
     assert "file is not a database" in refused(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.mark.slow
+def test_another_mlflow_s_store_is_refused_and_not_migrated(tmp_path):
+    uri, path = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlflow.db"
+    makes = f"from flstudy.tracking.store import open_store; open_store({uri!r})"
+    subprocess.run([sys.executable, "-c", makes], check=True)  # this process knows nothing of it
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        (installed,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")  # of MLflow 1.0
+    message = refused(uri)
+    assert message.startswith("store must be of the installed MLflow's schema, got ")
+    assert "back this one up" in message
+    assert message.endswith(f": mlflow db upgrade {uri}")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("451aebb31d03",)
+    assert installed != "451aebb31d03"
 
 
 @pytest.mark.slow
