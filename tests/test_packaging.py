@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import flstudy
 from flstudy.config import ConfigError
@@ -97,3 +100,36 @@ def test_the_citation_names_this_version():
     assert cited["version"] == flstudy.__version__
     assert cited["license"] == "Apache-2.0"
     assert f"\n## {flstudy.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = [Requirement(line) for line in sum(PROJECT["optional-dependencies"].values(), PROJECT["dependencies"])]
+TESTED = {
+    requirement.name: Version(str(requirement.specifier).removeprefix("=="))
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+    for requirement in [Requirement(line)]
+}
+"""Exact versions that were tested together."""
+
+
+@pytest.mark.parametrize("name", ["torch", "lightning", "ray"])
+def test_what_is_used_by_private_names_is_admitted_up_to_the_next_minor_version(name):
+    tested = TESTED[name]
+    for requirement in REQUIREMENTS:
+        if requirement.name == name:
+            assert requirement.specifier.contains(str(tested))
+            assert not requirement.specifier.contains(f"{tested.major}.{tested.minor + 1}.0")
+
+
+@pytest.mark.parametrize("name", ["mlflow", "optuna"])
+def test_other_large_ones_are_admitted_up_to_the_next_major_version(name):
+    (requirement,) = [requirement for requirement in REQUIREMENTS if requirement.name == name]
+    assert requirement.specifier.contains(str(TESTED[name]))
+    assert not requirement.specifier.contains(f"{TESTED[name].major + 1}.0.0")
+
+
+def test_every_tested_version_is_admitted():
+    for requirement in REQUIREMENTS:
+        if requirement.name in TESTED:
+            assert requirement.specifier.contains(str(TESTED[requirement.name]), prereleases=True), requirement.name
