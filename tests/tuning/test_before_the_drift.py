@@ -78,6 +78,7 @@ def test_no_shipped_config_judges_before_its_drift(path):
     assert judged(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_no_world_of_a_paper_judges_before_its_drift(paper):
     for world in read_paper(paper, CONFIGS).worlds:
