@@ -95,7 +95,7 @@ def test_an_option_has_no_line_and_the_name_by_which_it_is_given(option, value, 
     assert capsys.readouterr().err.strip().startswith(f"flstudy: error: {said}")
 
 
-def test_a_value_that_a_constructor_refuses_has_its_line(tmp_path):
+def test_a_value_that_a_constructor_refuses_names_the_file(tmp_path):
     text = STUDY.replace("      change:", "      p_drift: 0.5\n      change:").replace("SuddenDrift", "RecurrentDrift")
     path = tmp_path / "study.yaml"
     path.write_text(text.replace("round: 31", "round: 31\n      back: 20"))
