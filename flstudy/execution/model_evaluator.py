@@ -18,6 +18,7 @@ from flstudy.execution.programs import COST_S, Programs
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.population import EvaluationIndex, ExampleStore
 from flstudy.tasks import Task, TaskFunction
+from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
 
 CHUNK = 4096  # examples (of sequences: tokens) per replica at once: enough to be fast, few enough for any memory
@@ -240,8 +241,8 @@ class ModelEvaluator:
         task_function, (replicas, jobs) = self.task_function, rows.shape[:2]
         if not task_function.per_example:
             raise UserError(
-                "algorithm: it needs the gradient over all of a device's examples, but the task defines only "
-                "training_step; add example_losses(batch) -> [B] to the task"
+                "algorithm: it needs the gradient over all of a device's examples, but the task declares no losses of "
+                f"single ones; {TO_DECLARE}"
             )
         rows, lives = rows.flatten(0, 1), concept.flatten()
         x = models.repeat_interleave(jobs, 0)

@@ -36,6 +36,7 @@ from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.run_settings import Compile
 from flstudy.tasks import TaskFunction, compiler
+from flstudy.tasks.findings import TO_DECLARE
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +192,8 @@ class Programs:
         self, algorithm: Algorithm, models: Tensor, rows: Tensor, concept: Tensor, counts: Sequence[int]
     ) -> Tensor:
         """[A]: sums of the losses of models on their lanes' validation examples, in blocks that fewer and fewer lanes
-        reach, so that the device with the most examples costs the others nothing.
+        reach, so that the device with the most examples costs the others nothing. Losses that are known of whole
+        batches alone are those of all examples of a lane at once, times their number.
 
         Args:
             algorithm: the method.
@@ -211,6 +213,8 @@ class Programs:
             return result[0]
         self.validations += 1
         with self.task_function.evaluating():
+            if not self.task_function.per_example:
+                return whole_sums(self.task_function, self.store, rows, concept, models, counts)
             widths, begin = halvings(len(models)), 0
             for width, narrower in zip(widths, (*widths[1:], 0), strict=True):
                 if (end := counts[narrower]) > begin:
@@ -482,6 +486,24 @@ def block_sums(
     return means * (rows >= 0).sum(1)
 
 
+def whole_sums(
+    task_function: TaskFunction,
+    store: ExampleStore,
+    rows: Tensor,
+    concept: Tensor,
+    models: Tensor,
+    counts: Sequence[int],
+) -> Tensor:
+    """[A]: the losses of models [A, n] on all examples of their lanes at once, times their number: of rows [A, V] the
+    first ``counts``. Lanes with equally many are mapped together."""
+    sums, by_lane = models.new_zeros(len(models)), numbers(counts, models.device)
+    for count in dict.fromkeys(count for count in counts if count):
+        lanes = (by_lane == count).nonzero().squeeze(1)
+        losses = block_sums(task_function, store, rows[lanes, :count], concept[lanes], models[lanes])
+        sums = sums.index_copy(0, lanes, losses.to(sums.dtype))
+    return sums
+
+
 def validated(
     task_function: TaskFunction,
     algorithm: Algorithm,
@@ -538,8 +560,8 @@ def coupled(task_function: TaskFunction) -> bool:
         name = type(task_function.module).__name__
         reason = f"{name} has BatchNorm, or buffers that training changes; use buffers: freeze or GroupNorm"
         if not task_function.per_example and task_function.findings.why:
-            reason = f"of {name} {task_function.findings.why}; use example_losses(batch) -> [B]"
-        warnings.warn(f"local steps run eagerly: {reason} for compiled ones", stacklevel=3)
+            reason = f"of {name}, {task_function.findings.why}; {TO_DECLARE}"
+        warnings.warn(f"local steps run eagerly and are not compiled: {reason}", stacklevel=3)
     return task_function.couples
 
 

@@ -18,7 +18,7 @@ from flstudy.execution.programs import Programs
 from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer
 from flstudy.execution.trees import take
-from flstudy.execution.vectorized import Vectorized, ragged
+from flstudy.execution.vectorized import Vectorized
 from flstudy.population import Batches
 from flstudy.run_settings import Compile, ExecutorName
 from flstudy.user_error import UserError
@@ -47,8 +47,6 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
         UserError: for an unknown name.
     """
     name = able(name, context)
-    if name in ("vectorized", "auto") and not context.task_function.per_example:
-        return VectorizedByBatchSize(context, Vectorized(context, Programs(context, compile), max_lanes))
     if name == "vectorized":
         return Vectorized(context, Programs(context, compile), max_lanes)
     if name == "auto":
@@ -71,36 +69,6 @@ def able(name: str, context: TrainingContext) -> str:
     task = type(context.task_function.module).__name__
     warnings.warn(f"executor: {other} in place of {name}, since {task} cannot run there: {findings.why}", stacklevel=2)
     return other
-
-
-class VectorizedByBatchSize(Executor):
-    """Vectorized executor for a task without losses of single examples: lanes whose batches have the same size are
-    mapped. Where devices stop early by validation examples that are ragged, rounds run one job after another."""
-
-    def __init__(self, context: TrainingContext, vectorized: Vectorized) -> None:
-        self.task_function, self.vectorized, self.sequential = context.task_function, vectorized, Sequential(context)
-        self._said = False
-
-    def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        if not ragged(algorithm, batches):
-            return self.vectorized.fit(algorithm, servers, clients, jobs, batches)
-        if not self._said:
-            self._said = True
-            warnings.warn(
-                f"executor: devices that stop early by ragged validation examples train one after another, since of "
-                f"{type(self.task_function.module).__name__} {self.task_function.findings.why}",
-                stacklevel=2,
-            )
-        return self.sequential.fit(algorithm, servers, clients, jobs, batches)
-
-    def weigh(self, seconds: float, rounds_left: float) -> bool:
-        return self.vectorized.weigh(seconds, rounds_left)
-
-    def choices(self) -> dict[str, Any]:
-        return self.vectorized.choices()
-
-    def choose(self, choices: dict[str, Any]) -> None:
-        self.vectorized.choose(choices)
 
 
 class Auto(Executor):

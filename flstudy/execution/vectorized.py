@@ -19,7 +19,6 @@ from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
 from flstudy.population import Batches
-from flstudy.user_error import UserError
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +48,6 @@ class Vectorized(Executor):
         self._done: Tensor | None = None  # [S, J] of the last fit
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        if not self.task_function.per_example and ragged(algorithm, batches):
-            raise UserError(
-                "executor: losses of the task's single examples are not known, so ragged validation examples cannot "
-                "be masked when vectorised; add example_losses(batch) -> [B] to it, or set executor: sequential"
-            )
         replicas, count = jobs.client.shape
         sent = self._traces("broadcast", algorithm, partial(sent_to_all, algorithm), servers, jobs)
         msg, client, work = lanes(sent), lanes(clients), lanes(batches)
@@ -224,11 +218,6 @@ class Validation:
         if self.algorithm.valid_loss == "mean":
             sums = sums / numbers(counts, sums.device).clamp(min=1)
         return torch.empty_like(sums).index_copy(0, numbers(order, sums.device), sums)
-
-
-def ragged(algorithm: Algorithm, batches: Batches) -> bool:
-    """Whether devices stop early by validation examples of which some devices have fewer than others."""
-    return algorithm.gamma is not None and bool((batches.valid < 0).any())
 
 
 def epoch_ends(work: Batches) -> list[list[int]]:

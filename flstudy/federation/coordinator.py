@@ -58,7 +58,7 @@ class Coordinator(L.LightningModule):
     ``fit``, ``task`` holds the first replica's global model.
 
     Args:
-        task: any LightningModule with ``example_losses`` (or, under some executors, only ``training_step``).
+        task: any LightningModule with ``training_step`` or ``example_losses``.
         algorithm: the method.
         settings: replicas, and how local fits are carried out.
         controllers: what changes the server's state around rounds, whatever the algorithm.

@@ -19,6 +19,7 @@ from flstudy.federation.module_metrics import module_metrics
 from flstudy.metrics.measure import Measure, values_of
 from flstudy.metrics.panel import Panel
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
+from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -245,7 +246,7 @@ class Evaluation:
             if value is None:
                 raise UserError(
                     f"algorithm: {type(self.algorithm).__name__} needs the {self.algorithm.asks} of single examples, "
-                    f"which the task does not tell; add example_losses(batch) -> [B] and a forward to it"
+                    f"which the task does not tell; give it a forward, and {TO_DECLARE}"
                 )
             measured[..., m] = value if self.algorithm.asks == "loss" else 1 - value
         most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use

@@ -62,7 +62,7 @@ class FederatedRun:
     bit. A run with a Coordinator under a Trainer is this one: same digits, same files.
 
     Args:
-        task: any LightningModule with ``example_losses`` (or, under some executors, only ``training_step``).
+        task: any LightningModule with ``training_step`` or ``example_losses``.
         algorithm: the method.
         settings: replicas, and how local fits are carried out.
         controllers: what changes the server's state around rounds, whatever the algorithm.

@@ -17,6 +17,7 @@ from torch import Tensor
 from flstudy.algorithms import Batch
 from flstudy.population import Cohort, Population
 from flstudy.tasks import Penalty, TaskFunction
+from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
 
 
@@ -49,7 +50,7 @@ class RoundLoss:
         self.population = population
         self.task_function = TaskFunction(task).to(torch.device("cpu"), torch.float64)
         if not self.task_function.per_example:
-            raise UserError(f"task: {type(task).__name__} must define example_losses(batch) -> [B]")
+            raise UserError(f"task: {type(task).__name__} has no losses of single examples; {TO_DECLARE}")
         self.penalty = self.task_function.regulariser if l2 is None else Penalty(l2=l2)
         # Not the task's parameters, which are another process's own: a resumed run finds the same.
         self.start = torch.zeros(self.task_function.layout.n, dtype=torch.float64)

@@ -19,7 +19,7 @@ Better = Literal["max", "min"] | None
 
 NEEDS: Mapping[str, str] = {
     "correctness": "a task whose predictions can be right or wrong (forward or example_correct)",
-    "losses": "a task that defines example_losses",
+    "losses": "a task with example_losses, or with a training_step that returns its loss",
     "drift": "a drift within the rounds (population.drift)",
     "sessions": "a second session within the rounds (population.availability)",
     "wireless": "a radio cell (wireless)",

@@ -1,7 +1,7 @@
-"""Findings from calling a LightningModule on a few examples: how it can be trained, and what it will log.
+"""Findings about a LightningModule before it trains: what it declares, how fast it can be trained, and what it logs.
 
-Only such calls tell whether a ``training_step`` is a mean over examples, whether it can be mapped, whether labels
-matter to it, or under which names it logs. They are made on a copy, near the module's own parameters.
+What a module declares decides what its loss is. Calls on a few examples tell whether ``training_step`` can be mapped,
+whether labels matter to it, and under which names it logs. They are made on a copy, near the module's own parameters.
 """
 
 import copy
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = 6  # on which a module is called
 NOISE = 0.05  # deviation of the noise on its parameters: at zeros nothing would depend on anything
+UNDECLARED = "it declares no losses of single examples"
+TO_DECLARE = "add example_losses(batch) -> [B] to it, or mean_over_examples = True if training_step returns their mean"
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
 
 Runs = Literal["mapped", "one by one", "under a trainer"]
@@ -33,9 +35,9 @@ Runs = Literal["mapped", "one by one", "under a trainer"]
 class TaskFindings(NamedTuple):
     """Findings about a task: how it can be trained, and what it logs."""
 
-    per_example: bool  # its loss is the mean of the losses of single examples, so that padding can be masked
+    per_example: bool  # it declares losses of single examples, so that padding can be masked
     runs: Runs = "mapped"
-    why: str = ""  # the reason why it is not mapped, or its loss is no mean over single examples
+    why: str = ""  # the reason why it is not mapped, or its single examples have no losses
     classifies: bool = False  # its outputs can be right or wrong
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
     training_logs: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: not known
@@ -43,14 +45,44 @@ class TaskFindings(NamedTuple):
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:
-    """Findings from a module's methods alone, before it is called."""
-    tells_losses = hasattr(task, "example_losses")
+    """Findings from a module's methods and attributes alone, before it is called.
+
+    Raises:
+        UserError: for a ``mean_over_examples`` that cannot hold.
+    """
+    tells_losses, declares_mean = hasattr(task, "example_losses"), declares_mean_over_examples(task)
     runs: Runs = "mapped" if tells_losses or task.automatic_optimization else "under a trainer"
     training_logs = () if runs == "mapped" else None
     classifies = hasattr(task, "example_correct") or overrides(task, "forward")
-    why = "" if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
+    why = "" if tells_losses or declares_mean else UNDECLARED
+    why = why if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
     draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
-    return TaskFindings(tells_losses, runs, why, classifies, training_logs=training_logs, draws=draws)
+    return TaskFindings(tells_losses or declares_mean, runs, why, classifies, training_logs=training_logs, draws=draws)
+
+
+def declares_mean_over_examples(task: L.LightningModule) -> bool:
+    """Whether a module declares that the loss of its ``training_step`` is the mean of the losses of single examples.
+
+    Raises:
+        UserError: for a module of which that cannot hold.
+    """
+    declared = getattr(task, "mean_over_examples", False)
+    name = type(task).__name__
+    if not isinstance(declared, bool):
+        raise UserError(f"task: {name}.mean_over_examples must be True or False, got {declared!r}")
+    if not declared or hasattr(task, "example_losses"):
+        return False
+    if not task.automatic_optimization:
+        raise UserError(
+            f"task: {name} declares mean_over_examples, but optimises by itself (automatic_optimization = False), "
+            "which flstudy gives whole minibatches: leave the declaration out"
+        )
+    if any(isinstance(part, _BatchNorm) for part in task.modules()):
+        raise UserError(
+            f"task: {name} declares mean_over_examples, but has BatchNorm, whose statistics tie the examples of a "
+            "batch together: leave the declaration out, or use GroupNorm"
+        )
+    return True
 
 
 def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> TaskFindings:
@@ -64,7 +96,7 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
         torch.default_generator.manual_seed(0)
         task = near(task_function.model)
         if not task_function.tells_losses and findings.runs == "mapped":
-            findings = of_training_step(task_function, task, x, y)
+            findings = of_training_step(task_function, findings, task, x, y)
             training_logs = None if findings.runs == "under a trainer" else names_told(task_function, task, x, y)
             findings = findings._replace(training_logs=training_logs)
         draws = plain_findings(task).draws or is_random(task_function, x, y)
@@ -83,7 +115,9 @@ def near(model: L.LightningModule) -> L.LightningModule:
     return task
 
 
-def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> TaskFindings:
+def of_training_step(
+    task_function: "TaskFunction", findings: TaskFindings, task: L.LightningModule, x: Tensor, y: Tensor
+) -> TaskFindings:
     """Findings on how a task that defines nothing but a training_step can be trained."""
     form = task_function.form
     without_dropout(task)
@@ -110,10 +144,11 @@ def of_training_step(task_function: "TaskFunction", task: L.LightningModule, x: 
         )
     if not equal_losses(whole, computed):
         return TaskFindings(False, "under a trainer", "its loss is what a torchmetric says")
-    why = "its loss is not the mean of those of single examples"
-    if is_mean(task, form, x, y):
+    why = UNDECLARED
+    if findings.per_example:
+        refuse_other_than_mean(task, form, x, y)
         if (trouble := mapping_trouble(task_function, task, x, y, masked=True)) is None:
-            return TaskFindings(True)
+            return findings
         why = f"its training_step cannot be mapped over examples: {trouble}"
     if (trouble := mapping_trouble(task_function, task, x, y, masked=False)) is None:
         return TaskFindings(False, "mapped", why)
@@ -155,11 +190,11 @@ def plain_loss(task: L.LightningModule, batch: Any, index: int = 0, seed: int = 
         return loss_of(run_step(task, "training", batch, index), task)
 
 
-def is_mean(task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor) -> bool:
-    """Whether the loss of a batch is the mean of the losses of its examples, in double precision where the module bears
+def refuse_other_than_mean(
+    task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor
+) -> None:
+    """Raise UserError where a few examples contradict a declared mean, in double precision where the module bears
     that."""
-    if any(isinstance(part, _BatchNorm) for part in task.modules()):
-        return False  # by its statistics a batch is more than its examples
     try:
         twin = copy.deepcopy(task).double()
         both = [part.double() if part.is_floating_point() else part for part in (x, y)]
@@ -167,11 +202,19 @@ def is_mean(task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: T
     except Exception:  # a module that names its precision, or a device without doubles
         twin, both = task, [x, y]
         whole = plain_loss(twin, form(*both))
+    name = type(task).__name__
     try:
         losses = [plain_loss(twin, form(*(part[k : k + 1] for part in both))) for k in range(len(x))]
-    except Exception:  # a layer that needs several examples
-        return False
-    return equal_losses(whole, torch.stack(losses).mean())
+    except Exception as error:  # a layer that needs several examples
+        raise UserError(
+            f"task: {name} declares mean_over_examples, but its training_step fails on a batch of one example: "
+            f"{brief(error)}: leave the declaration out"
+        ) from error
+    if not equal_losses(whole, mean := torch.stack(losses).mean()):
+        raise UserError(
+            f"task: {name} declares mean_over_examples, but its loss of {len(x)} examples is {float(whole):.6g}, and "
+            f"the mean of their losses {float(mean):.6g}: leave the declaration out"
+        )
 
 
 @contextmanager

@@ -35,9 +35,11 @@ class TaskFunction:
     """Losses and accuracies of a task at given parameters.
 
     Args:
-        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``; batches of
-            its own steps have the ``form`` of the data, a pair (x, y) unless `meet` gets another. A ``regulariser``
-            (`Penalty`) is added to the mean of ``example_losses``. The task is copied; the copy's ``log`` is silent,
+        task: any LightningModule with ``example_losses(batch) -> [B]`` or, failing that, ``training_step``, which is
+            given whole minibatches and reduces their losses itself. Where it returns their mean, the class attribute
+            ``mean_over_examples = True`` may declare so: then batches are padded, which is faster. Batches of its own
+            steps have the ``form`` of the data, a pair (x, y) unless `meet` gets another. A ``regulariser`` (`Penalty`)
+            is added to the mean of ``example_losses``. The task is copied; the copy's ``log`` is silent,
             since no trainer stands behind it, and so are its torchmetrics. Methods that compare representations also
             ask for ``features(x) -> [B, d]``.
         buffers: whether its buffers are averaged over devices, local to them, or frozen.

@@ -60,7 +60,9 @@ def test_what_travels_depends_on_the_base(cls, base, down):
 
 
 class OnlySteps(L.LightningModule):
-    """A task that tells its mean loss only."""
+    """A task that tells its mean loss only, and that it is one."""
+
+    mean_over_examples = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +81,8 @@ class Losses(OnlySteps):
 
 class Coupled(OnlySteps):
     """Of a batch whose examples change each other's losses."""
+
+    mean_over_examples = False
 
     def training_step(self, batch, batch_idx):
         return super().training_step((batch[0] - batch[0].mean(0), batch[1]), batch_idx)

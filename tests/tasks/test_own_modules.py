@@ -77,15 +77,85 @@ def test_training_step_alone_is_enough_when_vectorised_without_ragged_batches():
         assert difference(even.server, same.server) <= 1e-12
 
 
+class Declared(OnlyTrainingStep):
+    mean_over_examples = True
+
+
 @pytest.mark.slow
-def test_a_training_step_that_is_a_mean_over_examples_is_mapped_though_batches_are_ragged():
-    """Padding is masked by its losses on batches of one; early stopping takes a mean over ragged validation data."""
+@pytest.mark.parametrize("task", [OnlyTrainingStep, Declared])
+def test_a_training_step_is_mapped_though_batches_and_validation_examples_are_ragged(task):
+    """Whole minibatches of one size are mapped together; where a mean is declared, losses of batches of one are, and
+    padding is masked."""
     for algorithm in (FedAvg(lr=0.1), Scaffold(lr=0.1), FedAvg(lr=0.1, gamma=0.05)):
-        mine = run(algorithm, task=OnlyTrainingStep(), evaluate=True)
+        mine = run(algorithm, task=task(), evaluate=True)
         same = run(algorithm, task=Same(), evaluate=True)
+        assert mine.task_function.per_example == (task is Declared)
         assert difference(mine.server, same.server) <= 1e-12
         for name in ("valid/loss", "test/loss", "valid/accuracy"):
             assert mine.record.metrics[name] == pytest.approx(same.record.metrics[name], abs=1e-12)
+
+
+@pytest.mark.slow
+def test_a_declared_mean_is_compiled():
+    runs = [run(FedAvg(lr=0.1), task=Declared(), compile=compile) for compile in (True, False)]
+    assert runs[0].executor.choices()["compile"]
+    assert difference(runs[0].server, runs[1].server) <= 1e-12
+
+
+def test_compiling_what_declares_no_mean_is_refused_in_a_line():
+    line = (
+        r"run eagerly and are not compiled: of OnlyTrainingStep, it declares no losses of single examples; add .*mean_"
+    )
+    coordinator = Coordinator(OnlyTrainingStep(), FedAvg(lr=0.1), RunSettings(compile=True))
+    with pytest.warns(UserWarning, match=line):
+        trainer(1, limit_val_batches=0).fit(coordinator, datamodule=world())
+
+
+class DeclaredCentred(Declared):
+    def forward(self, x):
+        return self.net(x - x.mean(0, keepdim=True))
+
+
+class DeclaredNormalised(Declared):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(FEATURES)
+
+
+class DeclaredUnclear(Declared):
+    mean_over_examples = "mean"
+
+
+class DeclaredByHand(Declared):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class DeclaredInPairs(Declared):
+    def training_step(self, batch, batch_idx):
+        return F.mse_loss(self(batch[0])[0], self(batch[0])[1])
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (
+            DeclaredCentred,
+            r"DeclaredCentred declares mean_over_examples, but its loss of 6 examples is \S+, and the mean",
+        ),
+        (DeclaredNormalised, "DeclaredNormalised declares mean_over_examples, but has BatchNorm"),
+        (DeclaredUnclear, "DeclaredUnclear.mean_over_examples must be True or False, got 'mean'"),
+        (DeclaredByHand, "DeclaredByHand declares mean_over_examples, but optimises by itself"),
+        (
+            DeclaredInPairs,
+            "DeclaredInPairs declares mean_over_examples, but .* fails on a batch of one example: index 1",
+        ),
+    ],
+)
+def test_a_declaration_that_cannot_hold_is_refused_before_the_first_round(task, sentence):
+    with pytest.raises(ValueError, match=f"^task: {sentence}"):
+        run(FedAvg(), 1, task=task())
 
 
 class Centred(OnlyTrainingStep):
@@ -135,13 +205,12 @@ def test_what_cannot_be_masked_is_mapped_without_padding():
     assert mapped.record.metrics["valid/loss"][0] > 0  # of whole devices, since examples have none
 
 
-def test_what_cannot_be_masked_stops_early_one_job_after_another():
-    module = Coordinator(Centred(), FedAvg(lr=0.1, gamma=0.05))
-    with pytest.warns(UserWarning, match="train one after another, since of Centred its loss is not the mean") as told:
-        trainer(2, limit_val_batches=0).fit(module, datamodule=world())
-    assert sum("executor: " in str(one.message) for one in told) == 1
-    same = run(FedAvg(lr=0.1, gamma=0.05), 2, task=Centred(), executor="sequential")
-    assert difference(module.server, same.server) == 0
+def test_what_cannot_be_masked_stops_early_by_all_of_a_device_s_validation_examples():
+    for algorithm in (FedAvg(lr=0.1, gamma=0.05), Flash(lr=0.1)):
+        mapped = run(algorithm, task=Centred())
+        one_by_one = run(algorithm, task=Centred(), executor="sequential")
+        assert difference(mapped.server, one_by_one.server) <= 1e-12
+        assert mapped.record.metrics["fit/steps"] == one_by_one.record.metrics["fit/steps"]
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])

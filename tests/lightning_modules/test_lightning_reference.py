@@ -1,0 +1,110 @@
+"""Lightning is the reference: a round of FedAvg is the weighted average of `lightning.Trainer.fit` on each device."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from flstudy import Coordinator, Population, RunSettings
+from flstudy.algorithms import FedAvg
+
+from ..worlds import Ragged, trainer
+from . import modules as m
+from . import zoo as z
+from .test_modules import SIZES, world
+
+LR, EPOCHS = 0.1, 2
+CLOSE = 1e-10  # relative to the largest parameter, in double precision
+
+
+class Epochs(torch.utils.data.IterableDataset):
+    """Batches of a device, those of one epoch at a time."""
+
+    def __init__(self, epochs):
+        self.epochs = iter(epochs)
+
+    def __iter__(self):
+        return iter(next(self.epochs))
+
+
+def batches_by_epoch(population, device):
+    """The batches (x, y) that a device reads in the first round, by epoch, as the data set's rows."""
+    plan, store, epochs = population.cohort(1).batches, population.store, [[]]
+    for step in range(int(plan.steps[0, device])):
+        rows = plan.rows[0, device, step]
+        epochs[-1].append((store.x[rows[rows >= 0]].double(), store.y[rows[rows >= 0]]))
+        if plan.epoch[0, device, step] > 0:
+            epochs.append([])
+    return [batches for batches in epochs if batches]
+
+
+def by_lightning(task, population):
+    """State of the average of models, by training examples, that Lightning trains on each device from the task."""
+    states, examples = [], []
+    for device in range(len(SIZES)):
+        module = copy.deepcopy(task)
+        module.configure_optimizers = lambda module=module: torch.optim.SGD(
+            [p for p in module.parameters() if p.requires_grad], lr=LR
+        )
+        epochs = batches_by_epoch(population, device)
+        loader = DataLoader(Epochs(epochs), batch_size=None)
+        alone = trainer(len(epochs), limit_val_batches=0)
+        alone.fit(module, loader)
+        states.append(module.state_dict())
+        examples.append(sum(len(y) for _, y in epochs[0]))
+    return {name: sum(n * state[name].double() for n, state in zip(examples, states, strict=True)) / sum(examples)
+            for name in states[0]}  # fmt: skip
+
+
+def by_flstudy(task, population, executor):
+    """State of the task after a round of FedAvg."""
+    settings = RunSettings(executor=executor, initial="given", compile=False)
+    coordinator = Coordinator(copy.deepcopy(task), FedAvg(lr=LR), settings)
+    trainer(1, limit_val_batches=0).fit(coordinator, datamodule=population)
+    return coordinator.task.state_dict()
+
+
+def settled(kind="classes"):
+    """The ragged federation, its examples divided."""
+    population = world(kind)
+    return Population(
+        population.dataset, clients=4, participants=4, partition=Ragged(SIZES), batch_size=4, epochs=EPOCHS
+    ).settle((0,))
+
+
+ZOO = [
+    m.LitAutoEncoder, m.LitClassifier, m.LitFrozen, m.LitTied, m.LitDictReturn, m.LitNested, m.LitItem,
+    z.LitClassWeights, z.LitIgnoreIndex, z.LitSum, z.LitContrastive, z.LitTriplet, z.LitMixup, z.LitAuc, z.LitFocal,
+    z.LitCentred, z.LitDecorrelated, z.LitMultiTask, z.LitBare, z.LitDataDependent,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ZOO)
+def test_a_round_is_the_average_of_lightning_s_fits(module):
+    torch.manual_seed(0)
+    task, population = module().double(), settled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = by_lightning(task, population)
+        for executor in ("vectorized", "threads", "sequential", "trainer"):
+            state = by_flstudy(task, population, executor)
+            assert {*state} == {*expected}
+            for name, value in expected.items():
+                bound = CLOSE * (1 + float(value.abs().max()))
+                assert float((state[name] - value).abs().max()) <= bound, (executor, name)
+
+
+@pytest.mark.parametrize("module", [z.LitClassWeights, z.LitIgnoreIndex, z.LitSum, z.LitAuc])
+def test_no_few_examples_decide_what_a_loss_is(module):
+    """The first and last examples, and those between them at equal distances, are of one class."""
+    torch.manual_seed(0)
+    task, x = module().double(), torch.randn(sum(SIZES), m.FEATURES)
+    y = (torch.arange(len(x)) % 5 == 2).long()
+    x[:, 0] = 4.0 * y - 1
+    y[[round(k * (len(y) - 1) / 5) for k in range(6)]] = 0
+    population = Population((x, y), clients=4, participants=4, partition=Ragged(SIZES), batch_size=4).settle((0,))
+    expected = by_lightning(task, population)
+    state = by_flstudy(task, population, "vectorized")
+    assert all(float((state[name] - value).abs().max()) <= CLOSE for name, value in expected.items())
