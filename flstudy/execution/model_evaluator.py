@@ -144,6 +144,21 @@ class ModelEvaluator:
         self._loops = loops
         self._took: dict[bool, list[float]] = {False: [], True: []}  # seconds of evaluations, eager and compiled
 
+    @contextmanager
+    def attached(self, round: int, trainer: L.Trainer | None = None) -> Iterator[None]:
+        """Let a task that is not mapped while it trains know the round, and its Trainer where there is one."""
+        if self.task_function.findings.runs == "mapped":
+            yield
+            return
+        with self.task_function.attached_to(trainer, round - 1):
+            yield
+
+    def _cached(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Result of a function, from a trace where the task may be traced: where nothing else than tensors decides."""
+        if self.task_function.findings.runs == "mapped":
+            return self.trace_cache(name, self, function, *arguments)
+        return function(*arguments)
+
     def weigh(self, seconds: float, left: float) -> None:
         """Choose how to go on by what an evaluation took and how many are left: compiled where that saves more than it
         costs, and no longer where it turns out to be slower. A survey that a round asks for counts as its own."""
@@ -184,7 +199,7 @@ class ModelEvaluator:
                 return self._scores(*means.view(2, *sheets.counts.shape))
         losses = correct = torch.zeros_like(sheets.counts)
         for sheet in sheets:
-            losses, correct = self.trace_cache("add", self, self._add, models, sheet, losses, correct)
+            losses, correct = self._cached("add", self._add, models, sheet, losses, correct)
         return self._scores(losses / sheets.counts, correct / sheets.counts)
 
     def _add(self, models: Tensor, sheet: Sheet, *sums: Tensor) -> list[Tensor]:
@@ -200,7 +215,7 @@ class ModelEvaluator:
             lines = lines_of_table(rows.flatten(0, 1), concept.flatten())
             if (means := self._by_loops(programs, models.flatten(0, 1), lines.order, lines)) is not None:
                 return self._scores(*means.view(2, *concept.shape))
-        return self._scores(*self.trace_cache("own", self, self._own, models, rows, concept))
+        return self._scores(*self._cached("own", self._own, models, rows, concept))
 
     def _programs(self) -> Programs | None:
         return self._loops() if self.compiled else None

@@ -129,7 +129,10 @@ class PartDone(NamedTuple):
 def train_part(fit: Callable[..., Fit], evaluator: ModelEvaluator, work: PartWork, rows: Any) -> PartDone:
     """Train a part whose devices have these rows of client state, leaves [S, P, ...]."""
     done = fit(work.algorithm, work.servers, rows, work.jobs, work.batches)
-    scores = None if work.tests is None else work.tests.scores(evaluator, done.personal)
+    scores = None
+    if work.tests is not None:
+        with evaluator.attached(int(work.batches.round.flatten()[0])):
+            scores = work.tests.scores(evaluator, done.personal)
     uploads, within = (done.uploads, None) if work.clip is None else clipped(done.uploads, *work.clip)
     if not work.algorithm.reads_each:
         uploads = upload_sums(uploads, work.weights, work.jobs.model, work.models)

@@ -22,6 +22,7 @@ from flstudy.execution.executor import (
 )
 from flstudy.execution.torch_threads import threads_for_parts
 from flstudy.population import Batches
+from flstudy.tasks.stand_in_trainer import StandInTrainer
 from flstudy.user_error import UserError
 
 
@@ -35,7 +36,14 @@ class Sequential(Executor):
         return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
-        """One device's round: FLASH, Alg. 1 lines 4-14, for any algorithm."""
+        """One device's round, whose number the task may read."""
+        with self.task_function.stand_in.at(int(batches.round) - 1) as clock:
+            return self.round_of(algorithm, server, client, job, batches, clock)
+
+    def round_of(
+        self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches, clock: StandInTrainer
+    ) -> tuple[Any, ...]:
+        """FLASH, Alg. 1 lines 4-14, for any algorithm."""
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
         grad = gradient(algorithm, self.task_function, msg, client)
@@ -43,17 +51,20 @@ class Sequential(Executor):
         previous = torch.tensor(torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             previous = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
-        losses = []
+        losses, begin = [], 0
         for step in range(int(batches.steps)):
+            clock.step, clock.batch = step, step - begin
             batch = self.batch(batches.rows[step], batches.concept)
             local, loss = algorithm.local_step(local, batch, grad, msg, client)
             losses.append(loss)
             epoch = batches.epoch[step]
+            begin = step + 1 if epoch > 0 else begin
             if epoch > 0 and algorithm.gamma is not None:
                 current = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
                 if not algorithm.goes_on(epoch, previous, current):
                     break
                 previous = current
+        self.task_function.refuse_changed()
         upload, client = algorithm.local_end(local, msg, client)
         personal = algorithm.personal(local, client)
         loss, logged = divided(torch.stack(losses), self.task_function.findings.training_logs)

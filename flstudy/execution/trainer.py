@@ -3,7 +3,9 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -13,12 +15,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
+from flstudy.algorithms.parts.module_rule import ModuleOptimizer, plain_class
 from flstudy.execution.executor import Fit, validation_loss
 from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import Log, training_logs
 from flstudy.tasks.task_function import mean_of
+from flstudy.user_error import UserError
 
 
 class PerJobTrainer(Sequential):
@@ -39,42 +43,48 @@ class PerJobTrainer(Sequential):
                 logger.setLevel(level)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
-        """One device's round."""
+        """One device's round.
+
+        Raises:
+            UserError: for a module whose hooks leave no step, or do what the method cannot follow.
+        """
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
         task = self.task_function.for_trainer()
+        fitted = FittedModule(task, self.task_function)
         journal = Journal(task, self.task_function)
         if not task.automatic_optimization:
-            local, losses = self.by_itself(task, local, batches, journal)
+            local, losses = self.by_itself(algorithm, fitted, local, batches, journal)
             upload, client = algorithm.local_end(local, msg, client)
             done = torch.tensor(len(losses)), losses.mean(), journal.sums
             return msg, upload, client, algorithm.personal(local, client), *done
-        optimizer = LocalSteps(task, self.task_function, algorithm, local, msg, client)
+        optimizer = LocalSteps(fitted, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
             task.training_step = lambda batch, batch_idx: algorithm.loss(  # type: ignore
-                optimizer.task_function, optimizer.live, Batch(*batch), msg, client
+                optimizer.task_function, fitted.live(), Batch(*batch), msg, client
             )
         elif "training_step" not in dir(type(task)) or type(task).training_step is L.LightningModule.training_step:
             losses_of: Callable[[Any], Tensor] = task.example_losses  # type: ignore[assignment]
             task.training_step = lambda batch, batch_idx: self.task_function.regularised(  # type: ignore
-                losses_of(batch).mean(), optimizer.parameters
+                losses_of(batch).mean(), fitted.parameters
             )
-        stopping = EarlyStop(algorithm, self.task_function, optimizer, self.batch(batches.valid, batches.concept))
+        stopping = EarlyStop(optimizer, self.batch(batches.valid, batches.concept), int(batches.round))
         self.train(task, local.y, batches, [stopping, Follow(optimizer), journal])
+        optimizer.follow_module()
+        if not optimizer.losses:
+            skips = f"{type(task).__name__}.on_train_batch_start skips all {int(batches.steps)} batches of a device"
+            raise UserError(f"task: {skips}, which must take a step: let one pass")
         upload, client = algorithm.local_end(optimizer.local, msg, client)
         personal = algorithm.personal(optimizer.local, client)
         losses = torch.stack(optimizer.losses)
         return msg, upload, client, personal, torch.tensor(len(losses)), losses.mean(), journal.sums
 
     def by_itself(
-        self, task: L.LightningModule, local: Any, batches: Batches, journal: "Journal"
+        self, algorithm: Algorithm, fitted: "FittedModule", local: Any, batches: Batches, journal: "Journal"
     ) -> tuple[Any, Tensor]:
         """Train a task in manual optimisation from the device's model; returns its state after that and losses [K]."""
-        layout, buffers = self.task_function.layout, self.task_function.buffers
-        parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
-        held = {name: task.get_buffer(name) for name in buffers.layout.names}
-        losses = [local.y.new_zeros(()) for _ in range(int(batches.steps))]
+        task, losses = fitted.task, [local.y.new_zeros(()) for _ in range(int(batches.steps))]
         backward, step = task.manual_backward, task.training_step
         number = -1
 
@@ -88,13 +98,10 @@ class PerJobTrainer(Sequential):
             backward(loss, *more, **options)
 
         task.manual_backward, task.training_step = accumulated, numbered  # type: ignore
-        with torch.no_grad():
-            for name, value in self.task_function.tensors(local.y).items():
-                {**parameters, **held}[name].copy_(value)
+        fitted.write(model := algorithm.in_training(local))
         self.train(task, local.y, batches, [journal])
-        with torch.no_grad():
-            y = torch.cat([layout.flat({**parameters}), buffers.flat(held, local.y)])
-        return local._replace(y=y.detach().clone(), steps=local.steps + len(losses)), torch.stack(losses)
+        local = with_model(local, fitted.read(model))
+        return local._replace(steps=local.steps + len(losses)), torch.stack(losses)
 
     def train(self, task: L.LightningModule, like: Tensor, batches: Batches, callbacks: list[L.Callback]) -> None:
         """Fit by a Trainer on a device's batches, where the model ``like`` [P] is and in its precision."""
@@ -110,7 +117,7 @@ class PerJobTrainer(Sequential):
             trainer = L.Trainer(
                 max_epochs=len(ends),
                 strategy=SingleDeviceStrategy(like.device, accelerator=AcceleratorRegistry.get(like.device.type)),
-                callbacks=callbacks,
+                callbacks=[ShowRound(int(batches.round), self.task_function.rounds), *callbacks],
                 logger=False,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
@@ -122,55 +129,164 @@ class PerJobTrainer(Sequential):
             trainer.fit(task, loader)
 
 
+class RoundView:
+    """A device's Trainer as its module sees it: the epoch is the round of the federation, the last one its last round.
+
+    Args:
+        trainer: that all else is read from, and written to.
+        round: number of the round, from 1.
+        rounds: of the federation; None: nobody knows.
+    """
+
+    def __init__(self, trainer: L.Trainer, round: int, rounds: int | None) -> None:
+        self.__dict__.update(_trainer=trainer, current_epoch=round - 1, max_epochs=-1 if rounds is None else rounds)
+
+    def __getattr__(self, name: str) -> Any:
+        """The Trainer's attribute."""
+        return getattr(self.__dict__["_trainer"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set the Trainer's attribute, as ``should_stop``."""
+        setattr(self._trainer, name, value)
+
+
+class ShowRound(L.Callback):
+    """Callback that shows a module the round in the place of the local epoch."""
+
+    def __init__(self, round: int, rounds: int | None) -> None:
+        self.round, self.rounds = round, rounds
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Attach the module to a view of its Trainer, before its own hooks."""
+        view: Any = RoundView(trainer, self.round, self.rounds)
+        pl_module.trainer = view
+        for name in ("optimizer_step", "optimizer_zero_grad"):  # whose first argument is the epoch
+            hook = partial(ignore_epoch, getattr(pl_module, name), view.current_epoch)
+            setattr(pl_module, name, hook)
+
+
+def ignore_epoch(hook: Callable[..., Any], round: int, epoch: int, *arguments: Any, **options: Any) -> Any:
+    """Call a hook with the round, from 0, in the place of the local epoch."""
+    return hook(round, *arguments, **options)
+
+
+class FittedModule:
+    """Parameters and buffers of a module that a Trainer fits, as a flat model.
+
+    Args:
+        task: the module.
+        task_function: that it is a copy of.
+    """
+
+    def __init__(self, task: L.LightningModule, task_function: TaskFunction) -> None:
+        self.task, self.layout, self.buffers = task, task_function.layout, task_function.buffers
+        self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
+        self._tensors = task_function.tensors
+
+    def live(self) -> dict[str, Tensor]:
+        """The tensors by name, buffers too, as the module has them now."""
+        return {**self.parameters, **{name: self.task.get_buffer(name) for name in self.buffers.layout.names}}
+
+    @torch.no_grad()
+    def write(self, y: Tensor) -> None:
+        """Write a model [P] into the module, and the values of frozen buffers."""
+        live = self.live()
+        for name, value in self._tensors(y).items():
+            live[name].copy_(value)
+        for name, whole in self.buffers.frozen().items():
+            self.task.get_buffer(name).copy_(whole)
+
+    @torch.no_grad()
+    def read(self, like: Tensor) -> Tensor:
+        """The module's model [P], with buffers where another one has them."""
+        x = self.layout.flat({name: p.detach() for name, p in self.parameters.items()}).to(like)
+        return torch.cat([x, self.buffers.flat(self.live(), like)[: len(like) - len(x)]]).clone()
+
+
 class LocalSteps(torch.optim.Optimizer):
     """An algorithm's ``local_step`` as an optimizer: the closure (Lightning's: training_step and backward) is the
-    gradient function, called at whatever point the method asks for."""
+    gradient function, called at whatever point the method asks for. Between steps the module holds the device's model,
+    which its hooks may change, as they may set the rate of its one group."""
 
     def __init__(
         self,
-        task: L.LightningModule,
+        fitted: FittedModule,
         task_function: TaskFunction,
         algorithm: Algorithm,
         local: Local,
         msg: Any,
         client: Any,
     ) -> None:
-        self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
-        super().__init__(self.parameters.values(), {})
-        self.layout, self.algorithm, self.local = task_function.layout, algorithm, local
-        self.buffers = {name: task.get_buffer(name) for name in task_function.buffers.layout.names}
-        self.live = {**self.parameters, **self.buffers}
-        self.frozen = {name: (task.get_buffer(name), whole) for name, whole in task_function.buffers.frozen().items()}
+        super().__init__(fitted.parameters.values(), {"lr": algorithm.lr})
+        self.fitted, self.layout, self.algorithm, self.local = fitted, task_function.layout, algorithm, local
         self.task_function = task_function  # at the device's buffers
-        self._task_function = task_function
+        self.whole_task = task_function
         self.msg, self.client = msg, client
         self.losses: list[Tensor] = []
         self.batch: Batch | None = None  # of the step; the closure has it by itself
+        self._show_module()
+
+    def _show_module(self) -> None:
+        """Write the device's model into the module."""
+        self.fitted.write(self.algorithm.in_training(self.local))
+        self._shown = self.fitted.read(self.algorithm.in_training(self.local))
+
+    def follow_module(self) -> None:
+        """Take up a model that the module's hooks have changed since the last step.
+
+        Raises:
+            UserError: for a method with a step of its own, whose devices may train several models.
+        """
+        now = self.fitted.read(self._shown)
+        if torch.equal(now, self._shown):
+            return
+        if plain_class(self.algorithm).local_step is not Algorithm.local_step:
+            self._refuse("changes the model between local steps", "its devices have a step of their own")
+        self.local = with_model(self.local, now)
+
+    def _at_rate(self) -> Algorithm:
+        """The method with the learning rate that the module's hooks have set."""
+        if (rate := self.param_groups[0]["lr"]) == self.algorithm.lr:
+            return self.algorithm
+        if isinstance(self.algorithm, ModuleOptimizer):
+            self._refuse("sets lr of the optimizer", "its devices step by configure_optimizers, set it there")
+        if self.algorithm.steps_by_sgd:
+            self._refuse("sets lr of the optimizer", self.algorithm.steps_by_sgd)
+        return replace(self.algorithm, lr=rate)
+
+    def _refuse(self, does: str, why: str) -> NoReturn:
+        name, method = type(self.fitted.task).__name__, type(self.algorithm).__name__
+        raise UserError(f"task: a hook of {name} {does}, which makes no sense for {method}: {why}")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One local step."""
         assert closure is not None
-        buffers = self._task_function.buffers
+        self.follow_module()
+        buffers = self.whole_task.buffers
 
         def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-            with torch.no_grad():
-                for name, value in self._task_function.tensors(y).items():
-                    self.live[name].copy_(value)
-                for buffer, whole in self.frozen.values():
-                    buffer.copy_(whole)
+            self.fitted.write(y)
             b = y[self.layout.n :]
             if len(b):
-                self.task_function = self._task_function.holding(b)
+                self.task_function = self.whole_task.holding(b)
             with torch.enable_grad():
                 loss = torch.as_tensor(closure()).detach()
-            gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.parameters.items()}
-            return torch.cat([self.layout.flat(gradients), buffers.flat(self.buffers, y)]), loss
+            parameters = self.fitted.parameters
+            gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+            return torch.cat([self.layout.flat(gradients), buffers.flat(self.fitted.live(), y)]), loss
 
         with torch.no_grad():
             assert self.batch is not None
-            self.local, loss = self.algorithm.local_step(self.local, self.batch, grad, self.msg, self.client)
+            self.local, loss = self._at_rate().local_step(self.local, self.batch, grad, self.msg, self.client)
+        self._show_module()
         self.losses.append(loss)
         return loss
+
+
+def with_model(local: Any, model: Tensor) -> Any:
+    """The state of a device that goes on from a model [n], or [n + b] with its buffers."""
+    local = local._replace(y=model[: len(local.y)])
+    return local._replace(buffers=model[len(local.y) :]) if len(model) > len(local.y) else local
 
 
 class Follow(L.Callback):
@@ -229,22 +345,26 @@ class Journal(L.Callback):
 class EarlyStop(L.Callback):
     """FLASH's early stopping, Alg. 1 lines 7-12, as a callback of the local trainer."""
 
-    def __init__(self, algorithm: Algorithm, task_function: TaskFunction, optimizer: LocalSteps, valid: Batch) -> None:
-        self.algorithm, self.task_function, self.optimizer, self.valid = algorithm, task_function, optimizer, valid
+    def __init__(self, optimizer: LocalSteps, valid: Batch, round: int) -> None:
+        self.algorithm, self.optimizer, self.valid, self.round = optimizer.algorithm, optimizer, valid, round
         self.previous = torch.tensor(torch.inf)
-        if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
-            self.previous = self._loss()
 
-    def _loss(self) -> Tensor:
-        with torch.no_grad():
-            model = self.algorithm.in_training(self.optimizer.local)
-            return validation_loss(self.algorithm, self.task_function, model, self.valid)
+    def _loss(self, trainer: Any) -> Tensor:
+        self.optimizer.follow_module()
+        task_function, model = self.optimizer.whole_task, self.algorithm.in_training(self.optimizer.local)
+        with torch.no_grad(), task_function.attached_to(trainer, self.round - 1):
+            return validation_loss(self.algorithm, task_function, model, self.valid)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Measure the model that the device has received, where the method compares with it."""
+        if self.algorithm.gamma is not None and self.algorithm.first_epoch == "eval_received":
+            self.previous = self._loss(pl_module.trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Test the validation loss."""
         if self.algorithm.gamma is None:
             return
-        current = self._loss()
+        current = self._loss(pl_module.trainer)
         if not self.algorithm.goes_on(torch.tensor(trainer.current_epoch + 1), self.previous, current):
             trainer.should_stop = True
         self.previous = current

@@ -80,6 +80,7 @@ class Vectorized(Executor):
                 continue
             warnings.warn(trouble, stacklevel=2)  # here, where the error and the memory that it holds are gone
             release_memory(self.store.x.device)
+        self.task_function.refuse_changed()
         uploads, clients, personal, steps, losses = grid(results, replicas)
         down, up = nbytes(sent, replicas * count), nbytes(uploads, replicas * count)
         self._done = steps

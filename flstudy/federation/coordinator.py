@@ -151,6 +151,7 @@ class Coordinator(L.LightningModule):
     def on_fit_start(self) -> None:
         """Start the run on the Trainer's devices, from the state of a checkpoint where one is loaded."""
         strategy, run = self.trainer.strategy, self.run
+        run.trainer = self.trainer
         if isinstance(strategy, LanesStrategy):
             strategy.at_end(lambda: run.close(self.trainer.state.status != TrainerStatus.INTERRUPTED))
         run.start(
@@ -256,6 +257,7 @@ class Coordinator(L.LightningModule):
     def on_validation_start(self) -> None:
         """Put models and examples where the Trainer computes, for ``trainer.validate`` without a fit."""
         if self.trainer.state.fn != TrainerFn.FITTING:
+            self.run.trainer = self.trainer
             self.run.look(self._world(), self.device)
 
     on_test_start = on_predict_start = on_validation_start

@@ -4,6 +4,7 @@ own examples."""
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
+import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class Evaluation:
         device: where the models are.
         measure: of the devices, beside means and deviations; None: there is none.
         panel: the devices that are asked; None: all.
+        trainer: to which the task is attached while its own steps measure it; None: there is none.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Evaluation:
         device: torch.device,
         measure: Measure | None = None,
         panel: Panel | None = None,
+        trainer: L.Trainer | None = None,
     ) -> None:
+        self.trainer = trainer
         self.measure, self.panel = measure, panel
         self.algorithm, self.evaluator, self.population, self.device = algorithm, evaluator, population, device
         self.trace_cache = evaluator.trace_cache
@@ -60,12 +64,14 @@ class Evaluation:
     def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
         """The survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in use, and
         which are in use [S, M]. Of gradients it is [S, J, 1, n]: at the one model, on all training examples."""
-        if self.algorithm.asks == "gradient":
-            rows = self.population.device_data.examples_of("train", devices, round).to(self.device)
-            models = self.algorithm.global_models(server)
-            return self.evaluator.gradients(models, rows, concept).unsqueeze(2), torch.ones_like(server.x[:, :1]).bool()
-        examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
-        return self._ask(server, self.evaluator.sheets(self.algorithm.global_models(server), examples, concept))
+        models = self.algorithm.global_models(server)
+        with self.evaluator.attached(round):
+            if self.algorithm.asks == "gradient":
+                rows = self.population.device_data.examples_of("train", devices, round).to(self.device)
+                gradients = self.evaluator.gradients(models, rows, concept).unsqueeze(2)
+                return gradients, torch.ones_like(server.x[:, :1]).bool()
+            examples = self._moved(self.population.device_data.evaluation_index("train", round, devices))
+            return self._ask(server, self.evaluator.sheets(models, examples, concept))
 
     def __call__(
         self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, looked: Scores | None = None
@@ -80,8 +86,9 @@ class Evaluation:
             round: its number.
             looked: of the participants' local models, where these are no longer there.
         """
-        columns = self._columns(server, bank, cohort.round, round, MEASURED)
-        personal = self.personal(cohort, fit.personal, round) if looked is None else looked
+        with self.evaluator.attached(round, self.trainer):
+            columns = self._columns(server, bank, cohort.round, round, MEASURED)
+            personal = self.personal(cohort, fit.personal, round) if looked is None else looked
         columns.append(Column("test/personal_accuracy", personal.accuracy))
         logged = module_metrics(self, server, bank, cohort.round, round, MEASURED)
         return self._told(columns) | logged
@@ -91,7 +98,8 @@ class Evaluation:
     ) -> dict[str, list[float]]:
         """Metrics of the models that devices use, over the devices available in a round, whose ``world`` is given."""
         logged = module_metrics(self, server, bank, world, round, splits)
-        return self._told(self._columns(server, bank, world, round, splits)) | logged
+        with self.evaluator.attached(round, self.trainer):
+            return self._told(self._columns(server, bank, world, round, splits)) | logged
 
     def _told(self, columns: "Sequence[Column]") -> dict[str, list[float]]:
         means = over_devices(columns, self.trace_cache)

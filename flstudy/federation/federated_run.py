@@ -107,6 +107,7 @@ class FederatedRun:
         self.task_function.serves(self.algorithm)
         self.models = TrainedModels(self)
         self.device = torch.device("cpu")
+        self.trainer: L.Trainer | None = None  # to which the task is attached where its own steps measure it
         self._state: RunState | None = None
         self._small = False  # whether it takes one thread
         self.last: RoundResult | None = None
@@ -171,6 +172,7 @@ class FederatedRun:
         self.horizon, self.devices, self.nodes = Horizon(rounds, seconds_left), devices or [self.device], nodes
         template = next(p for p in self.task.parameters() if p.requires_grad)
         dtype = torch.float64 if precision == "64-true" else template.dtype
+        self.task_function.rounds = rounds
         context = training_context(self.task_function, population.store, self.device, dtype, population.dataset)
         self.executor = self._make_executor(context)
         self.algorithm.meets(population.count_concepts())
@@ -237,7 +239,7 @@ class FederatedRun:
 
     def _evaluate_by(self, evaluator: ModelEvaluator) -> None:
         arguments = self.algorithm, evaluator, self.population, self.device, self.measure, self.panel
-        self.evaluation = Evaluation(*arguments)
+        self.evaluation = Evaluation(*arguments, trainer=self.trainer)
 
     def _make_executor(self, context: TrainingContext) -> Executor:
         """An executor on the run's device, or on all of them, until the run is closed."""

@@ -53,7 +53,8 @@ def module_metrics(
     if not logging and not whole:
         return {}
     logged, losses = list[Logged](), list[Logged]()
-    with torch.no_grad(), task_function.evaluating():
+    attached = task_function.attached_to(evaluation.trainer, round - 1)
+    with torch.no_grad(), attached, task_function.evaluating():
         for replica, device, model, concept in devices(evaluation, server, bank, world, round):
             for split in splits:
                 x, y = examples(evaluation, replica, device, split, round, concept)

@@ -12,7 +12,7 @@ from flstudy.population.streams import mixed, random_bits
 
 PLACES = 2**24  # in the low bits of a sort key
 
-HOST = ("steps", "epoch", "validated")  # the host plans a round by them
+HOST = ("steps", "epoch", "validated", "round")  # the host plans a round by them
 
 
 class Batches(NamedTuple):
@@ -24,6 +24,7 @@ class Batches(NamedTuple):
     valid: Tensor  # [S, J, V] rows of the device's validation examples
     validated: Tensor  # [S, J] how many of these are real
     concept: Tensor  # [S, J] concept under which the device lives
+    round: Tensor  # [S, J] number of the round, from 1
 
 
 class BatchPlan(NamedTuple):

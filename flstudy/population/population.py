@@ -298,6 +298,7 @@ class Population(L.LightningDataModule):
             valid=valid,
             validated=torch.from_numpy((valid.numpy() >= 0).sum(-1)),
             concept=torch.from_numpy(concept),
+            round=torch.full(shape, round),
         )
         sizes = torch.tensor([len(rows) for rows in lists]).view(shape)
         replicas = torch.ones(len(seeds), dtype=torch.int64)

@@ -7,7 +7,7 @@ whether labels matter to it, and under which names it logs. They are made on a c
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
 import torch
@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
-from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent, step_and_log
+from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent
+from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ UNDECLARED = "it declares no losses of single examples"
 TO_DECLARE = "add example_losses(batch) -> [B] to it, or mean_over_examples = True if training_step returns their mean"
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
 
-Runs = Literal["mapped", "one by one", "under a trainer"]
+TRAINING_HOOKS = (
+    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"),
+    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward"),
+    *("backward", "on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping", "optimizer_step"),
+    "lr_scheduler_step",
+)
+"""Hooks that only Lightning's own loop calls."""
 
 
 class TaskFindings(NamedTuple):
@@ -50,14 +57,17 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
     Raises:
         UserError: for a ``mean_over_examples`` that cannot hold.
     """
-    tells_losses, declares_mean = hasattr(task, "example_losses"), declares_mean_over_examples(task)
-    runs: Runs = "mapped" if tells_losses or task.automatic_optimization else "under a trainer"
+    per_example = declares_mean_over_examples(task) or hasattr(task, "example_losses")
+    runs: Runs = "mapped"
+    why = "" if per_example else UNDECLARED
+    if (hook := next((hook for hook in TRAINING_HOOKS if overrides(task, hook)), None)) is not None:
+        runs, why = "under a trainer", f"it overrides {hook}"
+    if not task.automatic_optimization:
+        runs, why = "under a trainer", "it optimises by itself (automatic_optimization = False)"
     training_logs = () if runs == "mapped" else None
     classifies = hasattr(task, "example_correct") or overrides(task, "forward")
-    why = "" if tells_losses or declares_mean else UNDECLARED
-    why = why if runs == "mapped" else "it optimises by itself (automatic_optimization = False)"
     draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
-    return TaskFindings(tells_losses or declares_mean, runs, why, classifies, training_logs=training_logs, draws=draws)
+    return TaskFindings(per_example, runs, why, classifies, training_logs=training_logs, draws=draws)
 
 
 def declares_mean_over_examples(task: L.LightningModule) -> bool:
@@ -92,11 +102,11 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
         UserError: where its training_step fails, or returns no loss.
     """
     findings = plain_findings(task_function.model)
-    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
+    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), task_function.stand_in.at(0, 0, 0):
         torch.default_generator.manual_seed(0)
-        task = near(task_function.model)
-        if not task_function.tells_losses and findings.runs == "mapped":
-            findings = of_training_step(task_function, findings, task, x, y)
+        task = near(task_function)
+        if findings.runs == "mapped":
+            findings = of_training(task_function, findings, task, x, y)
             training_logs = None if findings.runs == "under a trainer" else names_told(task_function, task, x, y)
             findings = findings._replace(training_logs=training_logs)
         draws = plain_findings(task).draws or is_random(task_function, x, y)
@@ -104,10 +114,12 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
         return findings._replace(classifies=classifies, logs=names_logged(task_function, x, y), draws=draws)
 
 
-def near(model: L.LightningModule) -> L.LightningModule:
-    """A copy whose trained parameters are a little away from the model's; frozen ones are called as they are."""
-    task = copy.deepcopy(model)
+def near(task_function: "TaskFunction") -> L.LightningModule:
+    """A copy of the task whose trained parameters are a little away from its own; frozen ones are called as they
+    are."""
+    task = copy.deepcopy(task_function.model)
     task.log = task.log_dict = silent  # type: ignore
+    task.trainer = task_function.stand_in  # type: ignore[assignment]
     with torch.no_grad():
         for parameter in task.parameters():
             if parameter.requires_grad:
@@ -115,38 +127,18 @@ def near(model: L.LightningModule) -> L.LightningModule:
     return task
 
 
-def of_training_step(
+def of_training(
     task_function: "TaskFunction", findings: TaskFindings, task: L.LightningModule, x: Tensor, y: Tensor
 ) -> TaskFindings:
-    """Findings on how a task that defines nothing but a training_step can be trained."""
-    form = task_function.form
+    """Findings on where a task can be trained: mapped over devices, one device after another, or under a Trainer."""
     without_dropout(task)
-    try:
-        whole = plain_loss(task, form(x, y))
-    except Exception as error:
-        message = str(error)
-        if isinstance(error, RuntimeError) and "is not attached to a" in message:
-            return TaskFindings(False, "under a trainer", "its training_step asks for its Trainer")
-        if isinstance(error, ValueError) and message.startswith("task: "):
-            raise
-        name = type(task).__name__
-        raise UserError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
-    if not equal_losses(whole, plain_loss(task, form(x, y), seed=1)):  # random even now
-        task.eval()
-        whole = plain_loss(task, form(x, y))
-    if not equal_losses(whole, plain_loss(task, form(x, y), 1)):
-        return TaskFindings(False, "under a trainer", "its training_step depends on batch_idx")
-    try:
-        computed = functional_loss(task_function, task, x, y)
-    except Exception as error:  # torch.func has many, and a module's own code others
-        return TaskFindings(
-            False, "under a trainer", f"torch.func cannot differentiate its training_step: {brief(error)}"
-        )
-    if not equal_losses(whole, computed):
-        return TaskFindings(False, "under a trainer", "its loss is what a torchmetric says")
+    if (need := need_of(task_function, task, x, y)) is not None:
+        return findings._replace(runs=need.runs, why=f"it {need.does}")
+    if task_function.tells_losses:
+        return findings
     why = UNDECLARED
     if findings.per_example:
-        refuse_other_than_mean(task, form, x, y)
+        refuse_other_than_mean(task, task_function.form, x, y)
         if (trouble := mapping_trouble(task_function, task, x, y, masked=True)) is None:
             return findings
         why = f"its training_step cannot be mapped over examples: {trouble}"
@@ -155,10 +147,49 @@ def of_training_step(
     return TaskFindings(False, "one by one", f"its training_step cannot be mapped: {trouble}")
 
 
+def need_of(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> NeedsExecutor | None:
+    """Find what a task reads or does that executors of many devices at once cannot follow; None: nothing.
+
+    Raises:
+        UserError: where its training_step fails, or returns no loss.
+    """
+    name, stand_in = type(task).__name__, task_function.stand_in
+    need = None
+    for place in ((None, None, None), (0, 0, 0)):  # in lanes; one device after another
+        try:
+            with stand_in.at(*place):
+                differentiate(task_function, task, x, y)
+            task_function.refuse_changed()
+            return need
+        except NeedsExecutor as error:
+            need = error
+            if need.runs == "under a trainer":
+                return need
+        except UserError:
+            raise
+        except Exception as error:  # torch.func has many, and a module's own code others
+            if task_function.tells_losses:
+                return None  # as its first round will say
+            refuse_failing(task_function, task, x, y)
+            return NeedsExecutor(name, f"does what torch.func cannot differentiate ({brief(error)})", "under a trainer")
+    return need
+
+
+def refuse_failing(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> None:
+    """Raise UserError for a training_step that fails by itself, too."""
+    try:
+        plain_loss(task, task_function.form(x, y))
+    except NeedsExecutor:
+        return
+    except Exception as error:
+        name = type(task).__name__
+        raise UserError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
+
+
 def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
     """Whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task that
     cannot be called by itself."""
-    task = near(task_function.model).train()
+    task = near(task_function).train()
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
     def loss(seed: int) -> Tensor:
@@ -183,11 +214,11 @@ def without_dropout(task: L.LightningModule) -> None:
             part.eval()
 
 
-def plain_loss(task: L.LightningModule, batch: Any, index: int = 0, seed: int = 0) -> Tensor:
+def plain_loss(task: L.LightningModule, batch: Any, seed: int = 0) -> Tensor:
     """Loss [] as Lightning computes it."""
     torch.default_generator.manual_seed(seed)
     with torch.no_grad():
-        return loss_of(run_step(task, "training", batch, index), task)
+        return loss_of(run_step(task, "training", batch), task)
 
 
 def refuse_other_than_mean(
@@ -195,8 +226,11 @@ def refuse_other_than_mean(
 ) -> None:
     """Raise UserError where a few examples contradict a declared mean, in double precision where the module bears
     that."""
+    if not equal_losses(plain_loss(task, form(x, y)), plain_loss(task, form(x, y), seed=1)):  # random even now
+        task.eval()
     try:
         twin = copy.deepcopy(task).double()
+        twin.trainer = task.trainer
         both = [part.double() if part.is_floating_point() else part for part in (x, y)]
         whole = plain_loss(twin, form(*both))
     except Exception:  # a module that names its precision, or a device without doubles
@@ -231,14 +265,11 @@ def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def functional_loss(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> Tensor:
-    """Loss [] as executors compute it, which also differentiate it."""
+def differentiate(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> None:
+    """Differentiate the loss as executors do."""
     named, b = parts_of_model(task_function, task)
     with in_modes_of(task_function.module, task):
         grad(lambda named: task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y)))(named)
-        torch.default_generator.manual_seed(0)
-        with torch.no_grad():
-            return task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y))
 
 
 def own_buffers(task_function: "TaskFunction", b: Tensor) -> dict[str, Tensor]:
@@ -314,19 +345,12 @@ def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[st
 
 def names_told(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:
     """Names of the numbers that a training_step logs, but for torchmetrics, which are muted where it is mapped."""
+    if task_function.tells_losses:
+        return ()
     torch.default_generator.manual_seed(0)
-    with torch.no_grad():
-        _, plain = step_and_log(task, task_function.form(x, y))
-        named, b = parts_of_model(task_function, task)
-        with in_modes_of(task_function.module, task):
-            torch.default_generator.manual_seed(0)
-            heard = task_function.listening(tuple(plain))
-            heard.fit({**named, **own_buffers(task_function, b)}, Batch(x, y))
-    sums = heard.heard_sums(x.new_zeros((), dtype=next(iter(named.values())).dtype)).unflatten(0, (-1, 2))
-    means = dict(zip(plain, (sums[:, 0] / sums[:, 1]).unbind(), strict=True))
-    step_means = {name: torch.stack([torch.as_tensor(value).reshape(()) for value in values]).to(means[name]).mean()
-           for name, values in plain.items()}  # fmt: skip
-    return tuple(name for name in plain if equal_losses(step_means[name], means[name]))
+    named, b = parts_of_model(task_function, task)
+    with torch.no_grad(), in_modes_of(task_function.module, task):
+        return task_function.training_logs({**named, **own_buffers(task_function, b)}, Batch(x, y))
 
 
 def equal_losses(loss: Tensor, other_loss: Tensor) -> bool:

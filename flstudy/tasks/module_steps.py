@@ -3,12 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
+from weakref import WeakSet
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 
+from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer, Unavailable
 from flstudy.user_error import UserError
 
 Stage = Literal["training", "validation", "test"]
@@ -25,33 +27,82 @@ def silent(*_: Any, **__: Any) -> None:
     """Log call that does nothing, since there is no trainer."""
 
 
+_set_up = WeakSet[L.LightningModule]()
+
+
+def set_up(task: L.LightningModule, stand_in: StandInTrainer) -> None:
+    """Let a module make the layers that it makes in ``setup`` and ``configure_model``, once, as a Trainer does before a
+    fit.
+
+    Raises:
+        UserError: where it asks for its Trainer, which is not there yet.
+    """
+    hooks = [hook for hook in ("setup", "configure_model") if overrides(task, hook)]
+    if not hooks or task in _set_up:
+        return
+    _set_up.add(task)
+    task.trainer = stand_in  # type: ignore[assignment]
+    try:
+        for hook in hooks:
+            getattr(task, hook)(*(["fit"] if hook == "setup" else []))
+    except NeedsExecutor as need:
+        name = type(task).__name__
+        raise UserError(
+            f"task: {name} {need.does} in {hook}, which runs before there is a Trainer: give __init__ an argument"
+        ) from need
+    finally:
+        task.trainer = None
+
+
 def is_metric(module: nn.Module) -> bool:
     """Whether a module is a torchmetric, or a collection of them."""
     return any(kind.__module__.startswith("torchmetrics.") for kind in type(module).__mro__)
 
 
-class Muted(nn.Module):
-    """Stand-in for a torchmetric that would keep tensors of a mapped step: it remembers nothing, its value is 0."""
+class MutedValues(dict[str, Any]):
+    """Values of a muted collection of torchmetrics: none, to be logged; one that is asked for by name is refused."""
 
-    def __init__(self, metric: nn.Module) -> None:
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        super().__init__()
+        self.refuse = refuse
+
+    def __missing__(self, name: str) -> NoReturn:
+        self.refuse()
+
+
+class Muted(nn.Module):
+    """Stand-in for a torchmetric that would keep tensors of a mapped step: it remembers nothing, and its value may be
+    logged, but not be computed with.
+
+    Args:
+        metric: that it stands for.
+        module: name of the class whose metric it is.
+    """
+
+    def __init__(self, metric: nn.Module, module: str) -> None:
         super().__init__()
         self.several = isinstance(metric, nn.ModuleDict)  # a collection says something by name
+        self.module = module
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """Value 0, or no values of a collection."""
-        return {} if self.several else torch.zeros(())
+        """Value that may be logged alone, or none of a collection."""
+        return MutedValues(self.refuse) if self.several else Unavailable(self.refuse)
+
+    def refuse(self) -> NoReturn:
+        """Raise the error of a module that computes with a torchmetric's value."""
+        raise NeedsExecutor(self.module, "computes with the value of a torchmetric", "under a trainer")
 
     compute = forward
     update = reset = silent
 
 
-def mute(module: nn.Module) -> None:
-    """Put `Muted` in the place of all torchmetrics within a module."""
-    for name, child in module.named_children():
+def mute(module: nn.Module, name: str) -> None:
+    """Put `Muted` in the place of all torchmetrics within a module whose class has that name."""
+    for attribute, child in module.named_children():
         if is_metric(child):
-            setattr(module, name, Muted(child))
+            setattr(module, attribute, Muted(child, name))
         else:
-            mute(child)
+            mute(child, name)
 
 
 def unmute(module: nn.Module, like: nn.Module) -> None:
@@ -63,7 +114,7 @@ def unmute(module: nn.Module, like: nn.Module) -> None:
             unmute(child, like.get_submodule(name))
 
 
-def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: int) -> list[Any]:
+def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: Any) -> list[Any]:
     """Arguments that Lightning passes to a step: the batch, its number where the step takes one, and 0 for the loader,
     a device's own data, where it takes that."""
     names = list(inspect.signature(getattr(task, f"{stage}_step")).parameters)
@@ -71,7 +122,7 @@ def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: int
     return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
 
 
-def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: int = 0) -> Any:
+def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: Any = 0) -> Any:
     """Result of a step on a batch, after the module's own hooks have changed the batch."""
     for hook in ("on_before_batch_transfer", "on_after_batch_transfer"):
         if overrides(task, hook):
@@ -165,12 +216,12 @@ def training_logs(log: Log) -> dict[str, list[Any]]:
     return {name: values for name, values in numbers.items() if values}
 
 
-def step_and_log(task: L.LightningModule, batch: Any) -> tuple[Tensor, dict[str, list[Any]]]:
+def step_and_log(task: L.LightningModule, batch: Any, index: Any = 0) -> tuple[Tensor, dict[str, list[Any]]]:
     """The loss of a training_step, and the numbers that it logs; the module's log is silent before and afterwards."""
     log = Log()
     task.log, task.log_dict = log, log.all  # type: ignore
     try:
-        loss = loss_of(run_step(task, "training", batch), task)
+        loss = loss_of(run_step(task, "training", batch, index), task)
     finally:
         task.log = task.log_dict = silent  # type: ignore
     return loss, training_logs(log)

@@ -31,9 +31,7 @@ def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode
         UserError: where the method, or the module's optimizer, does not allow it.
     """
     if mode != "rule" and task.automatic_optimization:
-        trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         module = copy.deepcopy(task)
-        task._trainer = trainer
         rule = rule_of(module, configured, layout)
         return with_module_optimizer(algorithm, rule, layout, mode == "module_reset")
     if not task.automatic_optimization:

@@ -23,10 +23,12 @@ from flstudy.tasks.module_steps import (
     mute,
     overrides,
     run_step,
+    set_up,
     silent,
     step_and_log,
     unmute,
 )
+from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer
 from flstudy.tasks.task import Penalty, Task
 from flstudy.user_error import UserError
 
@@ -50,20 +52,20 @@ class TaskFunction:
 
     def __init__(self, task: L.LightningModule, buffers: BufferMode = "average") -> None:
         name = type(task).__name__
+        self.stand_in = StandInTrainer(name)
+        set_up(task, self.stand_in)
         self.tells_losses = hasattr(task, "example_losses")
         if not self.tells_losses and not overrides(task, "training_step"):
             raise UserError(
                 f"task: {name} defines neither example_losses nor training_step, so it has no loss; add "
                 f"`def example_losses(self, batch): x, y = batch; return cross_entropy(self(x), y, reduction='none')`"
             )
-        trainer, task._trainer = task._trainer, None  # a copy of the trainer would be a copy of everything
         self.module = without_values(task)
         has_steps = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
         self.steps = OwnSteps(copy.deepcopy(task).eval()) if has_steps else None
         self.model = task if isinstance(task, Task) else copy.deepcopy(task)  # as it is, its log and metrics alive
-        task._trainer = trainer
         self.module.log = self.module.log_dict = silent  # type: ignore
-        mute(self.module)
+        mute(self.module, name)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         self._places = parameter_places(self.module)
         if self.layout.n == 0:
@@ -74,6 +76,7 @@ class TaskFunction:
         norms = any(isinstance(part, _BatchNorm) and part.training for part in self.module.modules())
         self._normalises = norms or self.buffers.change
         self.form: Callable[[Tensor, Tensor], Any] = as_pair
+        self.rounds: int | None = None  # of the federation; None: nobody knows
         self.findings = plain_findings(task)
         self._heard: Heard | None = None
         self._call = Call(self.module)
@@ -82,6 +85,30 @@ class TaskFunction:
         compared = hasattr(task, "features") or overrides(task, "forward")
         shared: dict[int, Any] = {id(parameter): parameter for parameter in self.module.parameters()}
         self._fixed = Call(copy.deepcopy(self.module, shared).eval()) if compared else None
+        self._numbers = plain_numbers(self.module)
+        self._attach(self.stand_in)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up the state of a copy, whose modules Lightning has left without a Trainer."""
+        self.__dict__.update(state)
+        self._attach(self.stand_in)
+
+    def _attach(self, trainer: Any) -> None:
+        """Attach all modules that are called to a Trainer, or to the stand-in for one."""
+        called = [self.module, *([] if self.steps is None else [self.steps.module])]
+        called += [] if self._fixed is None else [self._fixed.task]
+        for module in called:
+            module.trainer = trainer
+
+    @contextmanager
+    def attached_to(self, trainer: L.Trainer | None, epoch: int) -> Iterator[None]:
+        """Attach the task to a Trainer for a while, or where there is none, let it know the round, from 0."""
+        with self.stand_in.at(epoch):
+            self._attach(trainer or self.stand_in)
+            try:
+                yield
+            finally:
+                self._attach(self.stand_in)
 
     @property
     def couples(self) -> bool:
@@ -144,7 +171,11 @@ class TaskFunction:
         """Copy of the task for a Trainer of its own, which gives it pairs (x, y); with its own log and metrics."""
         task = copy.deepcopy(self.module)
         del task.log, task.log_dict
+        task.setup = task.configure_model = silent  # type: ignore  # which are done
         unmute(task, self.model)
+        for path, value in self._numbers.items():  # evaluations may have changed those of the module
+            owner, _, name = path.rpartition(".")
+            vars(task.get_submodule(owner))[name] = value
         if self.form is not as_pair and not self.tells_losses:
             step, form = task.training_step, self.form
             task.training_step = lambda batch, batch_idx: step(form(*batch), batch_idx)  # type: ignore
@@ -164,6 +195,14 @@ class TaskFunction:
                 f"task: {name} defines no forward(x), whose logits {method} compares; add `def forward(self, x)` that "
                 f"returns them, [B, classes]"
             )
+
+    def refuse_changed(self) -> None:
+        """Raise NeedsExecutor where training has changed a number that the module keeps in an attribute, which devices
+        would share."""
+        if (numbers := plain_numbers(self.module)) != self._numbers:
+            changed = next(name for name in (*numbers, *self._numbers) if numbers.get(name) != self._numbers.get(name))
+            name = type(self.module).__name__
+            raise NeedsExecutor(name, f"changes its attribute {changed} while it trains", "under a trainer")
 
     def listening(self, names: tuple[str, ...]) -> "TaskFunction":
         """This task, which remembers what its ``training_step`` logs under these names."""
@@ -238,9 +277,15 @@ class TaskFunction:
     def _step(self, y: Any, x: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss [] that training_step returns, and the values that it logs under names that are listened for."""
         if self._heard is None:
-            return loss_of(self._at(y, run_step, "training", self.form(x, labels)), self.module), {}
-        loss, logged = self._at(y, step_and_log, self.form(x, labels))
+            return loss_of(
+                self._at(y, run_step, "training", self.form(x, labels), self.stand_in.batch_idx), self.module
+            ), {}
+        loss, logged = self._at(y, step_and_log, self.form(x, labels), self.stand_in.batch_idx)
         return loss, {name: mean_of(values, loss) for name, values in logged.items() if name in self._heard.names}
+
+    def training_logs(self, y: Any, batch: Batch) -> tuple[str, ...]:
+        """Names of the numbers that training_step logs of a batch, at parameters y."""
+        return tuple(self._at(y, step_and_log, self.form(batch.x, batch.y), self.stand_in.batch_idx)[1])
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Values by name that the task's own validation_step or test_step logs of a device's data x [D, ...], at
@@ -288,12 +333,17 @@ class TaskFunction:
         x, b = torch.split(y, [self.layout.n, len(y) - self.layout.n])
         return self.layout.split(x) | self.buffers.split(b)
 
-    def _at(self, y: Any, method: str | Callable[..., Any], *arguments: Any, call: nn.Module | None = None) -> Any:
+    def _at(self, y: Any, method: str | Callable[..., Any], *arguments: Any, call: "Call | None" = None) -> Any:
         """Call a method of the task, or a function of it, at parameters y: they come in here and nowhere else."""
         tensors = self.buffers.given(y if isinstance(y, Mapping) else self.tensors(y))
         named = {f"task.{path}": tensors[name] for path, name in self._places if name in tensors}
+        call = call or self._call
+        buffers = {name: tensors[name] for name in self.buffers.layout.names if name in tensors}
+        if not call.task.training:  # what a measurement writes is its own
+            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+            named |= {f"task.{path}": buffers[name] for path, name in self._places if name in buffers}
         # Not tie_weights: of a module under two names it would leave the last call's tensors behind.
-        return functional_call(call or self._call, named, (method, *arguments), tie_weights=False)
+        return functional_call(call, named, (buffers, method, *arguments), tie_weights=False)
 
 
 class Heard:
@@ -326,6 +376,17 @@ def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
     return numbers[0] if len(numbers) == 1 else torch.stack(numbers).mean()
 
 
+def plain_numbers(module: nn.Module) -> dict[str, Any]:
+    """The numbers and words in attributes of a user's own modules, by path; whether a part trains is none of them."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, part in module.named_modules()
+        if type(part).__module__.split(".")[0] not in ("torch", "flstudy", "torchmetrics")
+        for name, value in vars(part).items()
+        if isinstance(value, int | float | str) and name != "training" and not name.startswith("__")
+    }
+
+
 def without_values(task: L.LightningModule) -> L.LightningModule:
     """Copy whose trained parameters are zero, since they are always given as arguments: so the copies of equal tasks
     are equal."""
@@ -353,13 +414,20 @@ def parameter_places(module: nn.Module) -> list[tuple[str, str]]:
 class Call(nn.Module):
     """Module that calls any method of a task, or function of it, so that ``functional_call`` can reach it."""
 
-    def __init__(self, task: nn.Module) -> None:
+    task: L.LightningModule
+
+    def __init__(self, task: L.LightningModule) -> None:
         super().__init__()
         self.task = task
 
-    def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
-        """The method's result, or the function's."""
-        return method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
+    def forward(self, written: Mapping[str, Tensor], method: str | Callable[..., Any], *arguments: Any) -> Any:
+        """The method's result, or the function's. A buffer that it has assigned anew is written into the one of that
+        name that came with the call, as one that it changes in place."""
+        result = method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
+        for name, buffer in written.items():
+            if (assigned := self.task.get_buffer(name)) is not buffer:
+                buffer.copy_(assigned.detach())
+        return result
 
 
 def inside_out(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,9 +1,10 @@
-"""Modules whose loss of a batch is its own, as people write them: none of them knows flstudy.
+"""Modules as people write them, each with something that only Lightning's own loop was sure to follow.
 
-Inputs are [B, 16]; labels are 0 … 2.
+None of them knows flstudy. Inputs are [B, 16]; labels are 0 … 2.
 """
 
 import torch
+import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 
@@ -132,3 +133,196 @@ class LitDataDependent(LitClassifier):
         if (logits.argmax(1) == y).float().mean() > 0.5:
             return F.cross_entropy(logits, y, label_smoothing=0.1)
         return F.cross_entropy(logits, y)
+
+
+# ---- rounds, steps and batches ---------------------------------------------------------------------------------------
+
+
+class LitAnnealed(LitClassifier):
+    """A penalty that rises over epochs."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + 0.01 * (1 + self.current_epoch) * self.l1.weight.square().sum()
+
+
+class LitWarmUp(LitClassifier):
+    """A loss that rises over steps."""
+
+    def training_step(self, batch, batch_idx):
+        return min(1.0, (1 + self.global_step) / 5) * super().training_step(batch, batch_idx)
+
+
+class LitEveryOther(LitClassifier):
+    """A penalty on every other batch."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss + 0.1 * self.l1.weight.square().sum() if batch_idx % 2 else loss
+
+
+class LitPassesOn(LitClassifier):
+    """The number of the batch is handed on, and nobody looks at it."""
+
+    def training_step(self, batch, batch_idx):
+        return self._shared(batch, batch_idx, "train")
+
+    def _shared(self, batch, batch_idx, stage):
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        self.log(f"{stage}_loss", loss)
+        return loss
+
+
+class LitAsksTrainer(LitClassifier):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) / self.trainer.num_training_batches
+
+
+class LitMetricInLoss(LitClassifier):
+    """What a torchmetric says of a batch weighs its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=CLASSES)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        return F.cross_entropy(logits, y) * (2 - self.accuracy(logits, y))
+
+
+# ---- state -----------------------------------------------------------------------------------------------------------
+
+
+class LitAssignedBuffer(LitClassifier):
+    """A running mean that is assigned anew in each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES))
+
+    def forward(self, x):
+        return super().forward(x - self.mean)
+
+    def training_step(self, batch, batch_idx):
+        self.mean = 0.5 * self.mean + 0.5 * batch[0].mean(0).detach()
+        return super().training_step(batch, batch_idx)
+
+
+class LitBufferInPlace(LitAssignedBuffer):
+    """A running mean that is changed in place."""
+
+    def training_step(self, batch, batch_idx):
+        self.mean.mul_(0.5).add_(0.5 * batch[0].mean(0).detach())
+        return LitClassifier.training_step(self, batch, batch_idx)
+
+
+class LitAssignedAfter(LitAssignedBuffer):
+    """A running mean that no loss looks at."""
+
+    def training_step(self, batch, batch_idx):
+        loss = F.cross_entropy(LitClassifier.forward(self, batch[0]), batch[1])
+        self.mean = 0.5 * self.mean + 0.5 * batch[0].mean(0)
+        return loss
+
+
+class LitCounts(LitClassifier):
+    """An attribute counts examples, and the loss looks at it."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def training_step(self, batch, batch_idx):
+        self.seen += len(batch[1])
+        return super().training_step(batch, batch_idx) / (1 + 0.1 * self.seen)
+
+
+class LitSetUp(LitClassifier):
+    """Its layers are made by the hooks for that."""
+
+    def __init__(self):
+        super().__init__()
+        self.l1 = self.l2 = None
+
+    def setup(self, stage):
+        self.l1 = nn.Linear(FEATURES, 12, dtype=torch.float64)
+
+    def configure_model(self):
+        if self.l2 is None:
+            self.l2 = nn.Linear(12, CLASSES, dtype=torch.float64)
+
+
+# ---- hooks of training -----------------------------------------------------------------------------------------------
+
+
+class LitMaskedGradient(LitClassifier):
+    def on_after_backward(self):
+        self.l1.weight.grad[::2] = 0
+
+
+class LitClips(LitClassifier):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clip_gradients(optimizer, gradient_clip_val=0.05, gradient_clip_algorithm="norm")
+
+
+class LitBeforeStep(LitClassifier):
+    def on_before_optimizer_step(self, optimizer):
+        self.l1.bias.grad.zero_()
+
+
+class LitBackward(LitClassifier):
+    def backward(self, loss):
+        (0.5 * loss).backward()
+
+
+class LitOptimizerStep(LitClassifier):
+    """Rates that rise over a fit's steps, as in Lightning's page on optimizers."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
+        optimizer.step(closure=optimizer_closure)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / (1 + self.trainer.global_step)
+
+
+class LitFreezesAtStart(LitClassifier):
+    def on_train_epoch_start(self):
+        self.l1.bias.requires_grad_(False)
+
+
+class LitBoundWeights(LitClassifier):
+    """Weights that are bounded after each step, as a Wasserstein critic's."""
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.clamp_(-0.2, 0.2)
+
+
+class LitBoundAtEnd(LitClassifier):
+    def on_train_end(self):
+        with torch.no_grad():
+            self.l2.weight.clamp_(-0.1, 0.1)
+
+
+class LitStartsElsewhere(LitClassifier):
+    def on_train_start(self):
+        with torch.no_grad():
+            self.l2.weight.mul_(0.5)
+
+
+class LitAverages(LitClassifier):
+    """An exponential mean of the weights, by hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros_like(self.l1.weight))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.ema.lerp_(self.l1.weight.detach(), 0.1)
+
+
+class LitSkips(LitClassifier):
+    """Every third batch is left out."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == 2 else None

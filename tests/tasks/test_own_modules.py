@@ -183,7 +183,7 @@ class Numbered(OnlyTrainingStep):
     ("task", "same_as", "line"),
     [
         (Asks, "sequential", "executor: sequential in place of vectorized, since Asks cannot run there: .* mapped: "),
-        (Numbered, "trainer", "executor: trainer in place of vectorized, since Numbered .*depends on batch_idx"),
+        (Numbered, "sequential", "executor: sequential in place of vectorized, since Numbered .*: it reads batch_idx"),
     ],
 )
 def test_what_cannot_be_masked_or_mapped_goes_to_the_executor_that_can_with_one_line(task, same_as, line):
