@@ -1,9 +1,11 @@
 """Rules between a config's parts, which no single value can break, checked on the objects that are built of them."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
+from flstudy.config.values import arm_key
 from flstudy.controllers import Controller, Schedule
 from flstudy.federation import Coordinator
 from flstudy.federation.controller_runner import check_horizons
@@ -16,6 +18,7 @@ from flstudy.metrics.registry import refuse_unmeasured
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 from flstudy.privacy import Privacy
+from flstudy.tasks.own_optimizer import RULE_KEYS, by_own_optimizer
 from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ def check_parts(config: "Config", parts: Parts) -> None:
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from error
     check_privacy(config, parts)
+    check_rule_keys(config, parts)
     devices, cores = config.settings.devices, config.study.resources.cpu
     if config.command == "tune" and (nodes := config.settings.num_nodes) > 1:
         raise ConfigError(f"num_nodes must be 1 in a study, whose trials take one machine, got {nodes}: leave it out")
@@ -74,6 +78,31 @@ def check_parts(config: "Config", parts: Parts) -> None:
         for name in config.study.constraints:
             if not cannot_know(parts.coordinator.task_function, name):
                 refuse_unmeasured(name, measured, "study.constraints")
+
+
+def check_rule_keys(config: "Config", parts: Parts) -> None:
+    """Raise ConfigError for hyper-parameters of a device rule that is not used, since devices step by the task's own
+    optimizer: fixed to other values than their defaults, or searched."""
+    if not by_own_optimizer(parts.task, config.settings.local_optimizer):
+        return
+    searched = set[str]()
+    if config.command == "tune":
+        arms = config.study.arms.values()
+        searched = {*config.study.search, *(arm_key(key) for arm in arms for key in arm.search or ())}
+    if searched & {"local_optimizer", "task"}:
+        return
+    where = f"devices step by {type(parts.task).__name__}.configure_optimizers"
+    for field in fields(parts.algorithm):
+        key = f"algorithm.{field.name}"
+        if field.name not in RULE_KEYS:
+            continue
+        if key in searched:
+            raise ConfigError(f"study.search.{key} would change nothing, since {where}: search an argument of the task")
+        if (value := getattr(parts.algorithm, field.name)) != field.default:
+            raise ConfigError(
+                f"{key} must be left out, since {where}, got {value:g}: give the task an argument for it, or set "
+                "local_optimizer: rule"
+            )
 
 
 def check_privacy(config: "Config", parts: Parts) -> None:

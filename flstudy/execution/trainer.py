@@ -20,7 +20,7 @@ from flstudy.execution.executor import Fit, validation_loss
 from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.module_steps import Log, training_logs
+from flstudy.tasks.module_steps import Log, leave_batches, training_logs
 from flstudy.tasks.task_function import mean_of
 from flstudy.user_error import UserError
 
@@ -61,6 +61,7 @@ class PerJobTrainer(Sequential):
         optimizer = LocalSteps(fitted, self.task_function, algorithm, local, msg, client)
         task.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
         if type(algorithm).loss is not Algorithm.loss:
+            leave_batches(task)  # the task function's own call changes them
             task.training_step = lambda batch, batch_idx: algorithm.loss(  # type: ignore
                 optimizer.task_function, fitted.live(), Batch(*batch), msg, client
             )

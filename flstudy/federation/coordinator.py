@@ -1,5 +1,6 @@
 """The coordinator: a federated run under an ordinary Lightning Trainer, its rounds as epochs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -217,7 +218,7 @@ class Coordinator(L.LightningModule):
         if (last := last_round(self.trainer)) is None or round <= last:
             clock = self.trainer.optimizers[0]
             assert isinstance(clock, RoundClock)
-            clock.tell(self.run.runner.scheduled(round).lr)
+            clock.tell(math.nan if self.run.steps_by_module else self.run.runner.scheduled(round).lr)
 
     def _show(self, metrics: Mapping[str, Sequence[float]]) -> None:
         """Show means over replicas to callbacks and the progress bar. ``self.log`` takes a third of a millisecond a

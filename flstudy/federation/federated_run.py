@@ -46,7 +46,7 @@ from flstudy.population.ahead import Ahead
 from flstudy.privacy import Privacy
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.own_optimizer import stepping
+from flstudy.tasks.own_optimizer import by_own_optimizer, refuse_schedule, stepping
 from flstudy.user_error import UserError
 
 
@@ -101,6 +101,7 @@ class FederatedRun:
         carried = self.task_function.buffers.carried()
         algorithm = with_buffers(algorithm, settings.buffers, carried)
         self.algorithm = stepping(algorithm, task, self.task_function.layout, settings.local_optimizer)
+        refuse_schedule(task, schedule, settings.local_optimizer)
         self.controllers, self.schedule, self.measure, self.panel = tuple(controllers), schedule, measure, panel
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, self.algorithm, self.controllers, self.seeds)
@@ -121,6 +122,7 @@ class FederatedRun:
         met = {
             "losses": self.task_function.has_loss,
             "correctness": self.task_function.scores_accuracy,
+            "rule": not self.steps_by_module,
             "drift": bool(population.drifts(rounds)),
             "sessions": bool(population.sessions(rounds)),
             "wireless": self.round_metrics.wireless is not None,
@@ -270,6 +272,11 @@ class FederatedRun:
         self.finish()
 
     @property
+    def steps_by_module(self) -> bool:
+        """Whether devices step by the task's ``configure_optimizers``, at rates that the method does not know."""
+        return by_own_optimizer(self.task, self.settings.local_optimizer)
+
+    @property
     def goes_on(self) -> bool:
         """Whether another round is planned, and privacy allows it."""
         done = self.state.round
@@ -321,7 +328,8 @@ class FederatedRun:
         before = {} if state.record is None else state.record.metrics
         metrics = self.round_metrics(round, state.server.x, result, probes, before)
         metrics |= training_metrics(self.task_function, result.fit.logged)
-        metrics |= {"train/lr": [algorithm.lr] * replicas} | self.aggregator.metrics | self.runner.metrics()
+        metrics |= {} if self.steps_by_module else {"train/lr": [algorithm.lr] * replicas}
+        metrics |= self.aggregator.metrics | self.runner.metrics()
         fitted = self.fits.ended
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * replicas for name, seconds in times.items()}

@@ -20,6 +20,7 @@ Better = Literal["max", "min"] | None
 NEEDS: Mapping[str, str] = {
     "correctness": "a task whose predictions can be right or wrong (forward or example_correct)",
     "losses": "a task with example_losses, or with a training_step that returns its loss",
+    "rule": "devices that step by the method's own rule (local_optimizer: rule)",
     "drift": "a drift within the rounds (population.drift)",
     "sessions": "a second session within the rounds (population.availability)",
     "wireless": "a radio cell (wireless)",
@@ -130,7 +131,6 @@ METRICS: dict[str, Metric] = {
             "round",
             (),
             ("train/loss", "Training loss", "", "min", "Mean loss of the participants' local steps."),
-            ("train/lr", "Local learning rate", "", None, "η_ℓ of the round, as the schedule has it."),
             ("fit/steps", "Local steps", "", None, "Steps of a job, mean over jobs."),
             ("fit/epochs", "Local epochs", "", None, "Epochs of a job, mean over jobs."),
             ("fit/total_epochs", "Local epochs of all jobs", "", None, "Epochs of the round's jobs together."),
@@ -140,6 +140,11 @@ METRICS: dict[str, Metric] = {
             ("time/fit_s", "Local fits", "s", "min", "Time of the round's local fits."),
             ("time/server_s", "Server", "s", "min", "Time of the server's step."),
             ("time/round_s", "Round", "s", "min", "Time of the round, its evaluation not included."),
+        ),
+        *_rows(
+            "round",
+            ("rule",),
+            ("train/lr", "Local learning rate", "", None, "η_ℓ of the round, as the schedule has it."),
         ),
         *_rows(
             "run",

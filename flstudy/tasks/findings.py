@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
-from flstudy.tasks.module_steps import loss_of, overrides, run_step, silent
+from flstudy.tasks.module_steps import call_on_batch, loss_of, overrides, run_step, silent
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
 
@@ -168,22 +168,32 @@ def need_of(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y
         except UserError:
             raise
         except Exception as error:  # torch.func has many, and a module's own code others
-            if task_function.tells_losses:
-                return None  # as its first round will say
             refuse_failing(task_function, task, x, y)
             return NeedsExecutor(name, f"does what torch.func cannot differentiate ({brief(error)})", "under a trainer")
     return need
 
 
 def refuse_failing(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> None:
-    """Raise UserError for a training_step that fails by itself, too."""
+    """Raise UserError for a training_step, or example_losses, that fails by itself, too."""
+    method = "example_losses" if task_function.tells_losses else "training_step"
     try:
-        plain_loss(task, task_function.form(x, y))
+        if task_function.tells_losses:
+            call_on_batch(task, method, (x, y))
+        else:
+            plain_loss(task, task_function.form(x, y))
     except NeedsExecutor:
         return
     except Exception as error:
-        name = type(task).__name__
-        raise UserError(f"task: {name}.training_step fails on a batch of the population: {brief(error)}") from error
+        batch = ", ".join(f"{name} {kind_of(part)}" for name, part in (("x", x), ("y", y)))
+        raise UserError(
+            f"task: {type(task).__name__}.{method} fails on training examples {batch}: {brief(error)}: let it take "
+            "them, or change the data"
+        ) from error
+
+
+def kind_of(part: Tensor) -> str:
+    """Shape and type of a tensor, as in ``[6, 12] float32``."""
+    return f"{list(part.shape)} {str(part.dtype).removeprefix('torch.')}"
 
 
 def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
@@ -197,7 +207,8 @@ def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
             return plain_loss(task, task_function.form(x, y), seed=seed)
         torch.default_generator.manual_seed(seed)
         with torch.no_grad():
-            return task.example_losses((x, y)).mean()  # type: ignore
+            losses: Tensor = call_on_batch(task, "example_losses", (x, y))
+            return losses.mean()
 
     try:
         with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):

@@ -122,11 +122,42 @@ def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: Any
     return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
 
 
+BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+def hooks_on_batches(task: L.LightningModule) -> dict[str, Callable[..., Any]]:
+    """The module's own hooks around a batch's transfer to a device, in Lightning's order."""
+    return {hook: getattr(task, hook) for hook in BATCH_HOOKS if overrides(task, hook)}
+
+
+def transferred(task: L.LightningModule, batch: Any, hooks: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+    """The batch after the module's own hooks around its transfer to a device, or after other ones."""
+    for name, hook in (hooks_on_batches(task) if hooks is None else hooks).items():
+        batch = hook(batch, *([task.device] if name == "transfer_batch_to_device" else []), 0)
+    return batch
+
+
+def leave_batches(task: L.LightningModule) -> None:
+    """Let the module's own hooks leave batches as they are, since its steps are given what the hooks have changed."""
+    for hook in hooks_on_batches(task):
+        setattr(task, hook, lambda batch, *_: batch)
+
+
+def call_on_batch(task: L.LightningModule, method: str, batch: Any) -> Any:
+    """Result of a method on a batch, after the module's own hooks have changed the batch."""
+    return getattr(task, method)(transferred(task, batch))
+
+
+def correct_by_forward(task: L.LightningModule, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """[B]: whether the largest output of ``forward`` is the label's, after the module's own hooks have changed the
+    batch."""
+    x, y = transferred(task, batch)
+    return task(x).argmax(-1) == y
+
+
 def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: Any = 0) -> Any:
     """Result of a step on a batch, after the module's own hooks have changed the batch."""
-    for hook in ("on_before_batch_transfer", "on_after_batch_transfer"):
-        if overrides(task, hook):
-            batch = getattr(task, hook)(batch, 0)
+    batch = transferred(task, batch)
     return getattr(task, f"{stage}_step")(*step_arguments(task, stage, batch, index))
 
 

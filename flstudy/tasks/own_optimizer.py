@@ -24,6 +24,24 @@ from flstudy.user_error import UserError
 HOOKS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # which only Lightning's own loop calls
 
 
+RULE_KEYS = ("lr", "momentum", "weight_decay")
+"""Hyper-parameters of a method's own device rule, which a module's own optimizer does not read."""
+
+
+def by_own_optimizer(task: L.LightningModule, mode: LocalOptimizer) -> bool:
+    """Whether devices step by the module's own optimizer, or by several of them."""
+    return mode != "rule" or not task.automatic_optimization
+
+
+def refuse_schedule(task: L.LightningModule, schedule: object | None, mode: LocalOptimizer) -> None:
+    """Raise UserError for a schedule of a learning rate that no device takes."""
+    if schedule is not None and by_own_optimizer(task, mode):
+        raise UserError(
+            f"schedule: {type(schedule).__name__} would change nothing, since devices step by "
+            f"{type(task).__name__}.configure_optimizers: leave it out, or return a scheduler there"
+        )
+
+
 def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode: LocalOptimizer) -> Algorithm:
     """The method with the optimizer that devices step by.
 

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.run_settings import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
-from flstudy.tasks.findings import EXAMPLES, is_random, look, names_logged, plain_findings
+from flstudy.tasks.findings import EXAMPLES, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
     OwnSteps,
     as_pair,
+    call_on_batch,
+    correct_by_forward,
+    hooks_on_batches,
+    leave_batches,
     loss_of,
     mute,
     overrides,
@@ -26,6 +31,7 @@ from flstudy.tasks.module_steps import (
     set_up,
     silent,
     step_and_log,
+    transferred,
     unmute,
 )
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer
@@ -47,13 +53,14 @@ class TaskFunction:
         buffers: whether its buffers are averaged over devices, local to them, or frozen.
 
     Raises:
-        UserError: if the task has neither, or has no trainable parameter.
+        UserError: if the task has neither, has no trainable parameter, or has lazy or sparse layers.
     """
 
     def __init__(self, task: L.LightningModule, buffers: BufferMode = "average") -> None:
         name = type(task).__name__
         self.stand_in = StandInTrainer(name)
         set_up(task, self.stand_in)
+        refuse_layers(task)
         self.tells_losses = hasattr(task, "example_losses")
         if not self.tells_losses and not overrides(task, "training_step"):
             raise UserError(
@@ -63,7 +70,8 @@ class TaskFunction:
         self.module = without_values(task)
         has_steps = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
         self.steps = OwnSteps(copy.deepcopy(task).eval()) if has_steps else None
-        self.model = task if isinstance(task, Task) else copy.deepcopy(task)  # as it is, its log and metrics alive
+        self.shipped = isinstance(task, Task) and type(task).__module__.startswith("flstudy.")
+        self.model = task if self.shipped else copy.deepcopy(task)  # as it is, its log and metrics alive
         self.module.log = self.module.log_dict = silent  # type: ignore
         mute(self.module, name)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
@@ -145,22 +153,19 @@ class TaskFunction:
             form: function of x and y that makes the batch for the task's own steps; None: a pair.
 
         Raises:
-            UserError: if its training_step fails on them, or returns no loss.
+            UserError: if its training_step, or its example_losses, fails on them, or returns no loss.
         """
         self.form = form or as_pair
-        if not isinstance(self.model, Task):
+        if not self.shipped:
             rows = torch.linspace(0, len(x) - 1, min(EXAMPLES, len(x)), device=x.device).round().long()
             self.findings = look(self, x[rows], y[rows], classes)
             return
         if self.steps is not None:
             self.findings = self.findings._replace(logs=names_logged(self, x[:EXAMPLES], y[:EXAMPLES]))
-        if not type(self.model).__module__.startswith("flstudy."):
-            draws = self.findings.draws or is_random(self, x[:EXAMPLES], y[:EXAMPLES])
-            self.findings = self.findings._replace(draws=draws)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""
-        copies: list[nn.Module] = [self.module, *([] if isinstance(self.model, Task) else [self.model])]
+        copies: list[nn.Module] = [self.module, *([] if self.shipped else [self.model])]
         copies += [] if self.steps is None else [self.steps.module]
         copies += [] if self._fixed is None else [self._fixed.task]
         for copied in copies:
@@ -177,8 +182,11 @@ class TaskFunction:
             owner, _, name = path.rpartition(".")
             vars(task.get_submodule(owner))[name] = value
         if self.form is not as_pair and not self.tells_losses:
-            step, form = task.training_step, self.form
-            task.training_step = lambda batch, batch_idx: step(form(*batch), batch_idx)  # type: ignore
+            step, form, hooks = task.training_step, self.form, hooks_on_batches(task)
+            task.training_step = lambda batch, batch_idx: step(  # type: ignore
+                transferred(task, form(*batch), hooks), batch_idx
+            )
+            leave_batches(task)
         return task
 
     def serves(self, algorithm: Algorithm) -> None:
@@ -231,7 +239,7 @@ class TaskFunction:
         """Losses [B] at parameters y, flat [n] or as named tensors; those of training_step on batches of one for a task
         without ``example_losses``."""
         if self.tells_losses:
-            own_losses: Tensor = self._at(y, "example_losses", (batch.x, batch.y))
+            own_losses: Tensor = self._at(y, call_on_batch, "example_losses", (batch.x, batch.y))
             return own_losses
         tensors = y if isinstance(y, Mapping) else self.tensors(y)
 
@@ -312,7 +320,9 @@ class TaskFunction:
     def example_correct(self, y: Any, batch: Batch) -> Tensor:
         """[B]: 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
         if hasattr(self.module, "example_correct"):
-            return self._at(y, "example_correct", (batch.x, batch.y))
+            return self._at(y, call_on_batch, "example_correct", (batch.x, batch.y))
+        if self.form is as_pair:
+            return self._at(y, correct_by_forward, (batch.x, batch.y)).to(torch.get_default_dtype())
         return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
 
     @contextmanager
@@ -374,6 +384,16 @@ def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
     numbers = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
             for value in values]  # fmt: skip
     return numbers[0] if len(numbers) == 1 else torch.stack(numbers).mean()
+
+
+def refuse_layers(task: L.LightningModule) -> None:
+    """Raise UserError for layers whose parameters or gradients are no tensors of known sizes."""
+    for path, part in task.named_modules():
+        where = f"task: {type(task).__name__}.{path} is {type(part).__name__}"
+        if any(is_lazy(parameter) for parameter in part.parameters(recurse=False)):
+            raise UserError(f"{where}, whose sizes only a first batch tells: give them, or call it once in setup")
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise UserError(f"{where} with sparse=True, whose gradients no method takes: set sparse=False")
 
 
 def plain_numbers(module: nn.Module) -> dict[str, Any]:

@@ -178,6 +178,54 @@ def test_a_value_that_is_not_known_may_be_handed_on_and_is_refused_in_use():
         assert (stand_in.current_epoch, stand_in.global_step, stand_in.batch_idx) == (3, 7, 2)
 
 
+# ---- its batches -----------------------------------------------------------------------------------------------------
+
+
+class LitTransformsRows(m.LitDictBatch):
+    """Rows as mappings, which a hook changes."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return {**batch, "values": 2 * batch["values"] - batch["mask"]}
+
+
+class LitDoubled(m.LitDictBatch):
+    """The same without a hook."""
+
+    def _changed(self, batch):
+        return {**batch, "values": 2 * batch["values"] - batch["mask"]}
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(self._changed(batch), batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(self._changed(batch), batch_idx)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_hooks_change_batches_in_training_and_evaluation_once(executor):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = [
+            trained(module, 2, "rows", evaluate=1, executor=executor)[0] for module in (LitTransformsRows, LitDoubled)
+        ]
+    assert difference(runs[0].server, runs[1].server) <= 1e-6
+    assert runs[0].record.metrics["val_acc"] == pytest.approx(runs[1].record.metrics["val_acc"])
+
+
+@pytest.mark.parametrize("module", [z.LitTransforms, z.LitTransformsAlone])
+def test_accuracy_is_that_of_changed_batches(module):
+    coordinator, _ = rounds_of(module, evaluated=True)
+    task, population = coordinator.task, world().settle((0,))
+    x, y = population.store.x.float(), population.store.y
+    for hook in ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"):
+        x, y = getattr(task, hook)((x, y), *([task.device] if "device" in hook else []), 0)
+    index = population.device_data.evaluation_index("valid", 3)
+    rows, devices = (part[0][index.rows[0] >= 0] for part in index)
+    right = (task(x[rows]).argmax(1) == y[rows]).float()
+    expected = torch.stack([right[devices == device].mean() for device in devices.unique()]).mean()
+    assert coordinator.record.metrics["valid/accuracy"] == pytest.approx([float(expected)], abs=1e-6)
+
+
 # ---- where it is measured --------------------------------------------------------------------------------------------
 
 

@@ -326,3 +326,29 @@ class LitSkips(LitClassifier):
 
     def on_train_batch_start(self, batch, batch_idx):
         return -1 if batch_idx == 2 else None
+
+
+# ---- hooks of batches ------------------------------------------------------------------------------------------------
+
+
+class LitTransforms(LitClassifier):
+    """Inputs that are changed before and after they come to a device."""
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        return x + 1, y
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        x, y = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return 2 * x, y
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        return x - 3 * x.mean(1, keepdim=True), y
+
+
+class LitTransformsAlone(LitTransforms):
+    """Losses of single examples, after the same hooks."""
+
+    def example_losses(self, batch):
+        return F.cross_entropy(self(batch[0]), batch[1], reduction="none")

@@ -237,6 +237,18 @@ class Normalised(Mlp):
         self.norm = nn.BatchNorm1d(FEATURES, **options)
 
 
+class Lazy(OnlyTrainingStep):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.LazyLinear(CLASSES)
+
+
+class SparseEmbedding(OnlyTrainingStep):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(5, 3, sparse=True)
+
+
 class Frozen(Logistic):
     def __init__(self):
         super().__init__((FEATURES,), CLASSES)
@@ -248,6 +260,11 @@ class Frozen(Logistic):
     [
         (NoLoss, "NoLoss defines neither example_losses nor training_step, so it has no loss; add"),
         (Frozen, "Frozen has no trainable parameter"),
+        (Lazy, r"Lazy\.net is LazyLinear, whose sizes only a first batch tells: give them, or call it once in setup"),
+        (
+            SparseEmbedding,
+            r"SparseEmbedding\.words is Embedding with sparse=True, whose gradients no method takes: set",
+        ),
         (lambda: Logistic((3,), 0), r"classes must lie in \[1, 1e6\], got 0"),
         (lambda: Mlp((3,), 2, hidden=0), r"hidden must lie in \[1, 1e5\], got 0"),
         (lambda: Cnn((4, 4), 2), r"Cnn: shape must be \(channels, height ≥ 6, width ≥ 6\), got \(4, 4\); use Mlp"),
@@ -287,6 +304,21 @@ class Several(OnlyTrainingStep):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
 
 
+class WrongShape(OnlyLosses):
+    def example_losses(self, batch):
+        return (batch[0] @ self.w[1:] - batch[1]) ** 2
+
+
+class WrongShapeOfTask(Mlp):
+    def __init__(self):
+        super().__init__((FEATURES + 1,), CLASSES)
+
+
+class WrongLabels(OnlyTrainingStep):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1].int())
+
+
 class Wrong(OnlyTrainingStep):
     def training_step(self, batch, batch_idx):
         return self(batch["image"]).mean()
@@ -297,19 +329,30 @@ class Wrong(OnlyTrainingStep):
     [
         (Forgetful, r"Forgetful.training_step must return the loss of a batch, one number, got None: return it, or"),
         (Several, r"Several.training_step must return the loss of a batch, one number, got a tensor \[6\]"),
-        (Wrong, r"Wrong.training_step fails on a batch of the population: tuple indices must be integers"),
+        (Wrong, r"Wrong.training_step fails on training examples x \[6, 12\] float64, y \[6\] int64: tuple indices"),
+        (WrongShape, r"WrongShape.example_losses fails on training examples x \[6, 12\] float64, y \[6\] int64: size"),
+        (
+            WrongShapeOfTask,
+            r"WrongShapeOfTask.example_losses fails on training examples x \[6, 12\] float64, y \[6\] in",
+        ),
+        (
+            WrongLabels,
+            r"WrongLabels.training_step fails on training examples .*: expected target dtype .* got Int: let it",
+        ),
     ],
 )
 def test_a_training_step_without_a_loss_is_refused_before_the_first_round(task, sentence):
     with pytest.raises(ValueError, match=sentence) as refused:
         run(FedAvg(), 1, task=task())
-    assert len(str(refused.value)) <= 200
+    assert len(str(refused.value)) <= 240
 
 
 def test_a_failure_says_where_it_happened():
     class Breaks(Same):
         def example_losses(self, batch):
-            raise ArithmeticError("no loss today")
+            if len(batch[1]) <= 4:  # not where a few examples are looked at
+                raise ArithmeticError("no loss today")
+            return super().example_losses(batch)
 
     with pytest.raises(ArithmeticError, match="no loss today") as failure:
         run(FedAvg(lr=0.1), 1, task=Breaks(), executor="sequential")

@@ -20,6 +20,8 @@ from flstudy.user_error import UserError
 LABELS = ("label", "labels", "target", "y")
 SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
 """Libraries' names of the splits, and their places in `SPLITS`."""
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+AGAIN = 64  # examples of a map-style data set that are read twice
 
 
 class Columns(NamedTuple):
@@ -195,7 +197,17 @@ def _by_client(data: Sequence[Any], columns: Columns) -> Part:
 
 
 def _module(data: L.LightningDataModule, columns: Columns) -> Part:
-    """The data sets of the loaders that a module has, read with the loaders' own collate function."""
+    """The data sets of the loaders that a module has, read with the loaders' own collate function.
+
+    Raises:
+        UserError: for loaders of other data sets than map-style ones, or a module that changes batches itself.
+    """
+    for hook in TRANSFER_HOOKS:
+        if getattr(type(data), hook) is not getattr(L.LightningDataModule, hook):
+            raise UserError(
+                f"dataset: {type(data).__name__}.{hook} would not be called, since examples are read once: move it to "
+                "the LightningModule, whose hook is called for every batch"
+            )
     data.prepare_data()
     for stage in ("fit", "test"):
         data.setup(stage)
@@ -217,6 +229,7 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
 
 def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
     rows = next(iter(DataLoader(data, batch_size=len(data), collate_fn=list))) if len(data) else []
+    refuse_random(data, rows)
     if rows and isinstance(rows[0], Mapping):
         arrays = {name: column_values(name, [row[name] for row in rows]) for name in rows[0]}
         part, label, inputs = _columns(arrays, columns), *_names(arrays, columns)
@@ -235,6 +248,28 @@ def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default
             f"got {type(data).__name__}"
         )
     return Part(*batch)
+
+
+def refuse_random(data: Any, rows: Sequence[Any]) -> None:
+    """Raise UserError for a map-style data set some of whose rows differ when they are read again."""
+    for k in sorted({round(place * (len(rows) - 1) / max(AGAIN - 1, 1)) for place in range(AGAIN)} if rows else ()):
+        if not is_same(rows[k], data[k]):
+            raise UserError(
+                f"dataset: example {k} of {type(data).__name__} differs when it is read again, but examples are read "
+                "once for all epochs: move random transforms to on_after_batch_transfer of the LightningModule"
+            )
+
+
+def is_same(value: Any, other_value: Any) -> bool:
+    """Whether two rows hold the same values."""
+    if isinstance(value, Mapping):
+        return all(is_same(value[name], other_value[name]) for name in value)
+    if isinstance(value, list | tuple):
+        return all(map(is_same, value, other_value))
+    if isinstance(value, Tensor | np.ndarray | int | float):
+        array = np.asarray(value)
+        return np.array_equal(array, np.asarray(other_value), equal_nan=array.dtype.kind == "f")
+    return bool(np.all(value == other_value)) if isinstance(value, str | bytes) else True
 
 
 def _table(data: Any, columns: Columns) -> Part:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from flstudy import Population
 from flstudy.algorithms import FedAvg
@@ -241,3 +241,43 @@ def test_a_table_file_in_a_config(tmp_path):
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=r"there is no file .*other\.csv"):
         load(path)
+
+
+class Augmented(Dataset):
+    """Inputs with noise of their own in each reading."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return torch.as_tensor(X[index]) + torch.randn(3), Y[index]
+
+
+class AugmentedRows(Augmented):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return {"values": x.tolist(), "label": int(y)}
+
+
+class Transfers(Module):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (
+            Augmented,
+            "example 0 of Augmented differs when it is read again, but examples are read once for all epochs: move",
+        ),
+        (AugmentedRows, "example 0 of AugmentedRows differs when it is read again"),
+        (
+            Transfers,
+            "Transfers.on_after_batch_transfer would not be called, since examples are read once: move it to the L",
+        ),
+    ],
+)
+def test_what_differs_from_reading_to_reading_is_refused(data, sentence):
+    with pytest.raises(ValueError, match=f"^dataset: {sentence}"):
+        InMemory(data())
