@@ -58,7 +58,10 @@ def run_with(request, tmp_path, monkeypatch):
 def test_a_user_s_module_that_raises_is_shown_by_its_last_line(run_with, capsys):
     assert run_with("{}['weights']") == 1
     shown = capsys.readouterr().err
-    assert "flstudy: error: KeyError: 'weights'" in shown
+    assert (
+        "Net.example_losses fails on training examples x [6, 1, 8, 8] float32, y [6] int64: KeyError: 'weights'"
+        in shown
+    )
     assert ".py:16, in example_losses\n    {}['weights']\n" in shown
     assert "Traceback" not in shown
     assert run_with("{}['weights']", "--traceback") == 1

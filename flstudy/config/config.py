@@ -136,7 +136,7 @@ class Config:
 
     def hyper_parameters(self) -> dict[str, Any]:
         """`flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
-        return self.flat() | hyper_parameters(self.parts.coordinator.run, self.parts.population)
+        return hyper_parameters(self.parts.coordinator.run, self.parts.population) | self.flat()
 
     def has_key(self, key: str) -> bool:
         """Whether this config, with its algorithm, has the key."""

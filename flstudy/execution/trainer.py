@@ -73,6 +73,7 @@ class PerJobTrainer(Sequential):
         stopping = EarlyStop(optimizer, self.batch(batches.valid, batches.concept), int(batches.round))
         self.train(task, local.y, batches, [stopping, Follow(optimizer), journal])
         optimizer.follow_module()
+        fitted.refuse_frozen()
         if not optimizer.losses:
             skips = f"{type(task).__name__}.on_train_batch_start skips all {int(batches.steps)} batches of a device"
             raise UserError(f"task: {skips}, which must take a step: let one pass")
@@ -101,6 +102,7 @@ class PerJobTrainer(Sequential):
         task.manual_backward, task.training_step = accumulated, numbered  # type: ignore
         fitted.write(model := algorithm.in_training(local))
         self.train(task, local.y, batches, [journal])
+        fitted.refuse_frozen()
         local = with_model(local, fitted.read(model))
         return local._replace(steps=local.steps + len(losses)), torch.stack(losses)
 
@@ -182,6 +184,7 @@ class FittedModule:
     def __init__(self, task: L.LightningModule, task_function: TaskFunction) -> None:
         self.task, self.layout, self.buffers = task, task_function.layout, task_function.buffers
         self.parameters = {name: p for name, p in task.named_parameters() if p.requires_grad}
+        self._frozen = {name: p for name, p in task_function.module.named_parameters() if not p.requires_grad}
         self._tensors = task_function.tensors
 
     def live(self) -> dict[str, Tensor]:
@@ -202,6 +205,20 @@ class FittedModule:
         """The module's model [P], with buffers where another one has them."""
         x = self.layout.flat({name: p.detach() for name, p in self.parameters.items()}).to(like)
         return torch.cat([x, self.buffers.flat(self.live(), like)[: len(like) - len(x)]]).clone()
+
+    def refuse_frozen(self) -> None:
+        """Raise UserError for a module that has changed or unfrozen a parameter which no model holds."""
+        for name, parameter in self.task.named_parameters():
+            if (frozen := self._frozen.get(name)) is None:
+                continue
+            where = f"task: {type(self.task).__name__}, while it trains,"
+            if parameter.requires_grad:
+                raise UserError(
+                    f"{where} unfreezes {name}, which is no part of models: let it be trainable in __init__, and "
+                    "freeze it in on_train_start while it is to stay"
+                )
+            if not torch.equal(parameter.detach().nan_to_num(), frozen.detach().nan_to_num()):
+                raise UserError(f"{where} changes its frozen {name}, which no device keeps: register it as a buffer")
 
 
 class LocalSteps(torch.optim.Optimizer):
@@ -239,7 +256,7 @@ class LocalSteps(torch.optim.Optimizer):
             UserError: for a method with a step of its own, whose devices may train several models.
         """
         now = self.fitted.read(self._shown)
-        if torch.equal(now, self._shown):
+        if torch.equal(now.nan_to_num(), self._shown.nan_to_num()):  # one that has diverged is not changed by a hook
             return
         if plain_class(self.algorithm).local_step is not Algorithm.local_step:
             self._refuse("changes the model between local steps", "its devices have a step of their own")

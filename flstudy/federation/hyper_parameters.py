@@ -69,7 +69,11 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping) and value:
         for key, part in value.items():
             yield from _flat(f"{name}.{key}", part)
-    elif (listed := _plain(value)) is not None and len(str(listed)) <= LONGEST:
+    elif (
+        isinstance(value, list | tuple | Mapping)
+        and len(str(listed := _plain(value))) <= LONGEST
+        and listed is not None
+    ):
         yield name, listed
     else:
         if name not in SECTIONS:
@@ -79,11 +83,16 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A list or an empty mapping of plain values, tuples as lists; None of anything else."""
-    if isinstance(value, list | tuple):
-        parts = [part if isinstance(part, bool | Real | str | None) else _plain(part) for part in value]
-        return None if any(part is None and value[i] is not None for i, part in enumerate(parts)) else parts
-    return dict(value) if isinstance(value, Mapping) and not value else None
+    """A list or mapping of plain values, tuples as lists and dataclasses as mappings; None of anything else."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = made_with(value)
+    if isinstance(value, Mapping):
+        names, values = list(value), _plain(list(value.values()))
+        return None if values is None else dict(zip(names, values, strict=True))
+    if not isinstance(value, list | tuple):
+        return None
+    parts = [part if isinstance(part, bool | Real | str | None) else _plain(part) for part in value]
+    return None if any(part is None and value[i] is not None for i, part in enumerate(parts)) else parts
 
 
 def _class_name(cls: type) -> str:

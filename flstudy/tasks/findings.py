@@ -372,6 +372,8 @@ def equal_losses(loss: Tensor, other_loss: Tensor) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """First line of an error, as a part of a sentence."""
-    line = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+    """First line of an error, as a part of a sentence; its class stands before it where that says more."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    if not isinstance(error, RuntimeError | ValueError) or not line:
+        line = f"{type(error).__name__}: {line}" if line else type(error).__name__
     return line if len(line) <= 80 else f"{line[:77]}..."

@@ -10,7 +10,8 @@ import yaml
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 
 from flstudy import Coordinator, Population, RunSettings
-from flstudy.algorithms import FedAvg, Flash
+from flstudy.algorithms import FedAvg, FedBlended, Flash
+from flstudy.algorithms.fedblended import Strategy
 from flstudy.config import load
 from flstudy.config.registry import LINKED
 from flstudy.config.shipped import config_folder, configs
@@ -123,6 +124,15 @@ def test_a_task_of_flstudy_s_has_its_defaults_too():
     named = hyper_parameters(run, Population(data(), clients=8, participants=4))
     assert named["task"] == "Mlp"
     assert named["task.hidden"] == inspect.signature(Mlp.__init__).parameters["hidden"].default
+
+
+def test_a_list_of_settings_is_told_by_its_values():
+    method = FedBlended(strategies=[Strategy(optimizer="adam"), Strategy(optimizer="sgd", steps=3)])
+    named = hyper_parameters(Coordinator(Net(), method).run, Population(data(), clients=8, participants=4))
+    assert [(part["optimizer"], part["steps"]) for part in named["algorithm.strategies"]] == [
+        ("adam", None),
+        ("sgd", 3),
+    ]
 
 
 FIRST = ["quick", "flash/digits", "sessions/digits_drift", "fedada2/digits"]

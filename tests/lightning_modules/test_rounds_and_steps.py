@@ -156,6 +156,43 @@ def test_a_hook_that_sets_the_rate_is_refused_where_it_would_do_nothing(algorith
         rounds_of(LitSetsRate, algorithm=algorithm, **settings)
 
 
+class LitUnfreezes(m.LitFrozen):
+    def on_train_epoch_start(self):
+        self.l1.requires_grad_(True)
+
+
+class LitAveragesFrozen(m.LitClassifier):
+    """An exponential mean in a copy of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.ema = nn.Linear(m.FEATURES, 12).requires_grad_(False)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.ema.weight.lerp_(self.l1.weight.detach(), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (LitUnfreezes, r"LitUnfreezes, while it trains, unfreezes l1\.weight, which is no part of models: let it be"),
+        (
+            LitAveragesFrozen,
+            r"LitAveragesFrozen, while it trains, changes its frozen ema\.weight, which no device keeps",
+        ),
+    ],
+)
+def test_parameters_that_no_model_holds_are_not_lost(module, sentence):
+    with pytest.raises(ValueError, match=f"^task: {sentence}"):
+        rounds_of(module)
+
+
+@pytest.mark.parametrize("algorithm", [Apfl(lr=1e12), FedAvg(lr=1e12)])
+def test_a_model_that_diverges_under_a_trainer_is_no_error(algorithm):
+    coordinator, _ = rounds_of(z.LitMaskedGradient, algorithm=algorithm)
+    assert not torch.isfinite(coordinator.server.x).all()
+
+
 def test_a_value_that_is_not_known_may_be_handed_on_and_is_refused_in_use():
     stand_in = StandInTrainer("Net")
     value = stand_in.batch_idx

@@ -65,7 +65,7 @@ def write_study():
 def drifting(tmp_path):
     """Flash and FedAvg over 10 rounds with a drift at round 5, two seeds; FedYogi without a finished trial.
 
-    Flash:  before 0.90 and 0.92; dip 0.50 and 0.60; back at the level of its last five evaluations from round 6.
+    Flash:  before 0.90 and 0.92; dip 0.50 and 0.60; back within 0.02 of its level before from round 6.
     FedAvg: before 0.80 twice; dip 0.20 and 0.40; the second seed is still climbing at the end.
     """
     flash = [[0.90] * 4 + [0.50] + [0.88] * 5, [0.92] * 4 + [0.60] + [0.90] * 5]

@@ -149,7 +149,7 @@ class DeclaredInPairs(Declared):
         (DeclaredByHand, "DeclaredByHand declares mean_over_examples, but optimises by itself"),
         (
             DeclaredInPairs,
-            "DeclaredInPairs declares mean_over_examples, but .* fails on a batch of one example: index 1",
+            "DeclaredInPairs declares mean_over_examples, but .* fails on a batch of one example: IndexError: index 1",
         ),
     ],
 )
@@ -329,7 +329,7 @@ class Wrong(OnlyTrainingStep):
     [
         (Forgetful, r"Forgetful.training_step must return the loss of a batch, one number, got None: return it, or"),
         (Several, r"Several.training_step must return the loss of a batch, one number, got a tensor \[6\]"),
-        (Wrong, r"Wrong.training_step fails on training examples x \[6, 12\] float64, y \[6\] int64: tuple indices"),
+        (Wrong, r"Wrong.training_step fails on training examples x \[6, 12\] float64, y \[6\] int64: TypeError: tuple"),
         (WrongShape, r"WrongShape.example_losses fails on training examples x \[6, 12\] float64, y \[6\] int64: size"),
         (
             WrongShapeOfTask,
