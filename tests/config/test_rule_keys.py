@@ -109,11 +109,14 @@ def test_a_key_that_changes_nothing_is_refused_with_its_line(folder, command, ch
 
 
 def test_keys_that_change_something_are_taken(folder):
-    config(folder)
-    config(folder, study={"trials": 4, "search": {"algorithm.server_lr": RATE, "task.rate": RATE}})
-    config(folder, local_optimizer="rule", algorithm=AVERAGED, study={"trials": 4, "search": {"algorithm.lr": RATE}})
+    assert [*config(folder).study.search] == ["task.rate"]
+    searched = {"algorithm.server_lr": RATE, "task.rate": RATE}
+    assert config(folder, study={"trials": 4, "search": searched}).study.search == searched
+    by_rule = {"local_optimizer": "rule", "algorithm": AVERAGED}
+    taken = config(folder, **by_rule, study={"trials": 4, "search": {"algorithm.lr": RATE}})
+    assert taken.parts.algorithm.lr == AVERAGED["init_args"]["lr"]
     both = {"algorithm.lr": RATE, "local_optimizer": {"choice": ["rule", "module"]}}
-    config(folder, study={"trials": 4, "search": both})
+    assert config(folder, study={"trials": 4, "search": both}).study.search == both
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from flstudy.tasks import Logistic
 
 class Broken(Logistic):
     def example_losses(self, batch):
+        if len(batch[1]) == 6:  # as many as are looked at before a trial's first round
+            return super().example_losses(batch)
         raise RuntimeError("no such sensor")
 """
 
