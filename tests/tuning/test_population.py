@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import ray
 from rich.console import Console
 
 from flstudy.config import ConfigError
@@ -18,17 +19,18 @@ STUDY = {
     "search": {"algorithm.server_lr": {"loguniform": [1e-5, 1.0]}},
     "sampler": "RandomSearch",
     "scheduler": {"class_path": "Pbt", "init_args": {"every": 4, "quantile": 0.5, "resample": 0.0}},
-    "resources": {"cpu": 1},
 }
 
 
-def read(folder):
-    return read_study(folder, STUDY, rounds=12, evaluate_every=2)
+def read(folder, **study):
+    return read_study(folder, STUDY | study, rounds=12, evaluate_every=2)
 
 
 @pytest.mark.slow
 def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
-    result = carry_out(read(tmp_path), Console(file=io.StringIO()), report=False)
+    # One trial at a time, so that trials wait for each other at round 4 and 8 on any machine.
+    whole = {"cpu": ray.cluster_resources()["CPU"]}
+    result = carry_out(read(tmp_path, resources=whole), Console(file=io.StringIO()), report=False)
     assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 12)] * 4
     moved = [trial for trial in result.trials if trial.lineage]
     assert moved, "four trials in halves: somebody must have been behind"
