@@ -274,7 +274,7 @@ class ModelEvaluator:
 
         with task_function.evaluating():
             for part in torch.split(rows, size, 1):
-                total += torch.vmap(one, randomness="different")(x, *self.store.gather(part, lives), part >= 0)
+                total += self._over_lanes(one, x, *self.store.gather(part, lives), part >= 0)
         return (total / (rows >= 0).sum(1, keepdim=True)).view(replicas, jobs, -1)
 
     def _scores(self, loss: Tensor, accuracy: Tensor) -> Scores:
@@ -289,7 +289,17 @@ class ModelEvaluator:
             return examples_measured(task_function, model, Batch(x, y))
 
         with task_function.evaluating(), one_forward(task_function.module):
-            return torch.vmap(one, randomness="different")(models, batch.x, batch.y)
+            losses, correct = self._over_lanes(one, models, batch.x, batch.y)
+        return losses, correct
+
+    def _over_lanes(self, function: Callable[..., Any], *arguments: Tensor) -> Any:
+        """Results of a function of one lane for all lanes, at once where the task is mapped while it trains, too."""
+        if self.task_function.findings.runs == "mapped":
+            return torch.vmap(function, randomness="different")(*arguments)
+        results = [function(*lane) for lane in zip(*arguments, strict=True)]
+        if isinstance(results[0], Tensor):
+            return torch.stack(results)
+        return tuple(torch.stack(of_lanes) for of_lanes in zip(*results, strict=True))
 
 
 def examples_measured(task_function: TaskFunction, model: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
-from flstudy.tasks.module_steps import call_on_batch, loss_of, overrides, run_step, silent
+from flstudy.tasks.module_steps import MOST, STAGES, call_on_batch, loss_of, overrides, run_step, silent
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
 
@@ -111,7 +111,7 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
             findings = findings._replace(training_logs=training_logs)
         draws = plain_findings(task).draws or is_random(task_function, x, y)
         classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
-        return findings._replace(classifies=classifies, logs=names_logged(task_function, x, y), draws=draws)
+        return findings._replace(classifies=classifies, draws=draws)
 
 
 def near(task_function: "TaskFunction") -> L.LightningModule:
@@ -135,7 +135,9 @@ def of_training(
     if (need := need_of(task_function, task, x, y)) is not None:
         return findings._replace(runs=need.runs, why=f"it {need.does}")
     if task_function.tells_losses:
-        return findings
+        if (trouble := mapping_trouble(task_function, task, x, y, masked=True)) is None:
+            return findings
+        return findings._replace(runs="one by one", why=f"its example_losses cannot be mapped: {trouble}")
     why = UNDECLARED
     if findings.per_example:
         refuse_other_than_mean(task, task_function.form, x, y)
@@ -184,11 +186,15 @@ def refuse_failing(task_function: "TaskFunction", task: L.LightningModule, x: Te
     except NeedsExecutor:
         return
     except Exception as error:
-        batch = ", ".join(f"{name} {kind_of(part)}" for name, part in (("x", x), ("y", y)))
-        raise UserError(
-            f"task: {type(task).__name__}.{method} fails on training examples {batch}: {brief(error)}: let it take "
-            "them, or change the data"
-        ) from error
+        raise failing(type(task).__name__, method, "training examples", x, y, error) from error
+
+
+def failing(name: str, method: str, examples: str, x: Tensor, y: Tensor, error: Exception) -> UserError:
+    """Error of a module whose method fails on examples x [B, ...], y [B, ...], which are called so."""
+    batch = ", ".join(f"{part} {kind_of(values)}" for part, values in (("x", x), ("y", y)))
+    return UserError(
+        f"task: {name}.{method} fails on {examples} {batch}: {brief(error)}: let it take them, or change the data"
+    )
 
 
 def kind_of(part: Tensor) -> str:
@@ -342,16 +348,28 @@ def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Ten
 
 
 def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:
-    """Names under which a module's validation_step and test_step log, by split; None where they fail."""
-    names = {}
-    for split in ("valid", "test"):
-        if task_function.steps is not None and task_function.steps.has(split):
-            named = trained_parameters(task_function.model)
+    """Names under which a module's validation_step and test_step log, by split; None where they ask for a Trainer.
+
+    Raises:
+        UserError: for a step that fails on a few examples, and on many, as a score does that needs all classes.
+    """
+    names, named = {}, trained_parameters(task_function.model)
+    splits = [split for split in STAGES if task_function.steps is not None and task_function.steps.has(split)]
+    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), task_function.stand_in.at(0, 0, 0):
+        for split in splits:
             try:
-                names[split] = tuple(task_function.logged(named, split, x, y))
-            except Exception:  # as an evaluation will say, if there is one
+                names[split] = tuple(task_function.logged(named, split, *evenly_chosen(x, y, EXAMPLES)))
+            except NeedsExecutor:
                 return None
+            except UserError:
+                names[split] = tuple(task_function.logged(named, split, *evenly_chosen(x, y, MOST)))
     return names
+
+
+def evenly_chosen(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """At most so many of the examples x [D, ...], y [D, ...], at equal distances."""
+    rows = torch.linspace(0, len(x) - 1, min(count, len(x)), device=x.device).round().long()
+    return x[rows], y[rows]
 
 
 def names_told(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.run_settings import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
-from flstudy.tasks.findings import EXAMPLES, look, names_logged, plain_findings
+from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
     OwnSteps,
@@ -34,6 +34,7 @@ from flstudy.tasks.module_steps import (
     transferred,
     unmute,
 )
+from flstudy.tasks.recurrent_layers import map_recurrent_layers, unmap_recurrent_layers
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer
 from flstudy.tasks.task import Penalty, Task
 from flstudy.user_error import UserError
@@ -74,6 +75,7 @@ class TaskFunction:
         self.model = task if self.shipped else copy.deepcopy(task)  # as it is, its log and metrics alive
         self.module.log = self.module.log_dict = silent  # type: ignore
         mute(self.module, name)
+        map_recurrent_layers(self.module)
         self.layout = Layout.of((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         self._places = parameter_places(self.module)
         if self.layout.n == 0:
@@ -153,15 +155,13 @@ class TaskFunction:
             form: function of x and y that makes the batch for the task's own steps; None: a pair.
 
         Raises:
-            UserError: if its training_step, or its example_losses, fails on them, or returns no loss.
+            UserError: if one of its steps, or its example_losses, fails on them, or training_step returns no loss.
         """
         self.form = form or as_pair
         if not self.shipped:
-            rows = torch.linspace(0, len(x) - 1, min(EXAMPLES, len(x)), device=x.device).round().long()
-            self.findings = look(self, x[rows], y[rows], classes)
-            return
+            self.findings = look(self, *evenly_chosen(x, y, EXAMPLES), classes)
         if self.steps is not None:
-            self.findings = self.findings._replace(logs=names_logged(self, x[:EXAMPLES], y[:EXAMPLES]))
+            self.findings = self.findings._replace(logs=names_logged(self, x, y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""
@@ -178,6 +178,7 @@ class TaskFunction:
         del task.log, task.log_dict
         task.setup = task.configure_model = silent  # type: ignore  # which are done
         unmute(task, self.model)
+        unmap_recurrent_layers(task)
         for path, value in self._numbers.items():  # evaluations may have changed those of the module
             owner, _, name = path.rpartition(".")
             vars(task.get_submodule(owner))[name] = value
@@ -297,11 +298,21 @@ class TaskFunction:
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Values by name that the task's own validation_step or test_step logs of a device's data x [D, ...], at
-        parameters y."""
+        parameters y.
+
+        Raises:
+            UserError: where the step fails.
+        """
         assert self.steps is not None
         call = Call(self.steps.module)
-        with torch.no_grad():
-            values: dict[str, Tensor] = self._at(y, self.steps.run, split, x, labels, self.form, call=call)
+        try:
+            with torch.no_grad():
+                values: dict[str, Tensor] = self._at(y, self.steps.run, split, x, labels, self.form, call=call)
+        except UserError:
+            raise
+        except Exception as error:  # a module's own code has any
+            name, method = type(self.module).__name__, f"{STAGES[split]}_step"
+            raise failing(name, method, "examples", x, labels, error) from error
         return values
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:

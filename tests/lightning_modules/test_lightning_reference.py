@@ -85,7 +85,7 @@ ZOO = [
     z.LitAssignedBuffer, z.LitBufferInPlace, z.LitAssignedAfter, z.LitCounts, z.LitSetUp,
     z.LitMaskedGradient, z.LitClips, z.LitBeforeStep, z.LitBackward, z.LitOptimizerStep, z.LitFreezesAtStart,
     z.LitBoundWeights, z.LitBoundAtEnd, z.LitStartsElsewhere, z.LitAverages, z.LitSkips,
-    z.LitTransforms, z.LitTransformsAlone,
+    z.LitTransforms, z.LitTransformsAlone, z.LitTagger, z.LitForecaster, z.LitPacked,
 ]  # fmt: skip
 
 

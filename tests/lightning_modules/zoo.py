@@ -352,3 +352,66 @@ class LitTransformsAlone(LitTransforms):
 
     def example_losses(self, batch):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="none")
+
+
+# ---- sequences -------------------------------------------------------------------------------------------------------
+
+
+class LitTagger(LitClassifier):
+    """Tags of the positions of a sequence, by an LSTM that reads it from both sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(10, CLASSES)
+
+    def forward(self, x):
+        states, _ = self.lstm(x.unflatten(1, (4, 4)))
+        return self.head(states)
+
+    def loss(self, batch):
+        x, y = batch
+        tags = (y[:, None] + torch.arange(4)) % CLASSES
+        return F.cross_entropy(self(x).flatten(0, 1), tags.flatten())
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+
+class LitForecaster(LitClassifier):
+    """The next value of a series, by a GRU whose last state is decoded."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(1, 6, num_layers=2)
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x):
+        _, last = self.gru(x.T.unsqueeze(-1))
+        return self.head(last[-1]).squeeze(-1)
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        return F.mse_loss(self(x[:, :-1]), x[:, -1])
+
+    def validation_step(self, batch, batch_idx):
+        x, _ = batch
+        self.log("val_loss", F.mse_loss(self(x[:, :-1]), x[:, -1]))
+
+
+class LitPacked(LitClassifier):
+    """Sequences of unequal lengths, packed."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, CLASSES, batch_first=True)
+
+    def forward(self, x):
+        lengths = 1 + (x[:, 0] > 0) + 2 * (x[:, 1] > 0)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x.unflatten(1, (4, 4)), lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.lstm(packed)[1][0][-1]

@@ -319,6 +319,11 @@ class WrongLabels(OnlyTrainingStep):
         return F.cross_entropy(self(batch[0]), batch[1].int())
 
 
+class WrongValidation(OnlyTrainingStep):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1][:2]))
+
+
 class Wrong(OnlyTrainingStep):
     def training_step(self, batch, batch_idx):
         return self(batch["image"]).mean()
@@ -338,6 +343,10 @@ class Wrong(OnlyTrainingStep):
         (
             WrongLabels,
             r"WrongLabels.training_step fails on training examples .*: expected target dtype .* got Int: let it",
+        ),
+        (
+            WrongValidation,
+            r"WrongValidation.validation_step fails on examples x \[\d+, 12\] float64, y \[\d+\] int64: .* let it take",
         ),
     ],
 )
