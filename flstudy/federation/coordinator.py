@@ -124,10 +124,16 @@ class Coordinator(L.LightningModule):
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Add no callbacks: this is the first hook of every run, where a Trainer's flags can be refused."""
+        """The task's own callbacks. This is the first hook of every run, where a Trainer's flags can be refused."""
         refuse_flags(self.trainer)
         follow_task(self.trainer)
-        return []
+        callbacks = self.task.configure_callbacks()
+        return list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+
+    def teardown(self, stage: str) -> None:
+        """Let the task clean up what its ``setup`` made, which is called for a fit."""
+        if stage == "fit":
+            self.task.teardown(stage)
 
     def configure_optimizers(self) -> RoundClock:
         """The clock that counts rounds, in the place of an optimizer."""
@@ -251,7 +257,7 @@ class Coordinator(L.LightningModule):
         """Outputs of a device's model for its test examples; devices are numbered by the loader.
 
         Raises:
-            UserError: the task has no ``forward``.
+            UserError: the task has no ``forward``, or predicts by itself.
         """
         return self.run.models.predictions(int(batch))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flstudy.execution.trees import take
 from flstudy.federation.evaluation import stacked
+from flstudy.lightning_hooks import PREDICTION_HOOKS
 from flstudy.tasks.module_steps import overrides
 from flstudy.user_error import UserError
 
@@ -59,11 +60,16 @@ class TrainedModels:
         """Outputs of a device's model for its test examples, in the first replica.
 
         Raises:
-            UserError: the task has no ``forward``.
+            UserError: the task has no ``forward``, or predicts by itself.
         """
         run, round = self.run, self.state.round
         if not overrides(run.task, "forward"):
             raise UserError(f"task: {type(run.task).__name__} defines no forward(x), so it predicts nothing; add one")
+        if (hook := next((hook for hook in PREDICTION_HOOKS if overrides(run.task, hook)), None)) is not None:
+            raise UserError(
+                f"task: {type(run.task).__name__}.{hook} would not be called, since outputs are forward's: give "
+                "coordinator.task to a Trainer of its own, trainer.predict(coordinator.task, loader)"
+            )
         rows = run.population.device_data.held(0, device, "test", round)
         store = run.evaluation.evaluator.store
         concept = run.population.concepts(round)[0, device].to(run.device)

@@ -5,6 +5,7 @@ whether labels matter to it, and under which names it logs. They are made on a c
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
+from flstudy.lightning_hooks import REFUSED_HOOKS, TRAINING_HOOKS, UNCALLED_HOOKS
 from flstudy.tasks.module_steps import MOST, STAGES, call_on_batch, loss_of, overrides, run_step, silent
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
@@ -30,14 +32,6 @@ UNDECLARED = "it declares no losses of single examples"
 TO_DECLARE = "add example_losses(batch) -> [B] to it, or mean_over_examples = True if training_step returns their mean"
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
 
-TRAINING_HOOKS = (
-    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"),
-    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward"),
-    *("backward", "on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping", "optimizer_step"),
-    "lr_scheduler_step",
-)
-"""Hooks that only Lightning's own loop calls."""
-
 
 class TaskFindings(NamedTuple):
     """Findings about a task: how it can be trained, and what it logs."""
@@ -49,6 +43,21 @@ class TaskFindings(NamedTuple):
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
     training_logs: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: not known
     draws: bool = False  # random numbers while it trains, as dropout's masks
+
+
+def check_hooks(task: L.LightningModule) -> None:
+    """Refuse hooks without which a module would mean something else, and warn of others that are not called.
+
+    Raises:
+        UserError: for a hook that cannot be followed.
+    """
+    name = type(task).__name__
+    for hook, advice in REFUSED_HOOKS.items():
+        if overrides(task, hook):
+            raise UserError(f"task: {name} overrides {hook}, which nobody calls here: {advice}")
+    for hook, advice in UNCALLED_HOOKS.items():
+        if overrides(task, hook):
+            warnings.warn(f"task: {hook} of {name} is not called: {advice}", stacklevel=3)
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:

@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from flstudy.lightning_hooks import BATCH_HOOKS, SET_UP_HOOKS
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer, Unavailable
 from flstudy.user_error import UserError
 
@@ -31,13 +32,12 @@ _set_up = WeakSet[L.LightningModule]()
 
 
 def set_up(task: L.LightningModule, stand_in: StandInTrainer) -> None:
-    """Let a module make the layers that it makes in ``setup`` and ``configure_model``, once, as a Trainer does before a
-    fit.
+    """Call the hooks in which a module prepares data and makes layers, once, as a Trainer does before a fit.
 
     Raises:
         UserError: where it asks for its Trainer, which is not there yet.
     """
-    hooks = [hook for hook in ("setup", "configure_model") if overrides(task, hook)]
+    hooks = [hook for hook in SET_UP_HOOKS if overrides(task, hook)]
     if not hooks or task in _set_up:
         return
     _set_up.add(task)
@@ -120,9 +120,6 @@ def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: Any
     names = list(inspect.signature(getattr(task, f"{stage}_step")).parameters)
     numbers = {"batch_idx": index, "dataloader_idx": 0}
     return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
-
-
-BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 def hooks_on_batches(task: L.LightningModule) -> dict[str, Callable[..., Any]]:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from flstudy.algorithms import Algorithm, Batch, Layout
+from flstudy.lightning_hooks import SET_UP_HOOKS
 from flstudy.run_settings import BufferMode
 from flstudy.tasks.buffers import TaskBuffers
 from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names_logged, plain_findings
@@ -176,7 +177,8 @@ class TaskFunction:
         """Copy of the task for a Trainer of its own, which gives it pairs (x, y); with its own log and metrics."""
         task = copy.deepcopy(self.module)
         del task.log, task.log_dict
-        task.setup = task.configure_model = silent  # type: ignore  # which are done
+        for hook in (*SET_UP_HOOKS, "configure_callbacks", "teardown"):  # which are the federation's
+            setattr(task, hook, silent)
         unmute(task, self.model)
         unmap_recurrent_layers(task)
         for path, value in self._numbers.items():  # evaluations may have changed those of the module

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from flstudy.lightning_hooks import BATCH_HOOKS
 from flstudy.population.datasets.base import SPLITS, Dataset, Examples
 from flstudy.user_error import UserError
 
 LABELS = ("label", "labels", "target", "y")
 SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
 """Libraries' names of the splits, and their places in `SPLITS`."""
-TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 AGAIN = 64  # examples of a map-style data set that are read twice
 
 
@@ -202,7 +202,7 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
     Raises:
         UserError: for loaders of other data sets than map-style ones, or a module that changes batches itself.
     """
-    for hook in TRANSFER_HOOKS:
+    for hook in BATCH_HOOKS:
         if getattr(type(data), hook) is not getattr(L.LightningDataModule, hook):
             raise UserError(
                 f"dataset: {type(data).__name__}.{hook} would not be called, since examples are read once: move it to "
