@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Algorithm, Batch, Job
 from flstudy.execution.executor import (
@@ -87,12 +86,15 @@ class Threads(Executor):
         workers: threads; null takes as many as torch may use.
 
     Raises:
-        UserError: for a task with dropout, whose masks would be drawn in no fixed order.
+        UserError: for a task with random numbers, as dropout's masks, which would be drawn in no fixed order.
     """
 
     def __init__(self, context: TrainingContext, workers: int | None = None) -> None:
-        if any(isinstance(module, _DropoutNd) for module in context.task_function.module.modules()):
-            raise UserError("executor: threads draw dropout masks in no fixed order; use sequential or vectorized")
+        if context.task_function.findings.draws:
+            raise UserError(
+                "executor: threads draw random numbers, as dropout's masks, in no fixed order; use sequential or "
+                "vectorized"
+            )
         self.context = context
         self.workers = workers or min(threads_for_parts(), os.cpu_count() or 1)
         self._own = threading.local()

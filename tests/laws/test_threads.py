@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from flstudy.algorithms import Flash, Scaffold
 from flstudy.execution import Threads, select
@@ -42,14 +43,29 @@ def floats(shape):
     return dataset
 
 
-def test_dropout_is_refused():
-    class Forgetful(Mlp):
-        def __init__(self):
-            super().__init__((FEATURES,), CLASSES, hidden=5)
-            self.network.append(nn.Dropout(0.5))
+class Forgetful(Mlp):
+    """Dropout by a layer."""
 
-    with pytest.raises(ValueError, match="threads draw dropout masks in no fixed order; use sequential or vectorized"):
-        run(Flash(lr=0.1), 1, task=Forgetful(), executor="threads")
+    def __init__(self, p=0.5):
+        super().__init__((FEATURES,), CLASSES, hidden=5)
+        self.network.append(nn.Dropout(p))
+
+
+class ForgetfulByFunction(Mlp):
+    """Dropout by a function."""
+
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5, training=self.training)
+
+
+@pytest.mark.parametrize("task", [Forgetful, ForgetfulByFunction])
+def test_dropout_is_refused(task):
+    with pytest.raises(ValueError, match=r"threads draw random numbers, .* in no fixed order; use sequential or vec"):
+        run(Flash(lr=0.1), 1, task=task() if task is Forgetful else task((FEATURES,), CLASSES), executor="threads")
+
+
+def test_dropout_of_nothing_is_taken():
+    run(Flash(lr=0.1), 1, task=Forgetful(0.0), executor="threads")
 
 
 def test_an_unknown_executor_is_named():

@@ -7,8 +7,10 @@ import torch
 import torchmetrics
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
 
-from .modules import CLASSES, FEATURES, LitClassifier
+from .modules import CLASSES, FEATURES, LitClassifier, LitDropout, LitGan
 
 
 class LitClassWeights(LitClassifier):
@@ -415,3 +417,186 @@ class LitPacked(LitClassifier):
             x.unflatten(1, (4, 4)), lengths, batch_first=True, enforce_sorted=False
         )
         return self.lstm(packed)[1][0][-1]
+
+
+# ---- architectures ---------------------------------------------------------------------------------------------------
+
+
+class LitTransformer(LitClassifier):
+    """A transformer over four tokens."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.place = nn.Parameter(torch.zeros(4, 4))
+
+    def forward(self, x):
+        return super().forward(self.encoder(x.unflatten(1, (4, 4)) + self.place).flatten(1))
+
+
+class LitUNet(LitClassifier):
+    """A U-Net that restores an image of 4 × 4 pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.bottom = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 6, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(6, 3, 2, stride=2), nn.Conv2d(6, 1, 3, padding=1)
+
+    def restored(self, x):
+        high = torch.relu(self.down(x))
+        low = torch.relu(self.bottom(F.max_pool2d(high, 2)))
+        return self.out(torch.cat([high, self.up(low)], 1))
+
+    def training_step(self, batch, batch_idx):
+        image = batch[0].unflatten(1, (1, 4, 4))
+        return F.mse_loss(self.restored(image.flip(2)), image)
+
+
+class LitVae(LitClassifier):
+    """A variational autoencoder whose divergence counts more from epoch to epoch; its noise is always the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(FEATURES, 6), nn.Linear(3, FEATURES)
+        self.register_buffer("noise", torch.randn(64, 3))
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        restored = self.decoder(mean + torch.exp(0.5 * log_variance) * self.noise[: len(x)])
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return F.mse_loss(restored, x) + min(1.0, (1 + self.current_epoch) / 10) * divergence
+
+
+class LitFixedGan(LitGan):
+    """Two players with an optimizer each, whose generator always meets the same noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("noise", torch.randn(64, 4))
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        generators, discriminators = self.optimizers()
+        real = torch.ones(len(x), 1, dtype=x.dtype)
+        made = self(self.noise[: len(x)])
+        for optimizer, loss in (
+            (generators, F.binary_cross_entropy_with_logits(self.discriminator(made), real)),
+            (discriminators, F.binary_cross_entropy_with_logits(self.discriminator(x), real)),
+        ):
+            optimizer.zero_grad()
+            self.manual_backward(loss, retain_graph=True)
+            optimizer.step()
+
+
+class LitWeightNorm(LitClassifier):
+    def __init__(self):
+        super().__init__()
+        self.l1 = weight_norm(self.l1)
+
+
+class LitSpectralNorm(LitClassifier):
+    """A layer whose largest singular value is followed by a step of power iteration in each forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.l1 = spectral_norm(self.l1)
+
+
+class LitGroupNorm(LitClassifier):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(3, 12)
+
+    def forward(self, x):
+        return self.l2(torch.relu(self.norm(self.l1(x))))
+
+
+class LitCheckpointing(LitClassifier):
+    """Activations that are computed again on the way back."""
+
+    def forward(self, x):
+        return self.l2(checkpoint(lambda x: torch.relu(self.l1(x)), x, use_reentrant=False))
+
+
+class LitLora(LitClassifier):
+    """A frozen layer with an update of low rank (Hu et al. 2022)."""
+
+    def __init__(self):
+        super().__init__()
+        self.l1.requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, FEATURES) / 4), nn.Parameter(torch.zeros(12, 2))
+
+    def forward(self, x):
+        return self.l2(torch.relu(self.l1(x) + x @ self.down.T @ self.up.T))
+
+
+class LitFreezesBackbone(LitClassifier):
+    """A backbone without gradients, whose features are computed in evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES)).requires_grad_(False)
+
+    def forward(self, x):
+        self.backbone.eval()
+        with torch.no_grad():
+            x = self.backbone(x)
+        return super().forward(x)
+
+
+class LitTwoOptimizers(LitClassifier):
+    """A head that takes two steps for each one of the body, by optimizers of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        body, head = self.optimizers()
+        for optimizer in (head, head, body):
+            optimizer.zero_grad()
+            self.manual_backward(F.cross_entropy(self(x), y))
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.l1.parameters(), lr=0.1), torch.optim.AdamW(self.l2.parameters(), lr=0.01)
+
+
+class LitSteppedRate(LitClassifier):
+    """A rate that falls after every step."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class LitFallingRate(LitClassifier):
+    """A rate that falls after every epoch, of two groups of parameters."""
+
+    def configure_optimizers(self):
+        groups = [{"params": self.l1.parameters(), "lr": 0.05}, {"params": self.l2.parameters(), "weight_decay": 0.1}]
+        optimizer = torch.optim.Adam(groups, lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+class LitNoDropout(LitDropout):
+    """Dropout of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x):
+        return self.l2(self.drop(F.dropout(torch.relu(self.l1(x)), 0.0, training=self.training)))
+
+
+class LitSameMask(LitDropout):
+    """Dropout whose mask is always the same."""
+
+    def training_step(self, batch, batch_idx):
+        torch.manual_seed(7)
+        return super().training_step(batch, batch_idx)
