@@ -218,11 +218,13 @@ def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
     def loss(seed: int) -> Tensor:
+        twin = copy.deepcopy(task)  # a call may change its buffers
+        twin.trainer = task.trainer
         if not task_function.tells_losses:
-            return plain_loss(task, task_function.form(x, y), seed=seed)
+            return plain_loss(twin, task_function.form(x, y), seed=seed)
         torch.default_generator.manual_seed(seed)
         with torch.no_grad():
-            losses: Tensor = call_on_batch(task, "example_losses", (x, y))
+            losses: Tensor = call_on_batch(twin, "example_losses", (x, y))
             return losses.mean()
 
     try:
