@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from flstudy.config import ConfigError
 from flstudy.config.errors import on_a_line
 
-_ANSWER_S = 45.0  # of nodes that have much to do; an idle one takes three seconds
+_SOON_S = 20.0  # an idle node answers within three seconds
+_ANSWER_S = 240.0  # a busy node answers late, and must not take trials unjudged; Ray itself tells of one that died
 _LOOK_S = 5.0  # between two looks at a node
 _PLACE_S = 1.0  # within which a node that takes trials takes a placement group
 COMPARED = ("flstudy", "torch", "python")
@@ -96,12 +97,15 @@ def alive() -> list[Node]:
     ]
 
 
-def asked_nodes(modules: Sequence[str] = (), folders: Sequence[str] = ()) -> Iterator[Node]:
+def asked_nodes(
+    modules: Sequence[str] = (), folders: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
+) -> Iterator[Node]:
     """The nodes with their facts, one by one as they answer.
 
     Args:
         modules: that every node must be able to import.
         folders: of these modules, on nodes that see the folders.
+        say: takes the line that names the nodes which do not answer soon.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -111,24 +115,29 @@ def asked_nodes(modules: Sequence[str] = (), folders: Sequence[str] = ()) -> Ite
     for node in alive():
         affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
         answers.append((node, tell.options(scheduling_strategy=affinity).remote(modules, folders)))
-    until, waiting = time.monotonic() + _ANSWER_S, {answer: node for node, answer in answers}
-    while waiting:
-        ready, _ = ray.wait([*waiting], timeout=max(0.0, until - time.monotonic()))
-        for answer in ready or [*waiting]:
-            node, received = _answered(waiting.pop(answer), answer), time.time()
+    began, waiting = time.monotonic(), {answer: node for node, answer in answers}
+    for limit in (_SOON_S, _ANSWER_S):
+        while waiting:
+            ready, _ = ray.wait([*waiting], timeout=max(0.0, began + limit - time.monotonic()))
+            if not ready:
+                break
+            node, received = _answered(waiting.pop(ready[0]), ready[0]), time.time()
             if node.facts:  # the least by which the clocks differ
                 clock = node.facts["clock"]
                 node.facts["apart"] = max(0.0, sent - clock, clock - received)
             yield node
+        if waiting and limit == _SOON_S:
+            late = ", ".join(sorted(node.address for node in waiting.values()))
+            say(f"waiting up to {_ANSWER_S:g} s for the answer of {late}")
+    for node in waiting.values():
+        yield node._replace(wrong=f"it did not answer within {_ANSWER_S:g} s")
 
 
 def _answered(node: Node, answer: Any) -> Node:
     import ray
 
     try:
-        facts = ray.get(answer, timeout=0.1)
-    except ray.exceptions.GetTimeoutError:
-        return node._replace(wrong=f"it did not answer within {_ANSWER_S:g} s")
+        facts = ray.get(answer)
     except ray.exceptions.RayError as error:
         return node._replace(wrong=on_a_line(str(error).strip().splitlines()[-1], 120))
     return node._replace(facts=facts, wrong=_wrong(facts))
@@ -148,7 +157,7 @@ def check_nodes(modules: Sequence[str], folders: Sequence[str], say: Callable[[s
     Raises:
         ConfigError: names the first node that has other versions or cannot import the user's modules.
     """
-    for node in asked_nodes(modules, folders):
+    for node in asked_nodes(modules, folders, say):
         if node.wrong is not None and node.facts:
             raise ConfigError(
                 f"node {node.address} of the cluster cannot take trials: {node.wrong}: install the same there, or "

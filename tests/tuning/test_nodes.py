@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flstudy.config import ConfigError
 from flstudy.config.config import load
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.records import read_records, rounds_of
 from flstudy.tuning.files import LEFT, LeftError, TrialFiles
+from flstudy.tuning.nodes import check_nodes, versions_here
 from flstudy.tuning.own_files import FOLDER, collected
 from flstudy.tuning.trial import run_trial
 from tests.tuning.raylets import ALONE, Raylets, can_unshare, raylets
@@ -79,6 +82,28 @@ def test_python_files_travel_and_nothing_else(tmp_path):
 def test_why_a_trial_left_is_read_in_another_process():
     """Ray pickles it; where that failed the trial's line said TypeError."""
     assert str(pickle.loads(pickle.dumps(LeftError()))) == LEFT
+
+
+@pytest.mark.slow
+def test_a_node_that_answers_late_is_judged_all_the_same(ray_cluster, tmp_path, monkeypatch):
+    """On a busy machine an answer took more than 45 seconds, and a node of another flstudy took trials."""
+    started = tmp_path / "started"
+
+    def late_facts():
+        def facts_of_another_node(modules, folders):
+            wait_until(started.exists)
+            return {"versions": {"flstudy": "0.1.9"}, "failed": [], "clock": 0.0}
+
+        return facts_of_another_node
+
+    versions_here()
+    monkeypatch.setattr("flstudy.tuning.nodes.facts_function", late_facts)
+    monkeypatch.setattr("flstudy.tuning.nodes._SOON_S", 0.0)
+    lines = []
+    with pytest.raises(ConfigError, match=r"cannot take trials: it has flstudy 0\.1\.9"):
+        check_nodes((), (), lambda line: (lines.append(line), started.touch()))
+    assert len(lines) == 1
+    assert re.fullmatch(r"waiting up to 240 s for the answer of [\d.]+", lines[0])
 
 
 @pytest.fixture(scope="module")
