@@ -17,7 +17,11 @@ def in_tiers(cases: Iterable[Any], first: Container[Any]) -> list[Any]:
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
             marks=() if case in first else pytest.mark.slow,
-            id="-".join(map(str, case)) if isinstance(case, tuple) else case,
+            id="-".join(_name(argument) for argument in (case if isinstance(case, tuple) else (case,))),
         )
         for case in dict.fromkeys(cases)
     ]
+
+
+def _name(argument: Any) -> str:
+    return argument.__name__ if isinstance(argument, type) else str(argument)

@@ -71,6 +71,7 @@ def arm(config: Config, name: str, **proposal: Any) -> dict[str, Any]:
 # ---- arms --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_variants_of_one_class_are_arms_with_values_of_their_own(tmp_path: Path) -> None:
     choice = [{"class_path": "FedAvgM", "init_args": {"beta": beta}} for beta in (0.5, 0.9)]
     config = tuned(study(tmp_path, search={**LR, "algorithm": {"choice": ["FedAvg", *choice]}}))

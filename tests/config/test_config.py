@@ -10,6 +10,7 @@ from flstudy.config import ConfigError, StopRun, load
 from flstudy.config.composition import quick_check
 from flstudy.config.reading import content_of
 from flstudy.population import FashionMnist
+from tests.tiers import in_tiers
 
 from ..population.datasets import on_disk
 
@@ -187,7 +188,7 @@ FILES = {
 POOLED = ("AgNews", "Cifar10", "Cifar100", "FashionMnist", "Mnist", "Svhn", "TinyImageNet")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", in_tiers(FILES, ["Emnist", "FashionMnist", "AgNews"]))
 def test_published_files_make_a_world_and_its_task(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, task, arguments = FILES[name]
     write(tmp_path)

@@ -108,6 +108,7 @@ def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
         assert difference(told, module.servers[index]) <= 1e-13
 
 
+@pytest.mark.slow
 def test_what_surrounds_the_model_starts_anew_or_stays():
     anew, kept = (played(DynamicInitialModel(state=state), FedAdam(lr=0.1), rounds=5) for state in ("method", "keep"))
     assert anew.server.t.tolist() == [1, 1]

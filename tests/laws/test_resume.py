@@ -115,7 +115,7 @@ def test_compiled_fits_and_evaluations_resume_as_well(threads, tmp_path, monkeyp
     assert torch.equal(measured(whole, *names)[4:], measured(resumed, *names))
 
 
-@pytest.mark.parametrize("executor", ["sequential", "threads", "trainer"])
+@pytest.mark.parametrize("executor", in_tiers(["sequential", "threads", "trainer"], ["sequential"]))
 def test_the_other_executors_resume_as_well(executor, tmp_path):
     def go(rounds, **more):
         saving = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")

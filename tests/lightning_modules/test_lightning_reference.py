@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from flstudy import Coordinator, Population, RunSettings
 from flstudy.algorithms import FedAvg
 from flstudy.tasks.module_steps import as_pair
+from tests.tiers import in_tiers
 
 from ..worlds import Ragged, trainer
 from . import modules as m
@@ -105,7 +106,7 @@ TAKEN_BY = {z.LitSameMask: ("sequential", "trainer")}
 """Modules whose random numbers only these can know."""
 
 
-@pytest.mark.parametrize("module", ZOO)
+@pytest.mark.parametrize("module", in_tiers(ZOO, ZOO[::3]))
 def test_a_round_is_the_average_of_lightning_s_fits(module):
     torch.manual_seed(0)
     kind = "rows" if module is m.LitDictBatch else "classes"

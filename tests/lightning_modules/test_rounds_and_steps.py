@@ -13,6 +13,7 @@ from flstudy import Coordinator, FederatedRun, RunSettings
 from flstudy.algorithms import Apfl, FedAvg, Scaffold
 from flstudy.lightning_hooks import TRAINING_HOOKS
 from flstudy.tasks.stand_in_trainer import OPERATORS, NeedsExecutor, StandInTrainer, Unavailable
+from tests.tiers import in_tiers
 
 from ..worlds import difference, trainer
 from . import modules as m
@@ -53,7 +54,7 @@ class LitSeesTrainer(LitSees):
         return m.LitClassifier.training_step(self, batch, batch_idx)
 
 
-@pytest.mark.parametrize("executor", ["vectorized", "sequential", "trainer"])
+@pytest.mark.parametrize("executor", in_tiers(["vectorized", "sequential", "trainer"], ["sequential"]))
 @pytest.mark.parametrize("module", [LitSees, LitSeesTrainer])
 def test_an_epoch_is_a_round_and_steps_are_those_of_a_device_s_fit(module, executor):
     coordinator, _ = rounds_of(module, executor=executor)
@@ -287,7 +288,7 @@ class LitAsksEverywhere(z.LitAsksTrainer):
         return super().forward(x) * (1 if self.trainer.current_epoch < 100 else 0)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", in_tiers(EXECUTORS, ["sequential"]))
 def test_steps_of_evaluation_read_the_round_and_their_trainer(executor):
     for module, name, value in ((LitMeasuresRound, "round", 2), (LitMeasuresByTrainer, "last", 3)):
         coordinator, _ = rounds_of(module, evaluated=True, executor=executor)

@@ -25,6 +25,7 @@ from flstudy.metrics.wireless import Wireless
 from flstudy.population import RepeatedDrift, ScheduledAvailability
 from flstudy.privacy import Privacy
 from flstudy.tasks import Logistic
+from tests.tiers import in_tiers
 
 from ..worlds import CLASSES, FEATURES, run, shipped, world
 
@@ -54,7 +55,7 @@ def everything():
     }
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", in_tiers(sorted(shipped()), sorted(shipped())[::3]))
 def test_every_algorithm_logs_what_it_names(name):
     algorithm = shipped()[name]()
     logs, promised = logged(algorithm, world(drift=RepeatedDrift(rounds=[2])))

@@ -70,6 +70,7 @@ def test_few_lines_are_told_apart_also_where_they_are_the_same():
     assert same_lines(lines) == [tuple(MANY[:CROWD])]
 
 
+@pytest.mark.slow
 def test_each_of_many_methods_has_a_panel_in_which_it_stands_out(crowd):
     for figure in (
         accuracy_figure(crowd.ranking, crowd.results.events, crowd.looks),

@@ -73,6 +73,7 @@ def test_figure_2_shows_f_and_u_above_the_instances(results):
     assert reachable_figure(results, results.trials[1]) is None
 
 
+@pytest.mark.slow
 def test_figure_3_tells_detections_from_whole_blocks(results):
     rows = [NamedRun("one", results, results.trials[0]), NamedRun("other", results, results.trials[1])]
     first, second = loss_figure(rows).axes

@@ -205,6 +205,7 @@ def test_what_cannot_be_masked_is_mapped_without_padding():
     assert mapped.record.metrics["valid/loss"][0] > 0  # of whole devices, since examples have none
 
 
+@pytest.mark.slow
 def test_what_cannot_be_masked_stops_early_by_all_of_a_device_s_validation_examples():
     for algorithm in (FedAvg(lr=0.1, gamma=0.05), Flash(lr=0.1)):
         mapped = run(algorithm, task=Centred())

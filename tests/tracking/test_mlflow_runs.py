@@ -71,6 +71,7 @@ def test_a_second_start_goes_on_in_the_same_run(store):
     assert write(store, "a user's", 1) == write(store, "a user's", 1)
 
 
+@pytest.mark.slow
 def test_a_failure_keeps_its_traceback(store):
     run = trial_run(store, "failure")
     run.start(params={}, tags={}, seeds=SEEDS)

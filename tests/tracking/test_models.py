@@ -171,6 +171,7 @@ def test_the_registered_model_is_that_of_the_best_trial(tmp_path, store, trained
     assert study.data.tags["best.trial"] == "3"
 
 
+@pytest.mark.slow
 def test_trouble_with_a_model_fails_nothing(tmp_path, store, trained, caplog):
     folder = study_folder(tmp_path / "broken", trained)
     folder.model(3).write_bytes(b"cut off")

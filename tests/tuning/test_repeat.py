@@ -142,11 +142,7 @@ CASES = [
 ]
 
 
-FIRST = (
-    [("Tpe", more, 1) for more in MORE]
-    + [("Tpe", "", 4)]
-    + [(name, "", 1) for name in SAMPLERS if name != "GaussianProcess"]
-)
+FIRST = [("Tpe", "", 4)] + [(name, "", 1) for name in SAMPLERS if name != "GaussianProcess"]
 
 
 @pytest.mark.parametrize(("name", "more", "at_once"), in_tiers(CASES, FIRST))
