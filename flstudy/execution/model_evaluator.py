@@ -18,6 +18,7 @@ from flstudy.execution.programs import COST_S, Programs
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.population import EvaluationIndex, ExampleStore
 from flstudy.tasks import Task, TaskFunction
+from flstudy.tasks.attention import mappable_attention
 from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
 
@@ -295,7 +296,8 @@ class ModelEvaluator:
     def _over_lanes(self, function: Callable[..., Any], *arguments: Tensor) -> Any:
         """Results of a function of one lane for all lanes, at once where the task is mapped while it trains, too."""
         if self.task_function.findings.runs == "mapped":
-            return torch.vmap(function, randomness="different")(*arguments)
+            with mappable_attention(self.store.x.device):
+                return torch.vmap(function, randomness="different")(*arguments)
         results = [function(*lane) for lane in zip(*arguments, strict=True)]
         if isinstance(results[0], Tensor):
             return torch.stack(results)

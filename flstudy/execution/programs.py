@@ -36,6 +36,7 @@ from flstudy.execution.trees import join, leaves, take
 from flstudy.population import ExampleStore
 from flstudy.run_settings import Compile
 from flstudy.tasks import TaskFunction, compiler
+from flstudy.tasks.attention import mappable_attention
 from flstudy.tasks.findings import TO_DECLARE
 
 log = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ class Programs:
         Raises:
             NotCompiled: with the reason.
         """
-        with self.threads_for_parts():
+        with self.threads_for_parts(), mappable_attention(models.device):
             result: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models))
         return result[0]
 

@@ -19,6 +19,7 @@ from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
 from flstudy.population import Batches
+from flstudy.tasks.attention import mappable_attention
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Vectorized(Executor):
         while place < len(order):
             chunk = order[place : place + self.chunk(len(order) - place)]
             try:
-                with self.programs.threads_for_parts():
+                with self.programs.threads_for_parts(), mappable_attention(self.store.x.device):
                     *part, lane_steps = self._train(algorithm, *take((msg, client, work), chunk))
             except NotCompiled as error:
                 self.programs.decide(False)

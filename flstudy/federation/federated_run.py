@@ -46,7 +46,7 @@ from flstudy.population.ahead import Ahead
 from flstudy.privacy import Privacy
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.findings import check_hooks
+from flstudy.tasks.findings import check_module
 from flstudy.tasks.own_optimizer import by_own_optimizer, refuse_schedule, stepping
 from flstudy.user_error import UserError
 
@@ -98,7 +98,7 @@ class FederatedRun:
     ) -> None:
         self.settings = settings = settings or RunSettings()
         self.task, self.seeds = task, tuple(settings.seeds)
-        check_hooks(task)
+        check_module(task)
         self.task_function = TaskFunction(task, settings.buffers)
         carried = self.task_function.buffers.carried()
         algorithm = with_buffers(algorithm, settings.buffers, carried)

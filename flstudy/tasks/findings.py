@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Batch
 from flstudy.lightning_hooks import REFUSED_HOOKS, TRAINING_HOOKS, UNCALLED_HOOKS
+from flstudy.tasks.attention import mappable_attention
 from flstudy.tasks.module_steps import MOST, STAGES, call_on_batch, loss_of, overrides, run_step, silent
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
@@ -45,13 +47,21 @@ class TaskFindings(NamedTuple):
     draws: bool = False  # random numbers while it trains, as dropout's masks
 
 
-def check_hooks(task: L.LightningModule) -> None:
-    """Refuse hooks without which a module would mean something else, and warn of others that are not called.
+def check_module(task: L.LightningModule) -> None:
+    """Refuse what is no LightningModule, or has hooks without which it would mean something else; warn of others that
+    are not called.
 
     Raises:
-        UserError: for a hook that cannot be followed.
+        UserError: for a hook that cannot be followed, or no LightningModule.
     """
     name = type(task).__name__
+    if isinstance(task, type):
+        raise UserError(f"task must be a LightningModule, got the class {task.__name__}: give {task.__name__}()")
+    if not isinstance(task, L.LightningModule):
+        raise UserError(
+            f"task must be a lightning.LightningModule, got {type(task).__module__}.{name}: derive it from that class, "
+            "with a training_step"
+        )
     for hook, advice in REFUSED_HOOKS.items():
         if overrides(task, hook):
             raise UserError(f"task: {name} overrides {hook}, which nobody calls here: {advice}")
@@ -333,7 +343,10 @@ def mapping_trouble(
         return grad(loss)(task_function.layout.split(flat))
 
     try:
-        torch.vmap(slope, randomness="different")(*(torch.stack([part, part]) for part in (flat_parameters, b, x, y)))
+        with mappable_attention(x.device):
+            torch.vmap(slope, randomness="different")(
+                *(torch.stack([part, part]) for part in (flat_parameters, b, x, y))
+            )
     except Exception as error:  # torch.func has many, and a module's own code others
         return brief(error)
     finally:
@@ -342,8 +355,11 @@ def mapping_trouble(
 
 
 def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int) -> bool:
-    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them."""
+    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them.
+    Which of a batch's several inputs its forward takes, nobody knows."""
     if classes < 2 or y.is_floating_point() or y.dim() != 1 or not overrides(task, "forward"):
+        return False
+    if len(pytree.tree_leaves(task_function.form(x, y))) > 2:
         return False
     task.eval()
     try:

@@ -33,6 +33,10 @@ def world(kind="classes"):
         data = [
             {"values": x[k], "mask": np.ones(m.FEATURES, dtype=np.int64), "label": int(y[k])} for k in range(len(y))
         ]
+    if kind == "nested":
+        data = [{"inputs": (x[k], np.ones(1)), "target": {"label": int(y[k])}} for k in range(len(y))]
+    if kind == "tuples":
+        data = [(x[k], x[k, 0] ** 2, int(y[k])) for k in range(len(y))]
     return Population(data, clients=4, participants=4, partition=Ragged(SIZES), batch_size=4)
 
 

@@ -600,3 +600,25 @@ class LitSameMask(LitDropout):
     def training_step(self, batch, batch_idx):
         torch.manual_seed(7)
         return super().training_step(batch, batch_idx)
+
+
+class LitNestedBatch(LitClassifier):
+    """Batches of mappings in mappings, and tuples."""
+
+    def training_step(self, batch, batch_idx):
+        values, scale = batch["inputs"]
+        return F.cross_entropy(self(values * scale), batch["target"]["label"])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))
+
+
+class LitTuples(LitClassifier):
+    """Batches of three values, of which one weighs the examples."""
+
+    def training_step(self, batch, batch_idx):
+        x, weight, y = batch
+        return (weight * F.cross_entropy(self(x), y, reduction="none")).sum() / weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import lightning as L
 import numpy as np
@@ -21,6 +21,7 @@ from flstudy.user_error import UserError
 LABELS = ("label", "labels", "target", "y")
 SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
 """Libraries' names of the splits, and their places in `SPLITS`."""
+EXACT = 2**24  # the largest integer up to which single precision holds all
 AGAIN = 64  # examples of a map-style data set that are read twice
 
 
@@ -33,22 +34,36 @@ class Columns(NamedTuple):
     inputs: Sequence[str] | None = None  # None: all others
 
 
+Path = tuple[str | int, ...]
+"""Keys of mappings and places in tuples that lead to a value of a batch."""
+
+
 @dataclass(frozen=True)
 class RowForm:
-    """Callable that turns inputs and labels into the mappings that a DataLoader makes of rows that are mappings."""
+    """Callable that turns inputs and labels into the batches that a DataLoader makes of rows that are mappings or
+    tuples, nested as they may be."""
 
-    label: str
-    inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of an example's value, and numpy's kind of it
+    label: Path
+    inputs: tuple[tuple[Path, tuple[int, ...], str], ...]  # place, shape of an example's value, and numpy's kind of it
 
-    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The mapping of a batch x [B, ...], y [B]."""
-        batch, start, flat = {self.label: y}, 0, x.flatten(1)
-        for name, shape, kind in self.inputs:
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        """The batch of x [B, ...], y [B].
+
+        Raises:
+            UserError: in half precision, which does not hold integers such as the numbers of words.
+        """
+        values, start, flat = {self.label: y}, 0, x.flatten(1)
+        for path, shape, kind in self.inputs:
+            if kind in "iu" and x.is_floating_point() and torch.finfo(x.dtype).bits < 32:
+                raise UserError(
+                    f"dataset: column {column_name(path)!r} holds integers, which {str(x.dtype).removeprefix('torch.')} "
+                    "does not: set precision to 32-true or bf16-mixed"
+                )
             size = math.prod(shape)
             value = flat[:, start : start + size].reshape(len(x), *shape)
-            batch[name] = value if kind == "f" else value.to(torch.bool if kind == "b" else torch.int64)
+            values[path] = value if kind == "f" else value.to(torch.bool if kind == "b" else torch.int64)
             start += size
-        return batch
+        return nested(values)
 
 
 class Part(NamedTuple):
@@ -58,18 +73,19 @@ class Part(NamedTuple):
     y: Any  # [D, ...] a tensor, or an array of names
     client: NDArray[Any] | None = None  # [D] numbers or names
     split: NDArray[np.int64] | None = None  # [D] places in `SPLITS`
-    form: RowForm | None = None  # of rows that are mappings
+    form: RowForm | None = None  # of rows that are no pairs
 
 
 class InMemory(Dataset):
     """A user's own data, in any of the forms that libraries give them.
 
     Args:
-        data: a tuple of two tensors (x, y); a map-style ``torch.utils.data.Dataset`` of (x, y), or of mappings as
-            Hugging Face's are; a pyarrow table or a pandas frame; several of them by split, such as
-            ``{"train": ..., "test": ...}``; a LightningDataModule, of which the three loaders' data sets are read; or a
-            list of (train, valid, test), one for each client.
-        label: the column of labels; null takes the first of label, labels, target and y that there is.
+        data: a tuple of two tensors (x, y); a map-style ``torch.utils.data.Dataset`` of (x, y), of mappings as Hugging
+            Face's are, or of both nested in each other; a pyarrow table or a pandas frame; several of them by split,
+            such as ``{"train": ..., "test": ...}``; a LightningDataModule, of which the three loaders' data sets are
+            read; or a list of (train, valid, test), one for each client.
+        label: the column of labels; null takes the first of label, labels, target and y that there is, of tuples the
+            last value. A value in a mapping or tuple of another is called ``target.kind``, or ``0.1``.
         client: the column of owners: numbers from 0, or names, which are numbered in their order.
         split: the column that says train, valid or test.
         inputs: the columns of inputs; null takes all others. One column is taken as it is, several numbers are stacked.
@@ -230,11 +246,10 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
 def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
     rows = next(iter(DataLoader(data, batch_size=len(data), collate_fn=list))) if len(data) else []
     refuse_random(data, rows)
-    if rows and isinstance(rows[0], Mapping):
-        arrays = {name: column_values(name, [row[name] for row in rows]) for name in rows[0]}
-        part, label, inputs = _columns(arrays, columns), *_names(arrays, columns)
-        kinds = tuple((name, arrays[name].shape[1:], arrays[name].dtype.kind) for name in inputs)
-        return part._replace(form=RowForm(label, kinds))
+    if rows and isinstance(rows[0], Mapping) and collate is default_collate:
+        values = [values_by_path(row, (tuple,)) for row in rows]
+        arrays = {path: column_values(column_name(path), [row[path] for row in values]) for path in values[0]}
+        return _nested(arrays, columns)
     try:
         batch = collate(rows) if rows else data
     except (RuntimeError, TypeError) as error:  # torch's words for rows of several shapes or kinds
@@ -242,12 +257,72 @@ def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default
         raise UserError(
             f"dataset: its examples do not fit into one batch ({reason[:100]}): pad or resize them"
         ) from error
-    if not is_pair(batch):
+    if is_pair(batch):
+        return Part(*batch)
+    tensors = values_by_path(batch, (tuple, list)) if rows else {}
+    if not tensors or not all(isinstance(part, Tensor) and part.shape[:1] == (len(rows),) for part in tensors.values()):
         raise UserError(
-            f"dataset must be a flstudy dataset, a map-style torch dataset of (x, y) or a tuple of two tensors, "
-            f"got {type(data).__name__}"
+            "dataset must be a flstudy dataset, a map-style torch dataset of (x, y), of mappings or tuples of numbers, "
+            f"or a tuple of two tensors, got {type(data).__name__}"
         )
-    return Part(*batch)
+    return _nested({path: part.numpy(force=True) for path, part in tensors.items()}, columns)
+
+
+def _nested(arrays: Mapping[Path, NDArray[Any]], columns: Columns) -> Part:
+    """Examples of the values [D, ...] of rows, by their places."""
+    paths = {column_name(path): path for path in arrays}
+    named = {name: arrays[path] for name, path in paths.items()}
+    columns = columns._replace(label=columns.label or _label(list(arrays)))
+    part, (label, inputs) = _columns(named, columns), _names(named, columns)
+    kinds = tuple((paths[name], named[name].shape[1:], named[name].dtype.kind) for name in inputs)
+    return part._replace(form=RowForm(paths[label], kinds))
+
+
+def _label(paths: Sequence[Path]) -> str | None:
+    """The name of the labels among the values of rows: of tuples the last, of mappings one of `LABELS`; None: there is
+    none, or several."""
+    if isinstance(paths[-1][0], int):
+        return column_name(paths[-1]) if len(paths[-1]) == 1 else None
+    for name in LABELS:
+        nested_paths = [path for path in paths if path[-1] == name]
+        if (name,) in nested_paths or len(nested_paths) == 1:
+            return column_name(min(nested_paths, key=len))
+    return None
+
+
+def values_by_path(row: Any, sequences: tuple[type, ...], path: Path = ()) -> dict[Path, Any]:
+    """The values of nested mappings and sequences by their places; sequences of other types are values.
+
+    Raises:
+        UserError: for keys that are no names.
+    """
+    if isinstance(row, Mapping):
+        if (key := next((key for key in row if not isinstance(key, str)), None)) is not None:
+            raise UserError(f"dataset: the keys of a row must be names, got {key!r}: give it one")
+        parts: list[tuple[str | int, Any]] = [*row.items()]
+    elif isinstance(row, sequences):
+        parts = [*enumerate(cast(Sequence[Any], row))]
+    else:
+        return {path: row}
+    return {
+        place: value for key, part in parts for place, value in values_by_path(part, sequences, (*path, key)).items()
+    }
+
+
+def nested(values: Mapping[Path, Tensor]) -> Any:
+    """The mappings and lists whose values are given by their places."""
+    if () in values:
+        return values[()]
+    parts: dict[str | int, dict[Path, Tensor]] = {}
+    for (key, *others), value in values.items():
+        parts.setdefault(key, {})[tuple(others)] = value
+    batch = {key: nested(part) for key, part in parts.items()}
+    return [batch[k] for k in sorted(batch)] if all(isinstance(key, int) for key in batch) else batch
+
+
+def column_name(path: Path) -> str:
+    """The name of a value's column: its keys and places with points between them."""
+    return ".".join(map(str, path))
 
 
 def refuse_random(data: Any, rows: Sequence[Any]) -> None:
@@ -334,6 +409,7 @@ def _columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
     if len(inputs) == 1 and arrays[inputs[0]].ndim > 1:
         x = arrays[inputs[0]]
     else:
+        refuse_inexact({name: arrays[name] for name in inputs})
         x = np.concatenate([arrays[name].reshape(len(arrays[name]), -1).astype(np.float32) for name in inputs], axis=1)
     x = x.astype(np.float32) if x.dtype.kind == "f" else x
     y = arrays[label]
@@ -346,6 +422,16 @@ def _columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
         arrays.get(columns.client),
         None if split is None else _places(columns.split, split),
     )
+
+
+def refuse_inexact(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise UserError for integers that change where they stand beside others as floats of single precision."""
+    for name, values in arrays.items():
+        if values.dtype.kind in "iu" and values.size and (most := int(np.abs(values).max())) > EXACT:
+            raise UserError(
+                f"dataset: column {name!r} must hold integers up to {EXACT}, which single precision keeps, got {most}: "
+                "leave it out, or number its values"
+            )
 
 
 def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:

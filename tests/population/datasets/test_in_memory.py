@@ -171,6 +171,68 @@ def test_rows_of_images_and_labels_with_names():
     assert data.examples.y.tolist() == [1, 0, 1, 1, 0, 1]
 
 
+def row(k):
+    """Values of the k-th row: two inputs, of which one is of integers, and a label."""
+    return torch.tensor([k, 0.5]), torch.tensor([k, k + 1, 7]), k % 3
+
+
+ROWS = {
+    "mappings": lambda a, b, y: {"a": a, "words": b, "label": y},
+    "nested mappings": lambda a, b, y: {"inputs": {"a": a, "words": b}, "target": {"label": y}},
+    "mappings of tuples": lambda a, b, y: {"inputs": (a, b), "y": y},
+    "three values": lambda a, b, y: (a, b, y),
+    "a tuple and a label": lambda a, b, y: ((a, b), y),
+    "a mapping and a label": lambda a, b, y: ({"a": a, "words": b}, y),
+}
+
+
+@pytest.mark.parametrize("shape", ROWS)
+def test_batches_have_the_shape_that_a_dataloader_gives(shape):
+    rows = [ROWS[shape](*row(k)) for k in range(9)]
+    data = InMemory(rows)
+    assert data.examples.y.tolist() == [k % 3 for k in range(9)]
+    expected = next(iter(DataLoader(rows, batch_size=9)))
+    torch.testing.assert_close(data.form(data.examples.x, data.examples.y), expected, rtol=0, atol=0)
+
+
+def test_a_loader_s_own_collate_function_makes_the_batches():
+    class Module(L.LightningDataModule):
+        def train_dataloader(self):
+            def collate(rows):
+                return {"text": torch.stack([a for a, _, _ in rows]), "label": torch.tensor([y for *_, y in rows])}
+
+            return DataLoader([row(k) for k in range(9)], batch_size=3, collate_fn=collate)
+
+    data = InMemory(Module())
+    batch = data.form(data.examples.x, data.examples.y)
+    assert {name: tuple(value.shape) for name, value in batch.items()} == {"text": (9, 2), "label": (9,)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([((1.0, 2.0), (0, 1))] * 4, "label must name a column, got 'label': there are 0.0, 0.1, 1.0, 1.1"),
+        (
+            [{"a": {"y": 0}, "b": {"y": 1}, "x": 1.0}] * 4,
+            "label must name .*: there are a.y, b.y, x",
+        ),
+        ([{1: 2.0, "label": 0}] * 4, "the keys of a row must be names, got 1"),
+        ([{"a": 1.0, "id": 2**24 + 1, "label": 0}] * 4, "'id' must hold integers up to 16777216, .* got 16777217"),
+        ([("text", 1.0, 0)] * 4, "dataset must be a flstudy dataset, .* of mappings or tuples of numbers"),
+    ],
+)
+def test_rows_without_a_meaning_are_refused(rows, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        InMemory(rows)
+
+
+def test_integers_beside_others_are_refused_in_half_precision():
+    """The number of a word would be that of another."""
+    data = InMemory([ROWS["mappings"](*row(k)) for k in range(9)])
+    with pytest.raises(ValueError, match="'words' holds integers, which bfloat16 does not: set precision to 32-true"):
+        data.form(data.examples.x.bfloat16(), data.examples.y)
+
+
 def test_a_run_on_own_splits_trains():
     module = run(FedAvg(lr=0.1), 2, population=population(table()), task=Logistic((3,), 3), evaluate=True, seeds=(0, 1))
     assert {"valid/accuracy", "test/accuracy"} <= set(module.record.metrics)
