@@ -55,9 +55,10 @@ class RowForm:
         values, start, flat = {self.label: y}, 0, x.flatten(1)
         for path, shape, kind in self.inputs:
             if kind in "iu" and x.is_floating_point() and torch.finfo(x.dtype).bits < 32:
+                precision = str(x.dtype).removeprefix("torch.")
                 raise UserError(
-                    f"dataset: column {column_name(path)!r} holds integers, which {str(x.dtype).removeprefix('torch.')} "
-                    "does not: set precision to 32-true or bf16-mixed"
+                    f"dataset: column {column_name(path)!r} holds integers, which {precision} does not: set precision "
+                    "to 32-true or bf16-mixed"
                 )
             size = math.prod(shape)
             value = flat[:, start : start + size].reshape(len(x), *shape)
