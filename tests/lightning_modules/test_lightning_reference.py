@@ -104,7 +104,7 @@ ZOO = [
     z.LitTransformer, z.LitUNet, z.LitVae, z.LitFixedGan, z.LitWeightNorm, z.LitSpectralNorm, z.LitGroupNorm,
     m.LitBatchNorm, z.LitCheckpointing, z.LitLora, z.LitFreezesBackbone, z.LitTwoOptimizers, z.LitSteppedRate,
     z.LitFallingRate, m.LitScheduler, m.LitDictBatch, m.LitTorchMetrics, z.LitNoDropout, z.LitSameMask,
-    z.LitNestedBatch, z.LitTuples,
+    z.LitNestedBatch, z.LitTuples, z.LitBatchStatistics,
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
-from .modules import CLASSES, FEATURES, LitClassifier, LitDropout, LitGan
+from .modules import CLASSES, FEATURES, LitBatchNorm, LitClassifier, LitDropout, LitGan
 
 
 class LitClassWeights(LitClassifier):
@@ -511,6 +511,14 @@ class LitGroupNorm(LitClassifier):
 
     def forward(self, x):
         return self.l2(torch.relu(self.norm(self.l1(x))))
+
+
+class LitBatchStatistics(LitBatchNorm):
+    """BatchNorm that takes each batch's statistics and keeps none."""
+
+    def __init__(self):
+        super().__init__()
+        self.l1[2] = nn.BatchNorm2d(4, track_running_stats=False)
 
 
 class LitCheckpointing(LitClassifier):

@@ -232,12 +232,6 @@ class NoLoss(L.LightningModule):
         return self.net(x)
 
 
-class Normalised(Mlp):
-    def __init__(self, **options):
-        super().__init__((FEATURES,), CLASSES)
-        self.norm = nn.BatchNorm1d(FEATURES, **options)
-
-
 class Lazy(OnlyTrainingStep):
     def __init__(self):
         super().__init__()
@@ -280,10 +274,6 @@ class Frozen(Logistic):
 def test_what_cannot_be_trained_is_refused_when_the_coordinator_is_made(task, sentence):
     with pytest.raises(ValueError, match=sentence):
         Coordinator(task(), FedAvg())
-
-
-def test_batch_norm_without_statistics_is_accepted():
-    Coordinator(Normalised(track_running_stats=False), FedAvg())
 
 
 def test_the_user_s_module_is_left_usable():
