@@ -355,11 +355,10 @@ def mapping_trouble(
 
 
 def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int) -> bool:
-    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them.
-    Which of a batch's several inputs its forward takes, nobody knows."""
+    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them."""
     if classes < 2 or y.is_floating_point() or y.dim() != 1 or not overrides(task, "forward"):
         return False
-    if len(pytree.tree_leaves(task_function.form(x, y))) > 2:
+    if len(pytree.tree_leaves(task_function.form(x, y))) > 2:  # nobody knows which of several inputs forward takes
         return False
     task.eval()
     try:

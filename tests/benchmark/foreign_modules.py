@@ -1,10 +1,13 @@
-"""Rounds per second of modules of one's own: `python -m tests.benchmark.foreign_modules > results/foreign_modules.md`.
+"""Rounds per second of modules of one's own:
+`python -m tests.benchmark.foreign_modules > tests/benchmark/results/foreign_modules.md`.
 
 The same networks and work as `flstudy bench` has, written as people write LightningModules: mapped over devices as they
 are, one device after another, and with the declaration of a plain mean, eager and compiled; medians of five
 interleaved blocks.
 """
 
+import os
+import platform
 import statistics
 import time
 import warnings
@@ -99,6 +102,16 @@ def rows_of(module: type[MyMlp]) -> dict[str, float]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
+    print("# Modules of one's own\n")
+    print(
+        f"`python -m tests.benchmark.foreign_modules`; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{os.cpu_count()} shared cores, of which one is used.\n"
+    )
+    print(
+        f"FedAvg on {DEVICES} devices, all of which take part: 40 steps of batches of 10 of the MLP, 10 steps of "
+        f"batches of 4 sequences; medians of {BLOCKS} blocks of {BLOCK_S:g} s, interleaved. *declared*: with "
+        "`mean_over_examples = True`.\n"
+    )
     print("| rounds per second (× one by one) | mapped | one by one | declared | declared, compiled |")
     print("|---|--:|--:|--:|--:|")
     with one_thread():

@@ -34,7 +34,7 @@ class Columns(NamedTuple):
     inputs: Sequence[str] | None = None  # None: all others
 
 
-Path = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 """Keys of mappings and places in tuples that lead to a value of a batch."""
 
 
@@ -43,8 +43,8 @@ class RowForm:
     """Callable that turns inputs and labels into the batches that a DataLoader makes of rows that are mappings or
     tuples, nested as they may be."""
 
-    label: Path
-    inputs: tuple[tuple[Path, tuple[int, ...], str], ...]  # place, shape of an example's value, and numpy's kind of it
+    label: ValuePath
+    inputs: tuple[tuple[ValuePath, tuple[int, ...], str], ...]  # place, an example's shape, and numpy's kind of it
 
     def __call__(self, x: Tensor, y: Tensor) -> Any:
         """The batch of x [B, ...], y [B].
@@ -269,7 +269,7 @@ def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default
     return _nested({path: part.numpy(force=True) for path, part in tensors.items()}, columns)
 
 
-def _nested(arrays: Mapping[Path, NDArray[Any]], columns: Columns) -> Part:
+def _nested(arrays: Mapping[ValuePath, NDArray[Any]], columns: Columns) -> Part:
     """Examples of the values [D, ...] of rows, by their places."""
     paths = {column_name(path): path for path in arrays}
     named = {name: arrays[path] for name, path in paths.items()}
@@ -279,7 +279,7 @@ def _nested(arrays: Mapping[Path, NDArray[Any]], columns: Columns) -> Part:
     return part._replace(form=RowForm(paths[label], kinds))
 
 
-def _label(paths: Sequence[Path]) -> str | None:
+def _label(paths: Sequence[ValuePath]) -> str | None:
     """The name of the labels among the values of rows: of tuples the last, of mappings one of `LABELS`; None: there is
     none, or several."""
     if isinstance(paths[-1][0], int):
@@ -291,7 +291,7 @@ def _label(paths: Sequence[Path]) -> str | None:
     return None
 
 
-def values_by_path(row: Any, sequences: tuple[type, ...], path: Path = ()) -> dict[Path, Any]:
+def values_by_path(row: Any, sequences: tuple[type, ...], path: ValuePath = ()) -> dict[ValuePath, Any]:
     """The values of nested mappings and sequences by their places; sequences of other types are values.
 
     Raises:
@@ -310,18 +310,18 @@ def values_by_path(row: Any, sequences: tuple[type, ...], path: Path = ()) -> di
     }
 
 
-def nested(values: Mapping[Path, Tensor]) -> Any:
+def nested(values: Mapping[ValuePath, Tensor]) -> Any:
     """The mappings and lists whose values are given by their places."""
     if () in values:
         return values[()]
-    parts: dict[str | int, dict[Path, Tensor]] = {}
-    for (key, *others), value in values.items():
-        parts.setdefault(key, {})[tuple(others)] = value
+    parts: dict[str | int, dict[ValuePath, Tensor]] = {}
+    for (key, *rest), value in values.items():
+        parts.setdefault(key, {})[tuple(rest)] = value
     batch = {key: nested(part) for key, part in parts.items()}
     return [batch[k] for k in sorted(batch)] if all(isinstance(key, int) for key in batch) else batch
 
 
-def column_name(path: Path) -> str:
+def column_name(path: ValuePath) -> str:
     """The name of a value's column: its keys and places with points between them."""
     return ".".join(map(str, path))
 
