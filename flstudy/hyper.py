@@ -113,8 +113,8 @@ def check(parameters: Any) -> None:
 
 
 def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
-    """A constructor that raises UserError for the first argument outside its domain; the object's ``init_args`` keep
-    its arguments by name."""
+    """A constructor that raises UserError for the first argument outside its domain; the ``init_args`` of the object
+    keep its arguments by name, where it is the constructor of the object's own class."""
 
     @functools.wraps(init)
     def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -123,7 +123,8 @@ def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Con
             if name in bound:
                 argument.refuse_outside(type(self).__name__, name, bound[name])
         init(self, *args, **kwargs)
-        vars(self)["init_args"] = {name: value for name, value in bound.items() if value is not self}
+        if type(self).__init__ is construct:
+            vars(self)["init_args"] = {name: value for name, value in bound.items() if value is not self}
 
     return construct
 

@@ -26,7 +26,7 @@ class RunSettings(Configurable):
     seeds: Sequence[Annotated[int, "[0, 2e9]"]] = (0,)
     """Seeds of the replicas, which are trained at once."""
     initial: Literal["seeded", "given"] = "given"
-    """Draw each replica's initial model from its seed, or start all from the task as it is built."""
+    """Build each replica's initial model under its seed, or start all from the task as it is given."""
     executor: ExecutorName = "vectorized"
     """Executor of local fits; all agree. auto takes the fastest by a short measurement."""
     compile: Compile = "auto"

@@ -14,10 +14,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flstudy import Coordinator, FederatedRun, Population, Record, RunSettings
-from flstudy.algorithms import Algorithm
+from flstudy.algorithms import Algorithm, Layout
+from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.population import InMemory, Partition, SuddenDrift
 from flstudy.registry import named
-from flstudy.tasks import Logistic, Mlp
+from flstudy.tasks import Logistic, Mlp, TaskFunction
+from flstudy.tasks.findings import trained_parameters
 
 FEATURES, CLASSES, DEVICES = 12, 4, 6
 SIZES = (
@@ -75,6 +77,17 @@ def examples(shape: Sequence[int] = (FEATURES,), count: int = sum(SIZES)) -> InM
     y = logits.argmax(1)
     y[:CLASSES] = np.arange(CLASSES)  # all classes occur
     return InMemory((torch.from_numpy(x), torch.from_numpy(y)))
+
+
+def flat_parameters(task: L.LightningModule, layout: Layout) -> torch.Tensor:
+    """The trained parameters [n] of a task."""
+    return layout.flat(trained_parameters(task))
+
+
+def drawn_model(task: L.LightningModule | BuildTask, seed: int) -> torch.Tensor:
+    """The initial model [n] of a seed."""
+    models = InitialModels(task, RunSettings(seeds=[seed], initial="seeded"))
+    return models.first(TaskFunction(models.task), 1)[0]
 
 
 def world(**changes: Any) -> Population:

@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -238,22 +239,22 @@ class Config:
                 message = f"{error}: make the model or the population smaller"
                 raise ConfigError(f"{Path(self.path).name}: {message}") from error
 
-    def _build(self, task: Any = None) -> Parts:
+    def _build(self, task: L.LightningModule | None = None) -> Parts:
         """Build all parts; a task that is given is used as it is."""
         with self._refusing():
             population = _part("population", self._values, None)
-            keys = [key for key in Parts._fields[1:-1] if key != "task" or task is None]
-            built = {"task": task} | {key: _part(key, self._values, population) for key in keys}
+            keys = [key for key in Parts._fields[1:-1] if key != "task"]
+            built = {key: _part(key, self._values, population) for key in keys}
             controller = built["controller"]
             coordinator = Coordinator(
-                built["task"],
+                task or partial(_part, "task", self._values, population),
                 built["algorithm"],
                 self.settings,
                 controllers=() if controller is None else (controller,),
                 **{key: built[key] for key in ("wireless", "regret", "privacy", "schedule", "measure")},
                 panel=built["evaluation"],
             )
-            return Parts(population, **built, coordinator=coordinator)
+            return Parts(population, coordinator.task, **built, coordinator=coordinator)
 
     @property
     def parts(self) -> Parts:

@@ -22,7 +22,7 @@ class Moment(NamedTuple):
     algorithm: Algorithm  # the one that runs
     layout: Layout  # of the model's tensors
     seed: int  # of the replica
-    draw: Callable[[str], Tensor]  # by name, a model as the task's modules draw it: like the server's x
+    draw: Callable[[str], Tensor]  # by name, a model as building the task draws it: like the server's x
     probed: Tensor | None = None  # what probe rounds that were asked for came to, like its x
     weights: Tensor | None = None  # [J] p of the jobs in the server's mean, after a round
 
@@ -43,6 +43,11 @@ class Controller(Configurable, ABC):
     """Names of its own `metrics`, for `flstudy.metrics.registry`."""
     watches: ClassVar[bool] = False
     """Whether it decides by the devices' losses, and so cannot do without."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws models, for which it must be known how the task is built."""
+        return False
 
     @abstractmethod
     def init(self, server: Any) -> Any:

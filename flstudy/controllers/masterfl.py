@@ -85,7 +85,7 @@ class MasterFL(Detector):
     instance_init: Literal["last", "longest", "current", "first", "random"] = "last"
     """Model with which an instance begins, of which Alg. 2 says nothing ("from scratch", sec. IV). The same for all of
     a block: the one with which the last block ended, its longest instance's, or the run's first. Each its own: the
-    server's in that moment, or one that the modules' reset_parameters draw. Experience: current learns fastest where
+    server's in that moment, or one that building the task anew draws. Experience: current learns fastest where
     rates are small."""
     tests: Literal["active", "all"] = "active"
     """Instances that Test 1 looks at where they end: the one that runs (Alg. 3), or all."""
@@ -114,6 +114,10 @@ class MasterFL(Detector):
         if rounds is None:
             raise UserError("MasterFL: rounds must be given, since the run has no end: set it, or max_epochs")
         return replace(self, rounds=rounds)
+
+    @property
+    def draws(self) -> bool:
+        return self.instance_init == "random"
 
     @property
     def horizon(self) -> int:

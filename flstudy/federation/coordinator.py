@@ -17,6 +17,7 @@ from flstudy.federation import checkpoint as files
 from flstudy.federation.checkpoint_rows import RowsBeside, local_folder
 from flstudy.federation.federated_run import FederatedRun
 from flstudy.federation.hyper_parameters import hyper_parameters
+from flstudy.federation.initial import BuildTask
 from flstudy.federation.round_clock import RoundClock
 from flstudy.federation.trained_models import Predictions
 from flstudy.federation.trainer_flags import (
@@ -59,7 +60,7 @@ class Coordinator(L.LightningModule):
     ``fit``, ``task`` holds the first replica's global model.
 
     Args:
-        task: any LightningModule with ``training_step`` or ``example_losses``.
+        task: any LightningModule with ``training_step`` or ``example_losses``, or a function that builds one.
         algorithm: the method.
         settings: replicas, and how local fits are carried out.
         controllers: what changes the server's state around rounds, whatever the algorithm.
@@ -85,7 +86,7 @@ class Coordinator(L.LightningModule):
 
     def __init__(
         self,
-        task: L.LightningModule,
+        task: L.LightningModule | BuildTask,
         algorithm: Algorithm,
         settings: RunSettings | None = None,
         *,

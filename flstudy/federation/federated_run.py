@@ -28,7 +28,7 @@ from flstudy.federation.blocks import BankRows, jobs_at_once
 from flstudy.federation.checkpoint_rows import local_folder
 from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
-from flstudy.federation.initial import drawn_model, initial_models
+from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
 from flstudy.federation.module_metrics import foresee, promised, training_metrics
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
@@ -63,7 +63,7 @@ class FederatedRun:
     bit. A run with a Coordinator under a Trainer is this one: same digits, same files.
 
     Args:
-        task: any LightningModule with ``training_step`` or ``example_losses``.
+        task: any LightningModule with ``training_step`` or ``example_losses``, or a function that builds one.
         algorithm: the method.
         settings: replicas, and how local fits are carried out.
         controllers: what changes the server's state around rounds, whatever the algorithm.
@@ -84,7 +84,7 @@ class FederatedRun:
 
     def __init__(
         self,
-        task: L.LightningModule,
+        task: L.LightningModule | BuildTask,
         algorithm: Algorithm,
         settings: RunSettings | None = None,
         *,
@@ -97,13 +97,14 @@ class FederatedRun:
         panel: Panel | None = None,
     ) -> None:
         self.settings = settings = settings or RunSettings()
-        self.task, self.seeds = task, tuple(settings.seeds)
-        check_module(task)
-        self.task_function = TaskFunction(task, settings.buffers)
+        self.initial = InitialModels(task, settings)
+        self.task, self.seeds = self.initial.task, tuple(settings.seeds)
+        check_module(self.task)
+        self.task_function = TaskFunction(self.task, settings.buffers)
         carried = self.task_function.buffers.carried()
         algorithm = with_buffers(algorithm, settings.buffers, carried)
-        self.algorithm = stepping(algorithm, task, self.task_function.layout, settings.local_optimizer)
-        refuse_schedule(task, schedule, settings.local_optimizer)
+        self.algorithm = stepping(algorithm, self.task, self.task_function.layout, settings.local_optimizer)
+        refuse_schedule(self.task, schedule, settings.local_optimizer)
         self.controllers, self.schedule, self.measure, self.panel = tuple(controllers), schedule, measure, panel
         self.round_metrics = RoundMetrics(wireless, regret)
         self.aggregator = PrivateAggregator(privacy, self.algorithm, self.controllers, self.seeds)
@@ -185,7 +186,10 @@ class FederatedRun:
         parts = self.executor, self.task_function, population, self.seeds, self.device, self.horizon, note
         self.fits = LocalFits(*parts)
         layout, starts = self.task_function.layout, self.algorithm.starts
-        x = initial_models(self.task, layout, self.seeds, self.settings.initial, starts).to(self.device, dtype)
+        if any(controller.draws for controller in self.controllers):
+            self.initial.refuse_unknown()
+        x = self._no_models() if saved else self.initial.first(self.task_function, starts)
+        x = x.to(self.device, dtype)
         if not accelerated(self.device):
             keep_freed_memory(layout.n * x.element_size())
         self._small = not accelerated(self.device) and takes_one_thread(sum(p.numel() for p in self.task.parameters()))
@@ -194,7 +198,7 @@ class FederatedRun:
         bank = ClientBank(len(self.seeds), population.clients, self.settings.bank_memory)
         self._state = RunState(torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x), bank)
         self._block = 0  # jobs of a replica that train at once; 0: not known yet
-        draw = partial(drawn_model, self.task, layout, x, starts)
+        draw = partial(self.initial.drawn, self.task_function, x, starts)
         self.runner = ControllerRunner(
             self.controllers, self.algorithm, layout, population, self.state, self.schedule, draw=draw
         )
@@ -459,14 +463,18 @@ class FederatedRun:
 
     def revive(self, saved: Mapping[str, Any], folder: Path | None) -> None:
         """Take up the models of a checkpoint, to be looked at, and leave the first replica's in the task."""
-        layout, starts = self.task_function.layout, self.algorithm.starts
-        x = torch.zeros(len(self.seeds), *([] if starts == 1 else [starts]), layout.n)
-        server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x)
+        layout = self.task_function.layout
+        server = torch.vmap(lambda x: self.algorithm.server_init(x, layout))(self._no_models())
         bank = ClientBank(len(self.seeds), saved["bank"]["slot"].shape[1], self.settings.bank_memory)
         self._state, self.last = RunState(server, bank), None
         self.state.take_up_models(saved, folder)
         self._read = {**saved, "bank": bank.state_dict()}
         self.models.load_into(self.task)
+
+    def _no_models(self) -> Tensor:
+        """Zeros in the place of initial models, which those of a checkpoint replace."""
+        starts = self.algorithm.starts
+        return torch.zeros(len(self.seeds), *([] if starts == 1 else [starts]), self.task_function.layout.n)
 
     def _take_up(self, saved: Mapping[str, Any], folder: Path | None) -> None:
         self.state.take_up(saved, folder, self.device)

@@ -5,7 +5,7 @@ from flstudy.tasks.classifiers import Logistic, Mlp, Quadratic
 from flstudy.tasks.convolutional import Cnn, ResNet18, ResNet34, Vgg
 from flstudy.tasks.recurrent import Lstm
 from flstudy.tasks.task import Penalty, Task
-from flstudy.tasks.task_function import TaskFunction, initial_parameters
+from flstudy.tasks.task_function import TaskFunction
 from flstudy.tasks.texts import FastText, TagLogistic
 from flstudy.tasks.vit import Vit
 

@@ -95,13 +95,8 @@ class Quadratic(Task):
     @checked
     def __init__(self, shape: Sequence[int], start: float = 1.0, near: Annotated[float, "(0, 1e12]"] = 1.0) -> None:
         super().__init__()
-        self.start, self.near = start, near
+        self.near = near
         self.w = nn.Parameter(torch.full(tuple(shape), float(start)))
-
-    def reset_parameters(self) -> None:
-        """Reset w to the start, which is the same for all seeds."""
-        with torch.no_grad():
-            self.w.fill_(self.start)
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Losses [B] of ξ [B, *shape]."""

@@ -55,8 +55,6 @@ def check_module(task: L.LightningModule) -> None:
         UserError: for a hook that cannot be followed, or no LightningModule.
     """
     name = type(task).__name__
-    if isinstance(task, type):
-        raise UserError(f"task must be a LightningModule, got the class {task.__name__}: give {task.__name__}()")
     if not isinstance(task, L.LightningModule):
         raise UserError(
             f"task must be a lightning.LightningModule, got {type(task).__module__}.{name}: derive it from that class, "

@@ -461,23 +461,3 @@ class Call(nn.Module):
             if (assigned := self.task.get_buffer(name)) is not buffer:
                 buffer.copy_(assigned.detach())
         return result
-
-
-def inside_out(module: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a module before itself, so that it has the last word on how they begin."""
-    for child in module.children():
-        yield from inside_out(child)
-    yield module
-
-
-def initial_parameters(task: L.LightningModule, layout: Layout, seed: int | None) -> Tensor:
-    """x⁰ [n]: the task's parameters as they are, or (with a seed) as its modules' ``reset_parameters`` draw them."""
-    module = copy.deepcopy(task)
-    if seed is not None:
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(seed)
-            for part in dict.fromkeys(inside_out(module)):
-                reset: Callable[[], None] | None = getattr(part, "reset_parameters", None)
-                if callable(reset):
-                    reset()
-    return layout.flat({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})

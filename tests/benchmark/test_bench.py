@@ -21,9 +21,9 @@ from flstudy.benchmark.plain import PRECISIONS as DTYPES
 from flstudy.benchmark.plain import PlainLoop
 from flstudy.benchmark.workloads import PARTICIPANTS, WORKLOADS
 from flstudy.execution import vectorized
-from flstudy.tasks import TaskFunction, initial_parameters
+from flstudy.tasks import TaskFunction
 
-from ..worlds import run
+from ..worlds import flat_parameters, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,14 +130,12 @@ def test_the_plain_loop_does_the_same_work(name: str) -> None:
     layout = TaskFunction(task).layout
     model = layout.flat({name: p.detach() for name, p in loop.model.named_parameters()})
     assert (model - module.server.x[0]).abs().max() < 1e-5
-    assert not torch.equal(model, initial_parameters(workload.task(), layout, None))
+    assert not torch.equal(model, flat_parameters(workload.task(), layout))
     assert done.steps == module.last.fit.steps[0].tolist()
     planned = population.cohort(1).batches.steps[0].tolist()
     assert (done.steps != planned) == (name == "synthetic")  # some stopped early
     loop.reset()
-    assert torch.equal(
-        layout.flat(dict(loop.model.named_parameters())), initial_parameters(workload.task(), layout, None)
-    )
+    assert torch.equal(layout.flat(dict(loop.model.named_parameters())), flat_parameters(workload.task(), layout))
 
 
 @pytest.mark.parametrize(

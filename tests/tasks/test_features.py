@@ -9,12 +9,12 @@ from flstudy import Coordinator
 from flstudy.algorithms import Batch, FedAvg, Moon
 from flstudy.config import ConfigError, load
 from flstudy.execution.executor import gradient
-from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg, initial_parameters
+from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg
 
 from ..config.test_config import QUICK
 from ..laws.test_executors import sequences, texts
 from ..tiers import in_tiers
-from ..worlds import CLASSES, FEATURES, Ragged, difference, drifting, examples, run, state, world
+from ..worlds import CLASSES, FEATURES, Ragged, difference, drifting, examples, flat_parameters, run, state, world
 from .test_own_modules import OnlyTrainingStep
 from .test_task_function import some
 
@@ -37,7 +37,7 @@ def test_features_are_what_the_last_layer_classifies(name, projection):
     task, (x, _) = TASKS[name](projection=projection).double(), some(name)
     *_, last = (module for module in task.modules() if isinstance(module, nn.Linear))
     task_function = TaskFunction(task)
-    y = initial_parameters(task, task_function.layout, None)
+    y = flat_parameters(task, task_function.layout)
     for fixed in (False, True):
         z = task_function.features(y, x, fixed=fixed)
         assert z.shape == (len(x), projection or WIDTHS[name])
@@ -50,7 +50,7 @@ def test_fixed_models_drop_nothing_out_and_those_that_train_do():
     torch.manual_seed(0)
     plain, dropping = (Cnn((2, 6, 6), CLASSES, (3, 4), 6, dropout).double() for dropout in ((0.0, 0.0), (0.5, 0.5)))
     x, task_function = some("Cnn")[0], TaskFunction(dropping)
-    y = initial_parameters(plain, TaskFunction(plain).layout, None)
+    y = flat_parameters(plain, TaskFunction(plain).layout)
     expected = TaskFunction(plain).features(y, x)
     assert difference(task_function.features(y, x, fixed=True), expected) == 0
     assert difference(task_function.features(y, x), expected) > 0.1
@@ -74,7 +74,7 @@ def test_moon_s_gradient_is_autograd_s(name, known):
     torch.manual_seed(2)
     task, received, *last = (TASKS[name](projection=3).double() for _ in range(4))
     task_function, (x, y) = TaskFunction(task), some(name)
-    flat, sent, *kept = (initial_parameters(model, task_function.layout, None) for model in (task, received, *last))
+    flat, sent, *kept = (flat_parameters(model, task_function.layout) for model in (task, received, *last))
     algorithm = Moon(mu=3.0, tau=0.2, buffer=2)
     client, msg = (
         algorithm.client_init(sent),

@@ -255,7 +255,6 @@ class Frozen(Logistic):
     [
         (NoLoss, "NoLoss defines neither example_losses nor training_step, so it has no loss; add"),
         (Frozen, "Frozen has no trainable parameter"),
-        (lambda: Frozen, r"task must be a LightningModule, got the class Frozen: give Frozen\(\)"),
         (
             lambda: torch.nn.Linear(2, 2),
             r"task must be a lightning.LightningModule, got torch\.nn\.modules\.linear\.Linear: derive it from that",

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from flstudy.algorithms import Batch, FedAvg, Mime
 from flstudy.execution.executor import TrainingContext, gradient, validation_loss
 from flstudy.execution.model_evaluator import ModelEvaluator
-from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction, initial_parameters
+from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction
 
-from ..worlds import CLASSES, FEATURES, difference, drifting, measured, run, state, world
+from ..worlds import CLASSES, FEATURES, difference, drifting, flat_parameters, measured, run, state, world
 
 MAKE = {
     "Logistic": lambda **given: Logistic((FEATURES,), CLASSES, **given),
@@ -49,7 +49,7 @@ def test_loss_and_gradient_hold_the_penalty_and_measurements_do_not(name):
         ]
         assert torch.equal(*stopping)
     task = MAKE[name](l1=L1, l2=L2).double()
-    at = initial_parameters(task, both.layout, None)
+    at = flat_parameters(task, both.layout)
     assert torch.allclose(task.training_step((batch.x, batch.y), 0), both(at, batch), atol=1e-12)
 
 

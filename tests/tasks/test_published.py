@@ -20,9 +20,9 @@ from flstudy.population import (
     Svhn,
     TinyImageNet,
 )
-from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg, initial_parameters
+from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg
 
-from ..worlds import CLASSES, difference, examples, run, state, world
+from ..worlds import CLASSES, difference, drawn_model, examples, run, state, world
 
 IMAGE = (3, 32, 32)
 TINY = (3, 8, 8)
@@ -124,7 +124,7 @@ def test_a_text_is_the_mean_of_its_words():
 def test_seeds_draw_initial_parameters_from_torch_s_distributions(make, random):
     task = make()
     layout = TaskFunction(task).layout
-    one, again, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 0, 1))
+    one, again, other = (layout.split(drawn_model(task, seed)) for seed in (0, 0, 1))
     for name, deviation in random.items():
         assert float(one[name].std()) == pytest.approx(deviation, rel=0.05)
         assert difference(one[name], again[name]) == 0
@@ -199,7 +199,7 @@ def test_mapped_gradients_of_a_resnet_are_those_of_each_lane(kind):
     task = kind(TINY, CLASSES, stem="cifar").double()
     task_function = TaskFunction(task)
     x, y = torch.randn(2, 2, *TINY, dtype=torch.float64), torch.tensor([[0, 1], [2, 3]])
-    models = torch.stack([initial_parameters(task, task_function.layout, seed).double() for seed in (0, 1)])
+    models = torch.stack([drawn_model(task, seed).double() for seed in (0, 1)])
 
     def loss(model, x, y):
         return task_function.example_losses(
@@ -238,7 +238,7 @@ def test_executors_agree_on_a_resnet():
 def test_a_resnet_starts_from_he_s_distribution_whatever_the_seed():
     task = ResNet18(IMAGE, 10)
     layout = TaskFunction(task).layout
-    one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
+    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
     for name in ("network.layer1.0.conv1.weight", "network.layer4.1.conv2.weight"):
         expected = (2 / (one[name].shape[0] * 9)) ** 0.5
         for weight in (one[name], other[name], dict(task.named_parameters())[name].detach()):

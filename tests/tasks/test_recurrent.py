@@ -14,10 +14,10 @@ from flstudy.algorithms import Batch
 from flstudy.execution import TrainingContext
 from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.population import EvaluationIndex, ExampleStore
-from flstudy.tasks import Lstm, TaskFunction, initial_parameters
+from flstudy.tasks import Lstm, TaskFunction
 from flstudy.tasks.recurrent import LstmLayers, recurrence
 
-from ..worlds import difference
+from ..worlds import difference, drawn_model
 
 WORDS, LENGTH = 7, 6
 
@@ -61,8 +61,7 @@ def test_reset_draws_what_torch_draws():
         torch.manual_seed(1)
         module.reset_parameters()
     assert difference(ours.state_dict(), theirs.state_dict()) == 0
-    task_function = TaskFunction(task())
-    assert difference(*(initial_parameters(task(), task_function.layout, seed) for seed in (0, 1))) > 0.01
+    assert difference(*(drawn_model(task(), seed) for seed in (0, 1))) > 0.01
 
 
 def test_gradient_of_the_recurrence():
@@ -110,7 +109,7 @@ def test_mapped_gradients_are_those_of_each_lane(axes):
 @pytest.mark.parametrize("layers", [1, 2])
 def test_mapped_tasks_are_each_device_s(layers):
     task_function = TaskFunction(task(layers))
-    models = torch.stack([initial_parameters(task(layers), task_function.layout, seed) for seed in range(3)])
+    models = torch.stack([drawn_model(task(layers), seed).double() for seed in range(3)])
     x, y = tokens(3, 4, LENGTH), tokens(3, 4, LENGTH, seed=1)
     step = grad_and_value(lambda model, x, y: task_function(model, Batch(x, y)))
     mapped = torch.vmap(step, randomness="different")(models, x, y)
@@ -173,7 +172,7 @@ def test_survey_of_sequences(monkeypatch):
     """Chunks are as much smaller as sequences are longer."""
     monkeypatch.setattr("flstudy.execution.model_evaluator.CHUNK", 2 * LENGTH)
     task_function = TaskFunction(task())
-    models = torch.stack([initial_parameters(task(), task_function.layout, seed) for seed in range(2)])
+    models = torch.stack([drawn_model(task(), seed).double() for seed in range(2)])
     table = torch.stack([torch.arange(WORDS), torch.arange(WORDS).flip(0)])
     store = ExampleStore(tokens(7, LENGTH), tokens(7, LENGTH, seed=1), table)
     examples = EvaluationIndex(

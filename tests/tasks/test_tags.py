@@ -7,11 +7,11 @@ import torch
 from flstudy import Population
 from flstudy.algorithms import FedAda2, FedAvg
 from flstudy.population import Iid, InMemory, LabelSwap, StackOverflowTags, SuddenDrift
-from flstudy.tasks import TagLogistic, TaskFunction, initial_parameters
+from flstudy.tasks import TagLogistic, TaskFunction
 
 from ..population.datasets import on_disk
 from ..population.datasets.on_disk import TAGS, WORDS
-from ..worlds import difference, measured, run, state, world
+from ..worlds import difference, drawn_model, measured, run, state, world
 
 
 def parameters(task):
@@ -72,7 +72,7 @@ def test_softmax_is_of_the_first_tag():
 def test_a_seed_draws_glorot_s_weights():
     task = TagLogistic((5,), 60, tokens=902)
     layout = TaskFunction(task).layout
-    weight, bias = layout.split(initial_parameters(task, layout, 0)).values()
+    weight, bias = layout.split(drawn_model(task, 0)).values()
     assert float(weight.std()) == pytest.approx((2 / 960) ** 0.5, rel=0.02)
     assert not bias.any()
 

@@ -20,11 +20,10 @@ from flstudy.tasks import (
     TaskFunction,
     Vgg,
     Vit,
-    initial_parameters,
 )
 
 from ..tiers import in_tiers
-from ..worlds import CLASSES, FEATURES, difference, measured, mlp, run, world
+from ..worlds import CLASSES, FEATURES, difference, drawn_model, flat_parameters, measured, mlp, run, world
 
 TASKS = {
     "Logistic": lambda: Logistic((FEATURES,), CLASSES),
@@ -69,7 +68,7 @@ def test_every_shipped_task_is_tried():
 def test_gradient_is_autograd_s(name):
     task = TASKS[name]().double()
     task_function, (x, y) = TaskFunction(task), some(name)
-    flat = initial_parameters(task, task_function.layout, None)
+    flat = flat_parameters(task, task_function.layout)
     g, loss = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y))
     expected = F.cross_entropy(logits_of(task, x), y)
     expected.backward()
@@ -82,7 +81,7 @@ def test_gradient_is_autograd_s(name):
 def test_losses_are_per_example_and_masks_leave_out_padding(name):
     task = TASKS[name]().double()
     task_function, (x, y) = TaskFunction(task), some(name)
-    flat = initial_parameters(task, task_function.layout, None)
+    flat = flat_parameters(task, task_function.layout)
     losses = task_function.example_losses(flat, Batch(x, y))
     each = torch.stack([F.cross_entropy(logits_of(task, x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
     assert difference(losses, each) <= 1e-14
@@ -145,12 +144,12 @@ def test_seeded_parameters_are_their_seed_s_and_touch_no_global_stream():
     task, layout = mlp(), TaskFunction(mlp()).layout
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    a, b, c = (initial_parameters(task, layout, seed) for seed in (0, 0, 1))
+    a, b, c = (drawn_model(task, seed) for seed in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(a, b)
     assert difference(a, c) > 0.01
     given = torch.cat([p.detach().reshape(-1) for p in task.parameters()])
-    assert torch.equal(initial_parameters(task, layout, None), given)
+    assert torch.equal(flat_parameters(task, layout), given)
 
 
 class HalfFrozen(Mlp):
@@ -181,9 +180,7 @@ def test_gradient_sees_the_frozen_parts():
     torch.manual_seed(0)
     task, (x, y) = HalfFrozen().double(), some("Logistic")
     task_function = TaskFunction(task)
-    g, _ = gradient(FedAvg(), task_function, None, None)(
-        initial_parameters(task, task_function.layout, None), Batch(x, y)
-    )
+    g, _ = gradient(FedAvg(), task_function, None, None)(flat_parameters(task, task_function.layout), Batch(x, y))
     F.cross_entropy(task(x), y).backward()
     assert difference(g, torch.cat([task.network[3].weight.grad.reshape(-1), task.network[3].bias.grad])) <= 1e-14
     assert isinstance(task.network[3], nn.Linear)

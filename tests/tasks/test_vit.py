@@ -10,9 +10,9 @@ from flstudy import Population
 from flstudy.algorithms import FedAda2, JointAdaptivity
 from flstudy.execution import training_context
 from flstudy.population import Digits, FeatureShift, Iid, InMemory, LabelSwap, SuddenDrift
-from flstudy.tasks import TaskFunction, Vit, initial_parameters
+from flstudy.tasks import TaskFunction, Vit
 
-from ..worlds import CLASSES, difference, examples, measured, run, state, world
+from ..worlds import CLASSES, difference, drawn_model, examples, measured, run, state, world
 
 SHAPE = (3, 12, 8)
 SIZES = {"patch": 4, "dim": 12, "depth": 2, "heads": 3, "mlp_ratio": 2}
@@ -89,7 +89,7 @@ def test_logits_are_those_of_torchvision_with_the_same_weights(name, published):
 def test_a_checkpoint_is_where_every_seed_starts_but_for_the_head(published):
     task = square(published[1])
     layout = TaskFunction(task).layout
-    one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
+    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
     for name, value in one.items():
         assert (difference(value, other[name]) > 0.01) == name.startswith("head."), name
     assert difference(one["blocks.1.qkv.weight"], task.blocks[1].qkv.weight) == 0
@@ -98,7 +98,7 @@ def test_a_checkpoint_is_where_every_seed_starts_but_for_the_head(published):
 def test_without_a_checkpoint_every_seed_draws_its_own():
     task = Vit(SHAPE, 5, patch=2, dim=24)
     layout = TaskFunction(task).layout
-    one, other = (layout.split(initial_parameters(task, layout, seed)) for seed in (0, 1))
+    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
     for name in ("pos_embed", "patch_embed.weight", "blocks.1.fc1.weight"):
         assert float(one[name].std()) == pytest.approx(0.02, rel=0.1)
         assert difference(one[name], other[name]) > 0.01
