@@ -43,6 +43,11 @@ def chosen(key: str, value: Mapping[str, Any] | None, dataset: Any = None) -> An
         raise ConfigError(f"{key}.init_args must hold keys and values, got {shown(arguments)}")
     parameters = inspect.signature(cls).parameters
     linked = {} if dataset is None else {name: getattr(dataset, name) for name in LINKED if name in parameters}
+    if linked.get("classes") == 0 and cls.__module__.startswith("flstudy."):
+        raise ConfigError(
+            f"{key}: {cls.__name__} needs classes, but the labels of {type(dataset).__name__} are real numbers, which "
+            "means regression: make them integers or names, or give a module of yours"
+        )
     return construct(cls, {**linked, **arguments})
 
 

@@ -195,8 +195,15 @@ def blocks_of(examples: Examples, partition: Partition | None, clients: int, see
         UserError: as `owners` does.
     """
     if partition is None and examples.ranges is not None:
-        return natural_ownership(examples.ranges, clients)
+        return natural_ownership(examples.ranges)
     split = own_split(examples)
+    if partition is None and examples.owner is not None:
+        natural, last = examples.owner.numpy(), int(examples.owner.max())
+        if natural.min() < 0 or last >= len(natural):
+            raise UserError(
+                f"population: the owners that the data set names must be numbered from 0, got {natural.min()} to {last}"
+            )
+        return ownership(natural, last + 1, split)
     return ownership(owners(examples, split, partition, clients, seed), clients, split)
 
 
@@ -210,23 +217,19 @@ def own_split(examples: Examples) -> NDArray[np.int64] | None:
 def owners(
     examples: Examples, split: NDArray[np.int64] | None, partition: Partition | None, clients: int, seed: int
 ) -> NDArray[np.int64]:
-    """[D]: the device of each example of a replica, or `NOBODY`; without a partition the data set's own devices, or
-    those of an Iid one.
+    """[D]: the device of each example of a replica that a partition gives it to, or `NOBODY`; without one those of
+    `Iid`.
 
     Raises:
         UserError: for fewer examples than devices, owners that are no devices, or what the partition refuses.
     """
-    if partition is None and examples.owner is not None:
-        natural: NDArray[np.int64] = examples.owner.numpy()
-        refuse_strangers("the data set", natural, clients, 0)
-        return natural
     rng = generator(seed, "partition")
     if len(examples.y) < clients:
         raise UserError(f"population: clients must be ≤ the number of examples ({len(examples.y)}), got {clients}")
     labels = examples.y.numpy() if examples.coding is None else examples.y.numpy().astype(np.int64)
-    labels = labels if examples.y.dim() == 1 else np.zeros(len(examples.y), dtype=np.int64)
-    labels.setflags(write=False)  # they may be other processes' as well
     partition = partition or Iid()
+    labels = partition.kinds(labels)
+    labels.setflags(write=False)  # they may be other processes' as well
     if not partition.training_only or split is None:
         owner = partition.assign(labels, clients, rng)
     else:

@@ -16,6 +16,7 @@ from flstudy.user_error import UserError
 
 Rows = NDArray[np.int64]  # of the stacked examples
 KEPT = 2**20  # examples of a replica whose division is kept; that of a larger one is made anew for some devices
+LISTED = 8  # devices that an error names
 TOGETHER = 2**20  # examples that are divided at once
 
 
@@ -45,17 +46,9 @@ def ownership(owner: NDArray[np.int64], clients: int, split: NDArray[np.int64] |
     return Ownership(numbers[0] + sizes.cumsum() - sizes, counts, order_of(place), made_splits(counts))
 
 
-def natural_ownership(ranges: Ranges, clients: int) -> Ownership:
-    """The blocks of ``clients`` devices whose rows lie side by side; devices that the data set does not have are empty.
-
-    Raises:
-        UserError: for fewer devices than the data set has.
-    """
-    refuse_strangers("the data set", np.array([len(ranges.starts) - 1]), clients, 0)
-    missing = clients - len(ranges.starts)
-    counts = np.concatenate([ranges.counts, np.zeros((missing, len(SPLITS)), dtype=np.int64)])
-    starts = np.concatenate([ranges.starts, np.zeros(missing, dtype=np.int64)])
-    return Ownership(starts, counts, None, made_splits(counts))
+def natural_ownership(ranges: Ranges) -> Ownership:
+    """The blocks of a data set's own devices, whose rows lie side by side."""
+    return Ownership(ranges.starts, ranges.counts, None, made_splits(ranges.counts))
 
 
 def made_splits(counts: NDArray[np.int64]) -> tuple[Split, ...]:
@@ -178,21 +171,23 @@ class Membership(Sequence[dict[Split, Rows]]):
         return (rows, counts) if self.there is None else remaining(rows, counts, self.there)
 
 
-def membership(blocks: Ownership, start: int, seed: int, shares: dict[str, float]) -> Membership:
+def membership(blocks: Ownership, clients: int, start: int, seed: int, shares: dict[str, float]) -> Membership:
     """The membership of a replica's devices.
 
     Args:
         blocks: of their rows.
+        clients: number of devices that there are to be.
         start: the replica's first row among all examples.
         seed: of the replica.
         shares: of a device's training examples that are kept for validation and testing; not asked for a split that
             the user has made.
 
     Raises:
-        UserError: for a device without an example for training, one for validation and one for testing.
+        UserError: for another number of devices, and those without an example for training, one for validation and one
+            for testing.
     """
     left = {name: shares[name] for name in SPLITS if name in shares and name not in blocks.user_splits}
-    _refuse_few(blocks, seed, list(left))
+    refuse_devices(blocks, clients, list(left))
     pool, counts = blocks.user_counts[:, 0], blocks.user_counts.copy()
     for name, share in left.items():
         counts[:, SPLITS.index(name)] = np.maximum(1, np.rint(share * pool))
@@ -204,23 +199,29 @@ def membership(blocks: Ownership, start: int, seed: int, shares: dict[str, float
     return Membership(seed, start, blocks, counts, counts)
 
 
-def _refuse_few(blocks: Ownership, seed: int, left: list[str]) -> None:
-    """Raise UserError for the first device that lacks an example of a split."""
-    lacking = blocks.user_counts[:, [SPLITS.index(name) for name in blocks.user_splits]] == 0
-    few = lacking.any(1) | (blocks.user_counts[:, 0] < 1 + len(left))
-    if not few.any():
-        return
-    device = int(few.argmax())
-    for name, lacks in zip(blocks.user_splits, lacking[device], strict=True):
-        if lacks:
-            raise UserError(
-                f"population: device {device} of seed {seed} has no example in the {name} split of its own: give "
-                "it one, or leave that split out, so that it is taken from the training examples"
-            )
-    raise UserError(
-        f"population: device {device} of seed {seed} holds {blocks.user_counts[device, 0]} examples, but needs "
-        f"{1 + len(left)} ({', '.join(('train', *left))}); lower clients or make the partition less extreme"
-    )
+def refuse_devices(blocks: Ownership, clients: int, left: list[str]) -> None:
+    """Raise UserError, one that tells all, for another number of devices than there are to be, and for devices that
+    lack an example of a split, where ``left`` are the splits that shares have to say."""
+    problems, counts, needed = [], blocks.user_counts, 1 + len(left)
+    if len(counts) != clients:
+        problems.append(f"clients must be {len(counts)}, the number of owners that the data set names, got {clients}")
+    for name in blocks.user_splits:
+        if (lacks := np.flatnonzero(counts[:, SPLITS.index(name)] == 0)).size:
+            problems.append(f"{listed(lacks)} no example in the {name} split")
+    if (few := np.flatnonzero(counts[:, 0] < needed)).size:
+        examples = "examples" if left else "example"
+        problems.append(f"{listed(few, counts[:, 0])} fewer than {needed} {examples} ({', '.join(('train', *left))})")
+    if problems:
+        lacking = len(problems) > (len(counts) != clients)
+        advice = "leave such devices out, lower clients, or change the partition or the splits"
+        raise UserError(f"population: {'; '.join(problems)}: {advice if lacking else f'set clients: {len(counts)}'}")
+
+
+def listed(devices: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> str:
+    """Devices that lack something, the first of them by number, and the verb of a sentence."""
+    numbers = [f"{device}" if counts is None else f"{device} ({counts[device]})" for device in devices[:LISTED]]
+    more = f" and {len(devices) - LISTED} more" if len(devices) > LISTED else ""
+    return f"device{'s'[: len(devices) > 1]} {', '.join(numbers)}{more} {'have' if len(devices) > 1 else 'has'}"
 
 
 def remaining(rows: Rows, counts: NDArray[np.int64], there: NDArray[np.bool_]) -> tuple[Rows, NDArray[np.int64]]:

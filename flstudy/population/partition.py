@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from flstudy.population.availability import groups_of
 from flstudy.user_error import UserError
 
 NOBODY = -1
+QUANTILES = 10
 
 
 class Partition(Configurable, ABC):
@@ -21,9 +22,14 @@ class Partition(Configurable, ABC):
     """Whether this assigns training examples only, where the data set has splits of its own: those for validation and
     testing are dealt out evenly."""
 
+    def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Numbers [D] by which examples are divided, of their labels [D], or [D, ...] where an example has several: one
+        label as it is, 0 for several."""
+        return labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Owner [D] in 0 … clients-1 of each example, given its label.
+        """Owner [D] in 0 … clients-1 of each example, given its label, or the number that `kinds` gives it.
 
         Raises:
             UserError: the examples cannot be divided so among so many clients.
@@ -75,7 +81,35 @@ class ClientLists(Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet(Partition):
+class LabelPartition(Partition):
+    """Partition by label."""
+
+    by: Literal["label", "quantile", "pattern"] = "label"
+    """What counts as a label: an integer; the tenth of all examples to which a real number belongs, by its size; or the
+    pattern of an example's several labels."""
+
+    def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Numbers [D] of the labels [D], or [D, ...] where an example has several, from 0.
+
+        Raises:
+            UserError: for labels that ``by`` does not suit.
+        """
+        suits = "pattern" if labels.ndim > 1 else "quantile" if labels.dtype.kind == "f" else "label"
+        if self.by != suits:
+            what = {"label": "integers", "quantile": "real numbers", "pattern": "several for each example"}[suits]
+            raise UserError(
+                f"{type(self).__name__}: by must be {suits} where labels are {what}, got {self.by}: set partition.by"
+            )
+        if suits == "pattern":
+            return np.unique(labels.reshape(len(labels), -1), axis=0, return_inverse=True)[1].reshape(-1)
+        if suits == "quantile":
+            bounds = np.quantile(labels, np.arange(1, QUANTILES) / QUANTILES)
+            return np.searchsorted(bounds, labels, side="right")
+        return labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(LabelPartition):
     """Dirichlet partition (Hsu et al. 2019): each label is divided over the devices in proportions drawn from
     Dirichlet(α), per label and again until every device has ``min_size`` examples, as in Li et al. 2022, NIID-Bench.
     """
@@ -103,7 +137,7 @@ class Dirichlet(Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalancedDirichlet(Partition):
+class BalancedDirichlet(LabelPartition):
     """Balanced Dirichlet partition (Hsu et al. 2019; Reddi et al. 2021, App. F): every device gets equally many
     examples, of labels drawn from its own prior q ~ Dirichlet(α). Examples are drawn without replacement; when a label
     is used up, q is renormalised over the others. Sizes differ by one at most; every example has an owner.
@@ -148,13 +182,17 @@ class BalancedDirichlet(Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shards(Partition):
+class Shards(LabelPartition):
     """Shards (McMahan et al. 2017, sec. 3): examples are sorted by label and cut into shards, a few per device."""
 
     citations: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
 
     per_client: int = hyper(2, "[1, 1e6]")
     """Shards of each device."""
+
+    def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
+        real = labels.ndim == 1 and labels.dtype.kind == "f" and self.by == "label"
+        return labels if real else super().kinds(labels)  # numbers can be sorted as they are
 
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         shards = clients * self.per_client
@@ -170,7 +208,7 @@ class Shards(Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelGroups(Partition):
+class LabelGroups(LabelPartition):
     """Label groups (Chang et al. 2025, sec. VI): a group of devices holds a set of labels; neighbouring sets overlap.
 
     Of L labels and g groups a set has G = ⌊L / (g - (g - 1) o)⌋ labels, ⌊G o⌋ of which it shares with the next; two
@@ -241,7 +279,7 @@ class PartialOverlap(LabelGroups):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoShard(Partition):
+class TwoShard(LabelPartition):
     """Two-shard (Chang et al. 2025): labels are divided into as many batches as there are devices, each batch into two
     shards; every device holds one shard of two different batches."""
 
@@ -256,7 +294,7 @@ class TwoShard(Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distinct(Partition):
+class Distinct(LabelPartition):
     """Distinct (Chang et al. 2025): every device holds labels of its own, as many as the others."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)

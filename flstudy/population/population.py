@@ -249,7 +249,7 @@ class Population(L.LightningDataModule):
         for replica, seed in enumerate(seeds):
             if blocks is None or not alike or self.dataset.seeded:
                 blocks = blocks_of(examples.replica(replica), self.partition, self.clients, seed)
-            self.members.append(membership(blocks, examples.starts[replica], seed, self.shares))
+            self.members.append(membership(blocks, self.clients, examples.starts[replica], seed, self.shares))
         self.store = ExampleStore(examples.x, examples.y)
         if (coding := examples.coding) is not None:
             like = coding.inputs(examples.x[:1]).new_zeros(1)

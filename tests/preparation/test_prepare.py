@@ -387,7 +387,7 @@ def test_clients_with_too_few_examples_and_nulls(tmp_path):
     with pytest.raises(ValueError, match=r"clients must be ≤ 1, the clients with 3 or more examples in .*copy, got 2"):
         FederatedParquet(path=str(tmp_path / "copy")).load(0, 2)
     (tmp_path / "nulls.csv").write_text("f,label,client\n1.0,0,1\n2.0,1,\n")
-    with pytest.raises(ValueError, match=r"nulls\.csv: column 'client' must have a value in every row, got null"):
+    with pytest.raises(ValueError, match=r"nulls\.csv: column 'client' must have a value in every row, got none in"):
         prepare(TableFile(root=str(tmp_path), file="nulls.csv"), tmp_path / "nulls")
     assert not (tmp_path / "nulls").exists()
     assert not (tmp_path / ".nulls.preparing").exists()

@@ -1,11 +1,9 @@
 """A user's own examples, in the forms that libraries give them: tensors, map-style data sets, tables, Hugging Face
 data sets, LightningDataModules, and one (train, valid, test) for each client."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -16,80 +14,43 @@ from torch.utils.data import DataLoader, default_collate
 
 from flstudy.lightning_hooks import BATCH_HOOKS
 from flstudy.population.datasets.base import SPLITS, Dataset, Examples
+from flstudy.population.datasets.columns import (
+    LABELS,
+    SPLIT_NAMES,
+    Columns,
+    Missing,
+    Part,
+    RowForm,
+    ValuePath,
+    column_name,
+    column_values,
+    label_and_inputs,
+    numbered_labels,
+    numbers_or_names,
+    part_of_columns,
+)
+from flstudy.population.datasets.loaders import sampled, tell_shared
 from flstudy.user_error import UserError
 
-LABELS = ("label", "labels", "target", "y")
-SPLIT_NAMES = {"train": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2}
-"""Libraries' names of the splits, and their places in `SPLITS`."""
-EXACT = 2**24  # the largest integer up to which single precision holds all
+ROWS = (Tensor, np.ndarray, list, tuple)  # what can be a row of a data set
 AGAIN = 64  # examples of a map-style data set that are read twice
-
-
-class Columns(NamedTuple):
-    """Meaning of the columns of a table, or of the keys of rows that are mappings."""
-
-    label: str | None = None  # None: the first of `LABELS` that there is
-    client: str = "client"  # the column of owners, where there is one
-    split: str = "split"  # the column that says train, valid or test, where there is one
-    inputs: Sequence[str] | None = None  # None: all others
-
-
-ValuePath = tuple[str | int, ...]
-"""Keys of mappings and places in tuples that lead to a value of a batch."""
-
-
-@dataclass(frozen=True)
-class RowForm:
-    """Callable that turns inputs and labels into the batches that a DataLoader makes of rows that are mappings or
-    tuples, nested as they may be."""
-
-    label: ValuePath
-    inputs: tuple[tuple[ValuePath, tuple[int, ...], str], ...]  # place, an example's shape, and numpy's kind of it
-
-    def __call__(self, x: Tensor, y: Tensor) -> Any:
-        """The batch of x [B, ...], y [B].
-
-        Raises:
-            UserError: in half precision, which does not hold integers such as the numbers of words.
-        """
-        values, start, flat = {self.label: y}, 0, x.flatten(1)
-        for path, shape, kind in self.inputs:
-            if kind in "iu" and x.is_floating_point() and torch.finfo(x.dtype).bits < 32:
-                precision = str(x.dtype).removeprefix("torch.")
-                raise UserError(
-                    f"dataset: column {column_name(path)!r} holds integers, which {precision} does not: set precision "
-                    "to 32-true or bf16-mixed"
-                )
-            size = math.prod(shape)
-            value = flat[:, start : start + size].reshape(len(x), *shape)
-            values[path] = value if kind == "f" else value.to(torch.bool if kind == "b" else torch.int64)
-            start += size
-        return nested(values)
-
-
-class Part(NamedTuple):
-    """Some of the examples, before names are numbered."""
-
-    x: Tensor  # [D, ...]
-    y: Any  # [D, ...] a tensor, or an array of names
-    client: NDArray[Any] | None = None  # [D] numbers or names
-    split: NDArray[np.int64] | None = None  # [D] places in `SPLITS`
-    form: RowForm | None = None  # of rows that are no pairs
 
 
 class InMemory(Dataset):
     """A user's own data, in any of the forms that libraries give them.
 
     Args:
-        data: a tuple of two tensors (x, y); a map-style ``torch.utils.data.Dataset`` of (x, y), of mappings as Hugging
-            Face's are, or of both nested in each other; a pyarrow table or a pandas frame; several of them by split,
-            such as ``{"train": ..., "test": ...}``; a LightningDataModule, of which the three loaders' data sets are
-            read; or a list of (train, valid, test), one for each client.
+        data: a tuple (x, y) of tensors or arrays; a map-style ``torch.utils.data.Dataset`` of (x, y), of mappings as
+            Hugging Face's are, or of both nested in each other; a DataLoader, of which the examples are read that it
+            yields in an epoch; a pyarrow table or a pandas frame; several of them by split, such as ``{"train": ...,
+            "test": ...}``; a LightningDataModule with up to three loaders; or a list with an element for each client:
+            a data set, or its (train, valid, test).
         label: the column of labels; null takes the first of label, labels, target and y that there is, of tuples the
             last value. A value in a mapping or tuple of another is called ``target.kind``, or ``0.1``.
-        client: the column of owners: numbers from 0, or names, which are numbered in their order.
+        client: the column of owners, numbers or names, which become devices in their order.
         split: the column that says train, valid or test.
         inputs: the columns of inputs; null takes all others. One column is taken as it is, several numbers are stacked.
+        missing: what becomes of numbers that rows of inputs lack: they are refused, or get the column's mean or 0.
 
     Raises:
         UserError: for anything else.
@@ -103,8 +64,10 @@ class InMemory(Dataset):
         client: str = "client",
         split: str = "split",
         inputs: Sequence[str] | None = None,
+        missing: Missing = "refuse",
     ) -> None:
-        part = part_of(data, Columns(label, client, split, inputs))
+        with torch.random.fork_rng(devices=[]):  # samplers and DataLoaders draw, though nothing random stays
+            part = part_of(data, Columns(label, client, split, inputs, missing))
         self.examples, self._form = numbered(part), part.form
 
     @cached_property
@@ -134,14 +97,11 @@ def numbered(part: Part) -> Examples:
         raise UserError(
             f"dataset must hold as many inputs as labels, at least one, got {len(part.x)} and {len(part.y)}"
         )
-    y = part.y if isinstance(part.y, Tensor) else torch.from_numpy(np.unique(part.y, return_inverse=True)[1])
-    owner = part.client
-    if owner is not None and owner.dtype.kind not in "iu":
-        owner = np.unique(owner.astype(str), return_inverse=True)[1]
+    owner = None if part.client is None else np.unique(numbers_or_names(part.client), return_inverse=True)[1]
     return Examples(
         part.x,
-        y,
-        None if owner is None else torch.from_numpy(owner.astype(np.int64)),
+        part.y if isinstance(part.y, Tensor) else torch.from_numpy(numbered_labels(part.y)),
+        None if owner is None else torch.from_numpy(owner),
         None if part.split is None else torch.from_numpy(part.split),
     )
 
@@ -165,8 +125,10 @@ def part_of(data: Any, columns: Columns) -> Part:
 
 
 def is_pair(value: Any) -> bool:
-    """Whether this is a pair of tensors (x, y)."""
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)
+    """Whether this is a pair (x, y) of tensors or arrays, or of one and a list of labels."""
+    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[0], Tensor | np.ndarray):
+        return False
+    return isinstance(value[1], Tensor | np.ndarray | list)
 
 
 def is_by_split(value: Any) -> bool:
@@ -184,8 +146,21 @@ def is_three_sets(value: Any) -> bool:
     return (
         isinstance(value, tuple | list)
         and len(value) == 3
-        and all(is_pair(part) or (is_mapped(part) and not isinstance(part, Tensor)) for part in value)
+        and all(
+            is_pair(part) or isinstance(part, DataLoader) or (is_mapped(part) and not isinstance(part, Tensor))
+            for part in value
+        )
     )
+
+
+def is_set_by_client(value: Any) -> bool:
+    """Whether these are data sets, one for each client."""
+    return isinstance(value, tuple | list) and len(value) > 0 and all(map(is_set, value))
+
+
+def is_set(value: Any) -> bool:
+    """Whether this is a data set, and no row of one."""
+    return is_table(value) or isinstance(value, DataLoader) or (is_mapped(value) and not isinstance(value, ROWS))
 
 
 def is_table(value: Any) -> bool:
@@ -204,6 +179,16 @@ def _by_split(data: Mapping[str, Any], columns: Columns) -> Part:
     )
 
 
+def _pair(data: Sequence[Any], columns: Columns) -> Part:
+    x, y = data
+    y = np.asarray(y) if isinstance(y, list) else y
+    return Part(torch.as_tensor(x), y if isinstance(y, Tensor) or y.dtype.kind not in "fiub" else torch.as_tensor(y))
+
+
+def _sets_by_client(data: Sequence[Any], columns: Columns) -> Part:
+    return all_parts((part_of(part, columns), client, None) for client, part in enumerate(data))
+
+
 def _by_client(data: Sequence[Any], columns: Columns) -> Part:
     return all_parts(
         (part_of(part, columns), client, place)
@@ -214,7 +199,7 @@ def _by_client(data: Sequence[Any], columns: Columns) -> Part:
 
 
 def _module(data: L.LightningDataModule, columns: Columns) -> Part:
-    """The data sets of the loaders that a module has, read with the loaders' own collate function.
+    """The examples of the loaders that a module has.
 
     Raises:
         UserError: for loaders of other data sets than map-style ones, or a module that changes batches itself.
@@ -228,20 +213,27 @@ def _module(data: L.LightningDataModule, columns: Columns) -> Part:
     data.prepare_data()
     for stage in ("fit", "test"):
         data.setup(stage)
-    parts = []
-    for place, (name, stage) in enumerate(zip(SPLITS, ("train", "val", "test"), strict=True)):
+    splits: dict[str, list[DataLoader[Any]]] = {}
+    for name, stage in zip(SPLITS, ("train", "val", "test"), strict=True):
         try:
             loaders = getattr(data, f"{stage}_dataloader")()
         except (NotImplementedError, L.pytorch.utilities.exceptions.MisconfigurationException):
             continue  # Lightning's own method, which the module does not replace
-        for loader in loaders if isinstance(loaders, list | tuple) else [loaders]:
-            if not is_mapped(getattr(loader, "dataset", None)):
-                raise UserError(
-                    f"dataset: the {name} loader of {type(data).__name__} must be a DataLoader of a map-style dataset, "
-                    f"got {type(getattr(loader, 'dataset', loader)).__name__}"
-                )
-            parts.append((_mapped(loader.dataset, columns, loader.collate_fn), None, place))
-    return all_parts(parts)
+        splits[name] = list(loaders) if isinstance(loaders, list | tuple) else [loaders]
+    called = f"of {type(data).__name__}"
+    examples = {
+        name: [sampled(loader, f"the {name} loader {called}") for loader in loaders] for name, loaders in splits.items()
+    }
+    tell_shared(examples)
+    return all_parts(
+        (_mapped(part, columns, loader.collate_fn), None, SPLIT_NAMES[name])
+        for name, loaders in splits.items()
+        for loader, part in zip(loaders, examples[name], strict=True)
+    )
+
+
+def _loader(data: "DataLoader[Any]", columns: Columns) -> Part:
+    return _mapped(sampled(data, "a loader"), columns, data.collate_fn)
 
 
 def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default_collate) -> Part:
@@ -259,7 +251,7 @@ def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default
             f"dataset: its examples do not fit into one batch ({reason[:100]}): pad or resize them"
         ) from error
     if is_pair(batch):
-        return Part(*batch)
+        return _pair(batch, columns)
     tensors = values_by_path(batch, (tuple, list)) if rows else {}
     if not tensors or not all(isinstance(part, Tensor) and part.shape[:1] == (len(rows),) for part in tensors.values()):
         raise UserError(
@@ -274,7 +266,7 @@ def _nested(arrays: Mapping[ValuePath, NDArray[Any]], columns: Columns) -> Part:
     paths = {column_name(path): path for path in arrays}
     named = {name: arrays[path] for name, path in paths.items()}
     columns = columns._replace(label=columns.label or _label(list(arrays)))
-    part, (label, inputs) = _columns(named, columns), _names(named, columns)
+    part, (label, inputs) = part_of_columns(named, columns), label_and_inputs(named, columns)
     kinds = tuple((paths[name], named[name].shape[1:], named[name].dtype.kind) for name in inputs)
     return part._replace(form=RowForm(paths[label], kinds))
 
@@ -310,22 +302,6 @@ def values_by_path(row: Any, sequences: tuple[type, ...], path: ValuePath = ()) 
     }
 
 
-def nested(values: Mapping[ValuePath, Tensor]) -> Any:
-    """The mappings and lists whose values are given by their places."""
-    if () in values:
-        return values[()]
-    parts: dict[str | int, dict[ValuePath, Tensor]] = {}
-    for (key, *rest), value in values.items():
-        parts.setdefault(key, {})[tuple(rest)] = value
-    batch = {key: nested(part) for key, part in parts.items()}
-    return [batch[k] for k in sorted(batch)] if all(isinstance(key, int) for key in batch) else batch
-
-
-def column_name(path: ValuePath) -> str:
-    """The name of a value's column: its keys and places with points between them."""
-    return ".".join(map(str, path))
-
-
 def refuse_random(data: Any, rows: Sequence[Any]) -> None:
     """Raise UserError for a map-style data set some of whose rows differ when they are read again."""
     for k in sorted({round(place * (len(rows) - 1) / max(AGAIN - 1, 1)) for place in range(AGAIN)} if rows else ()):
@@ -350,120 +326,56 @@ def is_same(value: Any, other_value: Any) -> bool:
 
 def _table(data: Any, columns: Columns) -> Part:
     if hasattr(data, "column_names"):
-        return _columns(
+        return part_of_columns(
             {name: column_values(name, data.column(name).to_pylist()) for name in data.column_names}, columns
         )
-    return _columns({str(name): column_values(name, data[name].tolist()) for name in data.columns}, columns)
+    meant = {columns.label, columns.client, columns.split}
+    data = data.reset_index(level=[name for name in data.index.names if name is not None and name in meant])
+    return part_of_columns({str(name): column_values(name, data[name].tolist()) for name in data.columns}, columns)
 
 
 FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Columns], Part]], ...] = (
-    (is_pair, lambda data, columns: Part(*data)),
+    (is_pair, _pair),
     (is_by_split, _by_split),
     (lambda data: isinstance(data, L.LightningDataModule), _module),
     (is_by_client, _by_client),
+    (is_set_by_client, _sets_by_client),
     (is_table, _table),
+    (lambda data: isinstance(data, DataLoader), _loader),
     (is_mapped, _mapped),
 )
 """Test and reader of each form; the first form that fits is read."""
 
 
-# ---- columns -----------------------------------------------------------------------------------------------------
-
-
-def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
-    """[D, ...]: the values of a column; images as numbers in [0, 1], channels first.
-
-    Raises:
-        UserError: for missing values, or values of several shapes.
-    """
-    if any(value is None for value in values):
-        raise UserError(f"dataset: column {name!r} must have a value in every row, got null: drop or fill those rows")
-    try:
-        return np.stack([_pixels(value) if hasattr(value, "getbands") else np.asarray(value) for value in values])
-    except ValueError as error:
-        raise UserError(f"dataset: column {name!r} must hold values of one shape: pad or resize them") from error
-
-
-def _pixels(image: Any) -> NDArray[np.float32]:
-    """A PIL image [channels, height, width], as torchvision's ToTensor has it."""
-    pixels = np.asarray(image, dtype=np.float32) / np.float32(255)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def _names(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
-    """The columns of labels and of inputs."""
-    label = columns.label or next((name for name in LABELS if name in arrays), LABELS[0])
-    special = [name for name in (label, columns.client, columns.split) if name in arrays]
-    inputs = list(columns.inputs) if columns.inputs is not None else [name for name in arrays if name not in special]
-    return label, inputs
-
-
-def _columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
-    names, (label, inputs) = list(arrays), _names(arrays, columns)
-    for what, name in (("label", label), *(("inputs", name) for name in inputs)):
-        if name not in arrays:
-            raise UserError(f"dataset: {what} must name a column, got {name!r}: there are {', '.join(names)}")
-    numbers = [name for name in inputs if arrays[name].dtype.kind in "fiub"]
-    if not inputs or numbers != inputs:
-        strange = next((name for name in inputs if name not in numbers), "none")
-        raise UserError(f"dataset: inputs must be columns of numbers, got {strange!r}: leave it out, or encode it")
-    if len(inputs) == 1 and arrays[inputs[0]].ndim > 1:
-        x = arrays[inputs[0]]
-    else:
-        refuse_inexact({name: arrays[name] for name in inputs})
-        x = np.concatenate([arrays[name].reshape(len(arrays[name]), -1).astype(np.float32) for name in inputs], axis=1)
-    x = x.astype(np.float32) if x.dtype.kind == "f" else x
-    y = arrays[label]
-    split = arrays.get(columns.split)
-    return Part(
-        torch.from_numpy(x),
-        torch.from_numpy(y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64))
-        if y.dtype.kind in "fiub"
-        else y.astype(str),
-        arrays.get(columns.client),
-        None if split is None else _places(columns.split, split),
-    )
-
-
-def refuse_inexact(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise UserError for integers that change where they stand beside others as floats of single precision."""
-    for name, values in arrays.items():
-        if values.dtype.kind in "iu" and values.size and (most := int(np.abs(values).max())) > EXACT:
-            raise UserError(
-                f"dataset: column {name!r} must hold integers up to {EXACT}, which single precision keeps, got {most}: "
-                "leave it out, or number its values"
-            )
-
-
-def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-    for value in np.unique(values):
-        if str(value) not in SPLIT_NAMES:
-            raise UserError(f"dataset: column {name!r} must say train, valid or test, got {str(value)!r}")
-    return np.array([SPLIT_NAMES[str(value)] for value in values], dtype=np.int64)
-
-
-def all_parts(parts: Iterable[tuple[Part, int | None, int]]) -> Part:
-    """All of the parts, each with the client and the split that it is given.
+def all_parts(parts: Iterable[tuple[Part, int | None, int | None]]) -> Part:
+    """All of the parts, each with the client and the split that it is given; None: those of its own.
 
     Raises:
         UserError: for parts that do not fit each other.
     """
     labelled = [
-        (part, part.client if client is None else np.full(len(part.x), client), np.full(len(part.x), place))
+        (
+            part,
+            part.client if client is None else np.full(len(part.x), client),
+            part.split if place is None else np.full(len(part.x), place),
+        )
         for part, client, place in parts
     ]
     if not labelled:
         raise UserError("dataset must hold at least one example, got no data set for training, validation or testing")
     shapes = {tuple(part.x.shape[1:]) for part, *_ in labelled}
     owned = {client is None for _, client, _ in labelled}
-    if len(shapes) > 1 or len(owned) > 1:
-        what = f"inputs of one shape, got {sorted(shapes)}" if len(shapes) > 1 else "a client column in all or in none"
-        raise UserError(f"dataset: its parts must have {what}")
+    divided = {split is None for *_, split in labelled}
+    if len(shapes) > 1 or len(owned) > 1 or len(divided) > 1:
+        what = f"a {'client' if len(owned) > 1 else 'split'} column in all or in none"
+        raise UserError(
+            f"dataset: its parts must have {f'inputs of one shape, got {sorted(shapes)}' if len(shapes) > 1 else what}"
+        )
     tensors = [isinstance(part.y, Tensor) for part, *_ in labelled]
     return Part(
         torch.cat([part.x for part, *_ in labelled]),
         (torch.cat if all(tensors) else np.concatenate)([part.y for part, *_ in labelled]),
         None if owned == {True} else np.concatenate([client for _, client, _ in labelled if client is not None]),
-        np.concatenate([split for *_, split in labelled]).astype(np.int64),
+        None if divided == {True} else np.concatenate([split for *_, split in labelled]).astype(np.int64),
         labelled[0][0].form if len({part.form for part, *_ in labelled}) == 1 else None,
     )

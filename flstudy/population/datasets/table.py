@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from flstudy.hyper import FilePath
 from flstudy.population.datasets.base import Examples, FileDataset, Originals, Piece
-from flstudy.population.datasets.in_memory import Columns, InMemory, Part, part_of
+from flstudy.population.datasets.columns import Columns, Missing, Part, numbered_labels, numbers_or_names
+from flstudy.population.datasets.in_memory import InMemory, part_of
 from flstudy.user_error import UserError
 
 SLICE_ROWS = 2**14  # of a table that are turned into numbers at once
@@ -50,7 +50,7 @@ class Names:
 
     def add(self, values: NDArray[Any]) -> None:
         """Append the column's next part."""
-        values = values if values.dtype.kind in "iu" else values.astype(str)
+        values = numbers_or_names(values)
         uniques, inverse = np.unique(values, return_inverse=True)
         codes = np.array([self._known.setdefault(name, len(self._known)) for name in uniques.tolist()], dtype=np.int32)
         self._codes.append(codes[inverse])
@@ -109,11 +109,13 @@ class TableFile(FileDataset):
     label: str | None = None
     """The column of labels; null takes the first of label, labels, target and y that there is."""
     client: str = "client"
-    """The column of owners, where there is one: numbers from 0, or names."""
+    """The column of owners, numbers or names, where there is one; they become devices in their order."""
     split: str = "split"
     """The column that says train, valid or test, where there is one."""
     inputs: list[str] | None = None
     """The columns of inputs; null takes all others."""
+    missing: Missing = "refuse"
+    """What becomes of numbers that rows of inputs lack: they are refused, or get the column's mean or 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +129,17 @@ class TableFile(FileDataset):
             table = self.readers[path.suffix](path)
         except (OSError, ValueError) as error:  # pyarrow's own are of these kinds
             raise UserError(f"TableFile: {path} cannot be read: {str(error).splitlines()[0]}") from error
-        return InMemory(table, label=self.label, client=self.client, split=self.split, inputs=self.inputs)
+        return InMemory(
+            table,
+            label=self.label,
+            client=self.client,
+            split=self.split,
+            inputs=self.inputs,
+            missing=self.missing,
+        )
+
+    def _columns(self) -> Columns:
+        return Columns(self.label, self.client, self.split, self.inputs, self.missing)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,8 +171,8 @@ class TableFile(FileDataset):
                 if part.client is not None:
                     clients.add(part.client)
                     owned += len(x)
-                if isinstance(part.y, Tensor):
-                    numbers.append(part.y.numpy())
+                if part.y.dtype.kind in "fiub":
+                    numbers.append(part.y)
                 else:
                     labels.add(part.y)
                 if part.split is not None:
@@ -169,7 +181,7 @@ class TableFile(FileDataset):
                 self.refuse("it holds no row", path)
             aside.flush()
             inputs = np.memmap(aside, dtype=form[0], mode="r", shape=(rows, *form[1]))
-        y = np.concatenate(numbers) if numbers else labels.sorted()[1]
+        y = numbered_labels(np.concatenate(numbers)) if numbers else labels.sorted()[1]
         split = np.concatenate(splits) if splits else None
         classes = 0 if y.dtype.kind == "f" else int(y.max()) + 1
         if owned:
@@ -191,11 +203,15 @@ class TableFile(FileDataset):
 
     def _in_parts(self, path: Path) -> Iterator[Part]:
         """The rows of a file, some at a time."""
-        columns = Columns(self.label, self.client, self.split, self.inputs)
+        columns = self._columns()
+        if columns.missing == "mean":  # of rows that are not in memory together
+            raise UserError("TableFile: missing must be refuse or zero for a file that is prepared, got mean: fill it")
         try:
             for batch in self.batches[path.suffix](path):
                 for begin in range(0, len(batch), SLICE_ROWS):
-                    yield part_of(batch.slice(begin, SLICE_ROWS), columns)
+                    part = part_of(batch.slice(begin, SLICE_ROWS), columns)
+                    columns = columns._replace(rows_before=columns.rows_before + len(part.x))
+                    yield part
         except (OSError, ValueError) as error:
             if str(error).startswith("dataset:"):
                 raise UserError(f"TableFile: {path}: {str(error).removeprefix('dataset: ')}") from error
