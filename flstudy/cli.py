@@ -263,15 +263,19 @@ def _trained(
     config = load(path, options=arguments, command=command, text=text)
     if command == "run":
         config.rehearse()
-        from flstudy.run import run_once
+        from flstudy.run import DivergedError, run_once
 
         reserved: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if config.settings.num_nodes > 1:
             from flstudy.tuning.cluster import cluster
 
             reserved = cluster(config.study.resources)
-        with reserved:
-            run_once(config)
+        try:
+            with reserved:
+                run_once(config)
+        except DivergedError as error:
+            print(f"flstudy: error: {error}", file=sys.stderr)
+            return 1
         return 0
     from flstudy.tuning.driver import run_study
 

@@ -42,6 +42,10 @@ SHOWN = (
 FIRST_LINE_S, LINE_EVERY_S = 2.0, 20.0  # until the first plain line of a run, and between later ones
 
 
+class DivergedError(RuntimeError):
+    """Failure of a run that has diverged."""
+
+
 def run_once(config: "Config", console: Console | None = None) -> Path:
     """Train ``config`` and return the run's folder.
 
@@ -50,6 +54,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
 
     Raises:
         ConfigError: before any work, for a folder or a store that cannot be written, or nothing to resume.
+        DivergedError: a loss or a parameter is not finite.
         KeyboardInterrupt: after SIGTERM, when the round is over and its checkpoint written.
     """
     console = console or Console()
@@ -75,6 +80,7 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
     checkpoints = Checkpoints(writer, folder / "checkpoints", every_n_epochs=section.checkpoint_every)
     ending = OnSigterm()
     last: dict[str, list[float]] = {}
+    diverged = list[str]()
     rounds = config.rounds
     status, error = "FAILED", None
     try:
@@ -88,10 +94,15 @@ def run_once(config: "Config", console: Console | None = None) -> Path:
                     run.log(record)
                 last.update(record.metrics)
                 advance(record)
+                if record.divergence is not None:
+                    diverged.append(record.divergence)
+                    raise StopRun(record.divergence)
                 if ending.asked and record.round < config.rounds:
                     raise StopRun("SIGTERM")
 
             config.run(on_round, callbacks=[ending, checkpoints], resume=str(checkpoint) if checkpoint else None)
+        if diverged:
+            raise DivergedError(f"{diverged[0]}: lower algorithm.lr; records and checkpoints are in {folder}")
         if ending.asked and rounds < config.rounds:
             console.print(f"stopped after round {rounds}: go on with --run.resume true", highlight=False)
             raise KeyboardInterrupt

@@ -26,6 +26,7 @@ from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import classes_in, flat, label
 from flstudy.federation import Coordinator, Record
+from flstudy.federation.divergence import divergence
 from flstudy.federation.hyper_parameters import hyper_parameters
 from flstudy.metrics.drift import Recovery
 from flstudy.population import Event, Population
@@ -389,7 +390,7 @@ class OnRound(L.Callback):
         assert isinstance(pl_module, Coordinator)
         assert pl_module.record is not None
         try:
-            self.on_round(pl_module.record)
+            self.on_round(pl_module.record._replace(divergence=divergence(pl_module.run)))
         except StopRun:
             trainer.should_stop = True
 

@@ -54,6 +54,7 @@ class Evaluation:
         self.measure, self.panel = measure, panel
         self.algorithm, self.evaluator, self.population, self.device = algorithm, evaluator, population, device
         self.trace_cache = evaluator.trace_cache
+        self.undefined = set[str]()  # a module's measures that were undefined on a device, which is told once
         self.examples: dict[Split, EvaluationIndex] = {}  # of those asked, in the round that was evaluated last
         self._moments: dict[Split, Hashable] = {}
         self._sheets: dict[Split, Sheets] = {}

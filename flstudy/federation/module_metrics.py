@@ -3,7 +3,9 @@
 A step is called on every available device's own data, with the model that the device uses; the hooks around epochs and
 batches are called, too, and torchmetrics begin anew on each device. A metric keeps the name under which it was logged,
 unless both steps log it: then it is ``valid/NAME`` and ``test/NAME``. Its value is the mean over devices, weighted by
-their examples of the split; ``NAME_spread`` is the standard deviation over devices. A step that takes a
+their examples of the split; ``NAME_spread`` is the standard deviation over devices. A value that is not finite is
+undefined on its device, as a score is that needs all classes: it is left out, and ``NAME_devices`` is the number of
+devices whose values count. A step that takes a
 ``dataloader_idx`` is given 0, which is the device's own data: there are no other loaders.
 
 A value that ``training_step`` logs is a metric of each round: the mean over the examples of all steps of all
@@ -12,7 +14,8 @@ that. A torchmetric in ``training_step`` is left out, since it cannot be mapped 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,8 +40,9 @@ class Logged(NamedTuple):
 
     name: str
     replica: int
+    device: int
     value: Tensor  # []
-    examples: int
+    weight: int
 
 
 def module_metrics(
@@ -60,18 +64,23 @@ def module_metrics(
                 x, y = examples(evaluation, replica, device, split, round, concept)
                 if whole:
                     loss = task_function.fit(model, Batch(x, y))
-                    losses.append(Logged(f"{split}/loss", replica, loss.double(), 1))
+                    losses.append(Logged(f"{split}/loss", replica, device, loss.double(), 1))
                 if split in logging:
                     numbers = task_function.logged(model, split, x, y)
-                    logged += [Logged(f"{split}:{name}", replica, value, len(y)) for name, value in numbers.items()]
+                    logged += [
+                        Logged(f"{split}:{name}", replica, device, value, len(y)) for name, value in numbers.items()
+                    ]
     replicas = len(server.x)
     keys = {split: [entry.name for entry in logged if entry.name.startswith(f"{split}:")] for split in logging}
     names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in keys.items()})
-    metrics = {name: values[0] for name, values in over_told(losses, replicas).items()}
-    for key, (means, spreads) in over_told(logged, replicas).items():
+    metrics = {name: line.mean for name, line in over_logged(losses, replicas).items()}
+    for key, line in over_logged(logged, replicas, left_out=math.isnan).items():
         split, _, name = key.partition(":")
         shown = names[split, name]
-        metrics |= {shown: means, f"{shown}_spread": spreads}
+        metrics |= {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
+        if line.undefined is not None and shown not in evaluation.undefined:
+            evaluation.undefined.add(shown)
+            warnings.warn(undefined_on(evaluation, shown, split, *line.undefined, round), stacklevel=2)
     return metrics
 
 
@@ -138,18 +147,48 @@ def shown_told(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, 
     return {name: metric for name, metric in shown.items() if metric not in METRICS}
 
 
-def over_told(logged: Sequence[Logged], replicas: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Mean over devices by their weights and standard deviation of each logged name, a value per replica; NaN where no
-    device logged it. All numbers leave the device at once."""
+class OverDevices(NamedTuple):
+    """Values of a logged name over devices, a value per replica."""
+
+    mean: list[float]  # by their weights; NaN where no device has one
+    spread: list[float]  # standard deviation, whatever their weights: FLASH (Panchal et al. 2023), eq. (3)
+    devices: list[float]  # number of them
+    undefined: tuple[int, int] | None  # the first replica and device whose value is left out
+
+
+def over_logged(
+    logged: Sequence[Logged], replicas: int, left_out: Callable[[float], bool] = lambda value: False
+) -> dict[str, OverDevices]:
+    """Means and deviations over devices of each logged name, without values that are left out. All numbers leave the
+    device at once."""
     numbers = torch.stack([entry.value.double() for entry in logged]).tolist() if logged else []
     by_name: dict[str, list[list[tuple[float, int]]]] = {}
+    undefined: dict[str, tuple[int, int]] = {}
     for entry, number in zip(logged, numbers, strict=True):
         lines = by_name.setdefault(entry.name, [[] for _ in range(replicas)])
-        lines[entry.replica].append((number, entry.examples))
+        if left_out(number):
+            undefined.setdefault(entry.name, (entry.replica, entry.device))
+        else:
+            lines[entry.replica].append((number, entry.weight))
     return {
-        name: ([weighted_mean(line) for line in lines], [plain_deviation(line) for line in lines])
+        name: OverDevices(
+            [weighted_mean(line) for line in lines],
+            [plain_deviation(line) for line in lines],
+            [float(len(line)) for line in lines],
+            undefined.get(name),
+        )
         for name, lines in by_name.items()
     }
+
+
+def undefined_on(evaluation: "Evaluation", name: str, split: str, replica: int, device: int, round: int) -> str:
+    """A sentence on a measure that is undefined on a device, with its cause where its labels are all the same."""
+    held = evaluation.population.device_data
+    rows = held.flat(replica, np.array([device]), split, round, evaluation.most(round))[0]  # type: ignore[arg-type]
+    labels = evaluation.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
+    cause = f", whose {len(rows)} examples all have label {labels[0].tolist()}" if len(labels) == 1 else ""
+    seed = evaluation.population.seeds[replica]
+    return f"{name} is undefined on device {device} (seed {seed}){cause}: {name} is the mean of {name}_devices devices"
 
 
 def weighted_mean(line: Sequence[tuple[float, int]]) -> float:
@@ -159,7 +198,7 @@ def weighted_mean(line: Sequence[tuple[float, int]]) -> float:
 
 
 def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
-    """Standard deviation of values, whatever their weights: FLASH (Panchal et al. 2023), eq. (3)."""
+    """Standard deviation of values, whatever their weights."""
     if not line:
         return math.nan
     mean = sum(value for value, _ in line) / len(line)
@@ -203,7 +242,10 @@ def promised(task_function: TaskFunction) -> list[str]:
     """Names of the metrics that a task's own steps are known to log, in training too."""
     shown = shown_names(task_function.findings.logs or {}).values()
     of_training = shown_told(task_function, task_function.findings.training_logs or ())
-    return [*of_training.values(), *(metric for name in shown for metric in (name, f"{name}_spread"))]
+    return [
+        *of_training.values(),
+        *(metric for name in shown for metric in (name, f"{name}_spread", f"{name}_devices")),
+    ]
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:

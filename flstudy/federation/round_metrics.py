@@ -21,6 +21,7 @@ class Record(NamedTuple):
     round: int  # rounds done, from 1
     metrics: dict[str, list[float]]  # name -> one value per replica; those of an evaluation only where there was one
     events: tuple[Event, ...] = ()
+    divergence: str | None = None  # a sentence on a loss or parameter that is not finite
 
 
 class RoundMetrics:

@@ -37,7 +37,7 @@ class RunState:
 
     def plain(self) -> dict[str, Any]:
         """The state as plain tensors and containers, without the seconds that rounds took."""
-        number, metrics, events = self.record or Record(0, {})
+        number, metrics, events, _ = self.record or Record(0, {})
         clockless = {name: values for name, values in metrics.items() if not name.startswith("time/")}
         return {
             "server": leaves(self.server),

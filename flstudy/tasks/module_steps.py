@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, NoReturn
 from weakref import WeakSet
@@ -219,7 +221,7 @@ def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
     """
     last = entries[-1]
     if isinstance(last.value, nn.Module):
-        entries = [last._replace(value=last.value.compute())]  # type: ignore[operator]
+        entries = [last._replace(value=computed(last.value))]
     values = [torch.as_tensor(entry.value).detach().double() for entry in entries]
     if any(value.numel() != 1 for value in values):
         raise UserError(f"task: self.log({name!r}, ...) must be given one number, got a tensor of several")
@@ -230,6 +232,18 @@ def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
         return getattr(stacked, f"a{last.reduce}" if last.reduce != "sum" else "sum")()  # type: ignore[no-any-return]
     weights = torch.tensor([entry.examples for entry in entries], dtype=torch.float64, device=stacked.device)
     return (stacked * weights).sum() / weights.sum()
+
+
+def computed(metric: nn.Module) -> Any:
+    """The value of a torchmetric; NaN where it warns that there is none, as of an AUROC of one class, which is 0."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = metric.compute()  # type: ignore[operator]
+    if any("meaningless" in str(warning.message) for warning in caught):
+        return math.nan
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return value
 
 
 def is_number(value: Any) -> bool:

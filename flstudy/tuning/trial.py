@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from flstudy.config import ConfigError, StopRun
 from flstudy.config.credentials import censored
 from flstudy.federation import Record
+from flstudy.federation.divergence import has_diverged
 from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.study import Status, Trial
@@ -29,6 +30,7 @@ from flstudy.tuning.files import LeftError, TrialFiles, Write
 from flstudy.tuning.outbox import WriterLostError
 from flstudy.tuning.shortage import shortage
 from flstudy.tuning.stop_signal import Directive
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -158,6 +160,11 @@ class TrialTraining:
             self.on_end(writer)
         if self.trial.status is Status.FINISHED and math.isnan(self.trial.objective):
             measured = self.trial.metrics
+            if self.objective.metric in measured:
+                raise UserError(
+                    f"study.objective.metric: {self.objective.metric} was undefined in every evaluation: let more "
+                    "devices have what it needs, or name another metric"
+                )
             near = get_close_matches(self.objective.metric, measured, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(measured)) or 'none'}"
             raise ConfigError(
@@ -188,12 +195,12 @@ class TrialTraining:
         self._take(record, writer)
         self.trial.rounds, metric = record.round, self.objective.metric
         self.directive = self.files.look() if record.round < self.config.rounds else Directive.GO_ON
-        judged = [self.trial.metrics[name] for name in ("train/loss", metric) if name in record.metrics]
-        if not all(map(math.isfinite, judged)):
+        if has_diverged(record.metrics):
             self.trial.status = Status.DIVERGED
-            raise StopRun(f"diverged in round {record.round}")
-        if metric in record.metrics:
-            self.trial.objective = judged[-1]
+            self.trial.error = record.divergence or f"diverged in round {record.round}"
+            raise StopRun(self.trial.error)
+        if metric in record.metrics and math.isfinite(self.trial.metrics[metric]):  # it may be undefined for a while
+            self.trial.objective = self.trial.metrics[metric]
             # The last round is reported by `end`.
             if record.round < self.config.rounds and self.report(self.trial, self.save) is False:
                 self.directive = self.files.look(closely=True)  # Ray stops the trials of a study that ends

@@ -88,7 +88,7 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     strange = {name for name in metrics if name not in METRICS}
     assert coordinator.task_function.findings.runs == ("one by one" if module is m.LitItem else "mapped")
     told = TOLD.get(module, {"train_loss"})
-    assert strange == {*own, *(f"{name}_spread" for name in own), *told}
+    assert strange == {*own, *(f"{name}_{end}" for name in own for end in ("spread", "devices")), *told}
     if "train_loss" in told:
         assert metrics["train_loss"] == pytest.approx(metrics["train/loss"], rel=0.3)  # which means over steps
     assert all(np.isfinite(metrics[name]).all() for name in strange)

@@ -1,0 +1,51 @@
+"""Divergence of a run: a loss or a parameter that is not finite. A measure of a module's own is undefined instead."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from flstudy.federation.evaluation import stacked
+
+if TYPE_CHECKING:
+    from flstudy.federation.federated_run import FederatedRun
+
+FINITE = ("train/loss", "valid/loss", "test/loss", "server/update_norm")
+"""Metrics that are not finite where a loss or a parameter is not: NaN and infinity are in no sum of finite numbers."""
+
+
+def has_diverged(metrics: Mapping[str, Sequence[float]]) -> bool:
+    """Whether a loss or a parameter of any replica is not finite, by a round's metrics, a value per replica."""
+    return any(not math.isfinite(value) for name in FINITE for value in metrics.get(name, ()))
+
+
+def divergence(run: "FederatedRun") -> str | None:
+    """A sentence on the latest round of a run that has diverged, with the first seed, device and tensor that are not
+    finite; None: it has not."""
+    record = run.state.record
+    if record is None or not has_diverged(record.metrics):
+        return None
+    values = {name: record.metrics[name] for name in FINITE if name in record.metrics}
+    replica = next(s for s in range(len(run.seeds)) if not all(math.isfinite(of[s]) for of in values.values()))
+    causes = [f"{name} is {of[replica]:g}" for name, of in values.items() if not math.isfinite(of[replica])]
+    causes = [*causes[:1], *lost_devices(run, replica), *lost_tensors(run, replica)]
+    return f"diverged in round {record.round} (seed {run.seeds[replica]}): {', '.join(causes)}"
+
+
+def lost_devices(run: "FederatedRun", replica: int) -> list[str]:
+    """The first device of the latest round whose training loss is not finite, as a part of a sentence."""
+    if run.last is None or run.aggregator.private:
+        return []
+    jobs = (~torch.isfinite(run.last.fit.loss[replica])).nonzero().flatten().tolist()
+    device = run.last.cohort.jobs.client[replica].tolist()
+    return [f"first on device {device[jobs[0]]}"] if jobs else []
+
+
+def lost_tensors(run: "FederatedRun", replica: int) -> list[str]:
+    """The first tensor of the server's models that is not finite, as a part of a sentence."""
+    for model in stacked(run.state.server.x)[replica]:
+        for name, tensor in run.task_function.layout.split(model[: run.task_function.layout.n]).items():
+            if not bool(torch.isfinite(tensor).all()):
+                return [f"the server's {name} is not finite"]
+    return []
