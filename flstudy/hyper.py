@@ -113,8 +113,8 @@ def check(parameters: Any) -> None:
 
 
 def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
-    """A constructor that raises UserError for the first argument outside its domain; the ``init_args`` of the object
-    keep its arguments by name, where it is the constructor of the object's own class."""
+    """A constructor that raises UserError for the first argument outside its domain; the object's ``init_args`` keep
+    its arguments by name."""
 
     @functools.wraps(init)
     def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -123,10 +123,14 @@ def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Con
             if name in bound:
                 argument.refuse_outside(type(self).__name__, name, bound[name])
         init(self, *args, **kwargs)
-        if type(self).__init__ is construct:
-            vars(self)["init_args"] = {name: value for name, value in bound.items() if value is not self}
+        vars(self)["init_args"] = {name: value for name, value in bound.items() if value is not self}
 
     return construct
+
+
+def keeps_own_arguments(built: Any) -> bool:
+    """Whether an object's ``init_args`` are of its own class's constructor, and not of one that this calls."""
+    return hasattr(type(built).__init__, "__wrapped__")  # of `checked`
 
 
 @functools.cache

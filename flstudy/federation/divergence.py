@@ -26,10 +26,14 @@ def divergence(run: "FederatedRun") -> str | None:
     record = run.state.record
     if record is None or not has_diverged(record.metrics):
         return None
-    values = {name: record.metrics[name] for name in FINITE if name in record.metrics}
-    replica = next(s for s in range(len(run.seeds)) if not all(math.isfinite(of[s]) for of in values.values()))
-    causes = [f"{name} is {of[replica]:g}" for name, of in values.items() if not math.isfinite(of[replica])]
-    causes = [*causes[:1], *lost_devices(run, replica), *lost_tensors(run, replica)]
+    broken = [
+        (replica, f"{name} is {value:g}")
+        for name in FINITE
+        for replica, value in enumerate(record.metrics.get(name, ()))
+        if not math.isfinite(value)
+    ]
+    replica, cause = min(broken, key=lambda pair: pair[0])  # of several causes the first in `FINITE`
+    causes = [cause, *lost_devices(run, replica), *lost_tensors(run, replica)]
     return f"diverged in round {record.round} (seed {run.seeds[replica]}): {', '.join(causes)}"
 
 

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
 from flstudy.federation.hyper_parameters import made_with
+from flstudy.hyper import keeps_own_arguments
 from flstudy.population.streams import torch_seed
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
@@ -56,10 +57,10 @@ class InitialModels:
             UserError: for a task that cannot be built anew, or models that are equal, so that a method could not tell
                 them apart.
         """
-        own = [task_function.layout.flat(trained_parameters(self.task))] if self.given else []
-        drawn = names(starts, "init")[len(own) :]
+        given = [task_function.layout.flat(trained_parameters(self.task))] if self.given else []
+        drawn = stream_names(starts, "init")[len(given) :]
         models = torch.stack(
-            [torch.stack([*own, *(self._model(task_function, seed, name) for name in drawn)]) for seed in self.seeds]
+            [torch.stack([*given, *(self._model(task_function, seed, name) for name in drawn)]) for seed in self.seeds]
         )
         if starts == 1:
             return models[:, 0]
@@ -73,8 +74,8 @@ class InitialModels:
     def drawn(self, task_function: TaskFunction, like: Tensor, starts: int, seed: int, name: str) -> Tensor:
         """A further model of a seed, by a name: [n], or [starts, n] for a method with several, of the kind of
         ``like``."""
-        models = torch.stack([self._model(task_function, seed, purpose) for purpose in names(starts, name)]).to(like)
-        return models[0] if starts == 1 else models
+        models = [self._model(task_function, seed, stream) for stream in stream_names(starts, name)]
+        return (models[0] if starts == 1 else torch.stack(models)).to(like)
 
     def refuse_unknown(self) -> None:
         """Raise UserError for a task of which it is not known how it is built."""
@@ -117,7 +118,7 @@ class InitialModels:
             torch.set_default_dtype(dtype)
 
 
-def names(starts: int, name: str) -> list[str]:
+def stream_names(starts: int, name: str) -> list[str]:
     """Names of the random numbers of so many models."""
     return [name, *(f"{name} {m}" for m in range(1, starts))]
 
@@ -147,7 +148,9 @@ def builder_of(task: Any) -> BuildTask | None:
     if not isinstance(task, L.LightningModule):
         return None
     parameters = inspect.signature(type(task)).parameters
-    arguments = made_with(task) if parameters else {}
+    if not parameters:
+        return type(task)
+    arguments = made_with(task) if dict(task.hparams) or keeps_own_arguments(task) else None
     if arguments is None:
         return None
     takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -98,7 +98,7 @@ def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
     Raises:
         UserError: for values of several shapes.
     """
-    present = [value for value in values if not (value is None or (isinstance(value, float) and math.isnan(value)))]
+    present = [value for value in values if not is_gap(value)]
     if len(present) < len(values):
         numbers = all(isinstance(value, bool | int | float | np.number) for value in present)
         return np.array(values, dtype=np.float64 if numbers else object)
@@ -108,13 +108,18 @@ def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
         raise UserError(f"dataset: column {name!r} must hold values of one shape: pad or resize them") from error
 
 
+def is_gap(value: Any) -> bool:
+    """Whether this is null or NaN, which stand for a value that is missing."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each value of a column is missing: a NaN, null, or empty name."""
     if values.dtype.kind == "f":
         return np.array(np.isnan(values))
     if values.dtype.kind not in "OUS":
         return np.zeros(values.shape, dtype=np.bool_)
-    gaps = [value is None or value != value or value == "" for value in values.flat]
+    gaps = [is_gap(value) or (isinstance(value, str) and not value) for value in values.flat]
     return np.array(gaps, dtype=np.bool_).reshape(values.shape)
 
 

@@ -33,7 +33,7 @@ def sampled(loader: "DataLoader[Any]", name: str) -> Any:
             f"{type(loader if data is None else data).__name__}"
         )
     sampler = index_source(loader)
-    if type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and draws_all(sampler, data)):
+    if draws_all(sampler, data):
         return data
     indices, again = (indices_of(sampler, len(data), name) for _ in range(2))
     if getattr(sampler, "replacement", False) or not np.array_equal(indices, again):
@@ -52,9 +52,11 @@ def index_source(loader: "DataLoader[Any]") -> Iterable[Any]:
     return batches
 
 
-def draws_all(sampler: RandomSampler, data: Any) -> bool:
-    """Whether a random sampler draws each example once."""
-    return not sampler.replacement and sampler.num_samples == len(data)
+def draws_all(sampler: Any, data: Any) -> bool:
+    """Whether a sampler is one of torch's that draw each example once, so that its indices need not be read."""
+    if type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False):
+        return False
+    return len(sampler) == len(sampler.data_source) == len(data)
 
 
 def indices_of(sampler: Iterable[Any], count: int, name: str) -> NDArray[np.int64]:
@@ -90,8 +92,8 @@ def origins_of(data_sets: Sequence[Any]) -> Origins:
 def tell_shared(splits: Mapping[str, Sequence[Any]]) -> None:
     """Warn of examples that several splits hold, given the data sets of each by its name."""
     origins = {name: origins_of(data_sets) for name, data_sets in splits.items()}
-    for (name, some), (other_name, others) in itertools.combinations(origins.items(), 2):
-        shared = sum(len(np.intersect1d(some[data], others[data])) for data in some.keys() & others.keys())
+    for (name, here), (other_name, there) in itertools.combinations(origins.items(), 2):
+        shared = sum(len(np.intersect1d(here[data], there[data])) for data in here.keys() & there.keys())
         if shared:
             warnings.warn(
                 f"dataset: {shared} examples are in {name} and in {other_name}, so that {other_name} says little of "

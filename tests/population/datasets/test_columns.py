@@ -96,6 +96,13 @@ def test_a_name_that_is_missing_is_no_class(values):
         InMemory(frame(label=names))
 
 
+def test_a_missing_array_among_arrays_is_told():
+    images = [np.zeros(4) for _ in range(COUNT)]
+    images[7] = None
+    with pytest.raises(ValueError, match="column 'image' must have a value in every row, got none in row 8"):
+        InMemory(pd.DataFrame({"image": images, "label": Y}))
+
+
 def test_missing_numbers_of_inputs_get_the_mean_or_zero():
     holed = frame(a=with_gap(X[:, 0]))
     for missing, value in (("mean", np.delete(X[:, 0].astype(np.float64), 7).mean()), ("zero", 0.0)):

@@ -104,6 +104,12 @@ def test_examples_that_a_sampler_yields_twice_count_twice():
     assert in_split(data, 0) == sorted([*PARTS["train"], 39])
 
 
+def test_a_sampler_of_a_part_yields_that_part():
+    """torch's own, whose indices are read where they are fewer than the examples."""
+    data = InMemory(Sampled(lambda part: DataLoader(DATA, sampler=SequentialSampler(range(len(part))))))
+    assert [in_split(data, place) for place in range(3)] == [list(range(len(part))) for part in PARTS.values()]
+
+
 def test_devices_hold_no_more_than_their_splits():
     population = Population(Sampled(WAYS["SubsetRandomSampler"]), clients=4, participants=4).settle((0,))
     assert population.members[0].counts.sum(0).tolist() == [40, 10, 10]
