@@ -20,7 +20,7 @@ from rich.table import Table
 from flstudy.config import ConfigError, StopRun
 from flstudy.config.values import anchored
 from flstudy.execution.torch_threads import ONE_THREAD, takes_one_thread
-from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
+from flstudy.metrics.registry import METRICS, deviation_over_replicas, is_of_server, mean_over_replicas, of_server
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.folder import free_path
@@ -228,11 +228,12 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column(f"± std of {len(config.seeds)} seeds" if len(config.seeds) > 1 else "", justify="right")
-    task_metrics = [name for name in metrics if name not in METRICS]  # of the task's own steps
+    task_metrics = [name for name in metrics if name not in METRICS and not is_of_server(name)]  # of its own steps
     less = [] if "valid/accuracy" in metrics else ["valid/loss", "test/loss"]
-    for name in (*SHOWN, *less, *task_metrics):
-        if name in metrics:
-            values = metrics[name]
-            deviation = f"{deviation_over_replicas(values):.4g}" if len(values) > 1 else ""
-            table.add_row(name, f"{mean_over_replicas(values):.4g}", deviation)
+    shown = [name for name in (*SHOWN, *less, *task_metrics) if name in metrics]
+    apart = [of_server(name) for name in shown if metrics.get(of_server(name), metrics[name]) != metrics[name]]
+    for name in (*shown, *apart):
+        values = metrics[name]
+        deviation = f"{deviation_over_replicas(values):.4g}" if len(values) > 1 else ""
+        table.add_row(name, f"{mean_over_replicas(values):.4g}", deviation)
     return table

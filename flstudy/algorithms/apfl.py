@@ -45,7 +45,7 @@ class Apfl(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("deng2020",)
 
-    keeps_model: ClassVar[bool] = True
+    personalized: ClassVar[bool] = True
 
     alpha: float = hyper(0.25, "[0, 1]")
     """α, share of the personal model; FLASH uses .25, and .5 for Shakespeare and Synthetic."""
@@ -81,5 +81,5 @@ class Apfl(FedAvg):
     def personal(self, local: Any, client: Any) -> Tensor:
         return client.mixed  # type: ignore[no-any-return]
 
-    def kept(self, server: Any, client: Any) -> Tensor:
+    def deployed(self, server: Any, client: Any) -> Tensor:
         return client.mixed  # type: ignore[no-any-return]

@@ -38,7 +38,7 @@ class Ditto(FedAvg):
 
     citations: ClassVar[tuple[str, ...]] = ("li2021ditto",)
 
-    keeps_model: ClassVar[bool] = True
+    personalized: ClassVar[bool] = True
 
     lam: float = hyper(0.1, "[0, 1e12]")
     """λ, how strongly a personal model is held near the global one; the paper chooses among {.1, 1, 2}."""
@@ -72,5 +72,5 @@ class Ditto(FedAvg):
     def personal(self, local: Any, client: Any) -> Tensor:
         return client.v  # type: ignore[no-any-return]
 
-    def kept(self, server: Any, client: Any) -> Tensor:
+    def deployed(self, server: Any, client: Any) -> Tensor:
         return client.v  # type: ignore[no-any-return]

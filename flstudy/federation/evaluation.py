@@ -1,5 +1,9 @@
-"""Evaluation of the models that devices use: global ones on all devices or a panel, participants' local ones on their
-own examples."""
+"""Evaluation of the models that devices use and of the server's, on all devices or a panel, and of participants' local
+models on their own examples.
+
+A metric is of the model that each device uses: its own where the method is ``personalized``, of several global models
+the one that it chooses, or else the only one. Its ``global_`` twin is of the server's model, or of the chosen one.
+"""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +23,7 @@ from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.module_metrics import module_metrics
 from flstudy.metrics.measure import Measure, values_of
 from flstudy.metrics.panel import Panel
+from flstudy.metrics.registry import of_server
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
 from flstudy.tasks.findings import TO_DECLARE
 from flstudy.user_error import UserError
@@ -28,7 +33,7 @@ MOST = 2**26  # numbers in the devices' own models that are measured at once
 
 
 class Evaluation:
-    """Evaluation of the models that devices use.
+    """Evaluation of the models that devices use and of the server's.
 
     Args:
         algorithm: the method.
@@ -87,34 +92,34 @@ class Evaluation:
             round: its number.
             looked: of the participants' local models, where these are no longer there.
         """
+        metrics = self.of_devices(server, bank, cohort.round, round)
         with self.evaluator.attached(round, self.trainer):
-            columns = self._columns(server, bank, cohort.round, round, MEASURED)
             personal = self.personal(cohort, fit.personal, round) if looked is None else looked
-        columns.append(Column("test/personal_accuracy", personal.accuracy))
-        logged = module_metrics(self, server, bank, cohort.round, round, MEASURED)
-        return self._told(columns) | logged
+        return metrics | over_devices([Column("test/personal_accuracy", personal.accuracy)], self.trace_cache)
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
-        """Metrics of the models that devices use, over the devices available in a round, whose ``world`` is given."""
-        logged = module_metrics(self, server, bank, world, round, splits)
-        with self.evaluator.attached(round, self.trainer):
-            return self._told(self._columns(server, bank, world, round, splits)) | logged
+        """Metrics of the models that devices use and of the server's, over the devices available in a round, whose
+        ``world`` is given."""
+        shared = self._metrics(server, None, world, round, splits)
+        used = self._metrics(server, bank, world, round, splits) if self.algorithm.personalized else shared
+        return used | {of_server(name): values for name, values in shared.items()}
 
-    def _told(self, columns: "Sequence[Column]") -> dict[str, list[float]]:
-        means = over_devices(columns, self.trace_cache)
-        return means if self.measure is None else means | values_of(self.measure, columns)
-
-    def _columns(
-        self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split]
-    ) -> "list[Column]":
+    def _metrics(
+        self, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[Split]
+    ) -> dict[str, list[float]]:
+        """Metrics of the devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
         asked = self.asked(round)
         columns: list[Column] = []
-        for split, scores in self._devices(server, bank, world, asked, round, splits).items():
-            columns.append(Column(f"{split}/loss", scores.loss, asked.there, with_spread=False, error=asked.error))
-            columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.there, error=asked.error))
-        return columns
+        with self.evaluator.attached(round, self.trainer):
+            for split, scores in self._devices(server, bank, world, asked, round, splits).items():
+                columns.append(Column(f"{split}/loss", scores.loss, asked.there, with_spread=False, error=asked.error))
+                columns.append(Column(f"{split}/accuracy", scores.accuracy, asked.there, error=asked.error))
+            metrics = over_devices(columns, self.trace_cache)
+            if self.measure is not None:
+                metrics |= values_of(self.measure, columns)
+        return metrics | module_metrics(self, server, bank, world, round, splits)
 
     def asked(self, round: int) -> "Asked":
         """The devices that are asked in a round (from 1): the panel, or all."""
@@ -182,10 +187,10 @@ class Evaluation:
         return self._sheets[split]
 
     def _devices(
-        self, server: Any, bank: ClientBank, world: Round, asked: "Asked", round: int, splits: Sequence[Split]
+        self, server: Any, bank: ClientBank | None, world: Round, asked: "Asked", round: int, splits: Sequence[Split]
     ) -> dict[str, Scores]:
-        """Scores [S, P] of the models that the devices asked use, by split."""
-        if self.algorithm.personalized:
+        """Scores [S, P], by split, of models of the devices asked: their own, or without a ``bank`` the server's."""
+        if bank is not None:
             return {split: self._own(server, bank, split, asked, round) for split in splits}
         models = self.models(server)
         sheets = {split: self._laid_out(models, split, asked, round) for split in splits}

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch, Round
 from flstudy.execution import ClientBank
-from flstudy.metrics.registry import METRICS
+from flstudy.metrics.registry import METRICS, of_server
 from flstudy.population.datasets.base import Dataset
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.tasks import TaskFunction
@@ -46,10 +46,11 @@ class Logged(NamedTuple):
 
 
 def module_metrics(
-    evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[str]
+    evaluation: "Evaluation", server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
 ) -> dict[str, list[float]]:
     """Metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and ``test/loss`` of
-    a task without losses of single examples, where devices count alike, as everywhere."""
+    a task without losses of single examples, where devices count alike, as everywhere. They are of the devices' own
+    models, whose rows a ``bank`` holds, or without it of the server's."""
     task_function = evaluation.evaluator.task_function
     steps = task_function.steps
     logging = [split for split in splits if steps is not None and steps.has(split)]
@@ -85,20 +86,21 @@ def module_metrics(
 
 
 def devices(
-    evaluation: "Evaluation", server: Any, bank: ClientBank, world: Round, round: int
+    evaluation: "Evaluation", server: Any, bank: ClientBank | None, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """The available devices of a round: replica, device, model [n] and concept []."""
+    """The available devices of a round: replica, device, model [n], its own or without a ``bank`` the server's, and
+    concept []."""
     algorithm = evaluation.algorithm
     asked, x = evaluation.asked(round), evaluation.models(server)
     chosen = None
-    if x.shape[1] > 1 and not algorithm.personalized:
+    if x.shape[1] > 1 and bank is None:
         chosen = evaluation.choice(server, world, round, asked)
     deployed = torch.vmap(torch.vmap(algorithm.deployed, in_dims=(None, 0)))
     numbers = asked.devices
     for place in range(numbers.shape[1]):
         if not asked.there[:, place].any():
             continue
-        if algorithm.personalized:
+        if bank is not None:
             clients = numbers[:, place : place + 1]
             plain = server.x if server.x.dim() == 2 else server.x[:, 0]
             models = deployed(server, bank.read(algorithm, clients, plain))[:, 0]
@@ -245,6 +247,7 @@ def promised(task_function: TaskFunction) -> list[str]:
     return [
         *of_training.values(),
         *(metric for name in shown for metric in (name, f"{name}_spread", f"{name}_devices")),
+        *(of_server(metric) for name in shown for metric in (name, f"{name}_spread", f"{name}_devices")),
     ]
 
 

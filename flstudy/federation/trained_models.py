@@ -1,7 +1,7 @@
 """The trained models of a run, given back as tasks, vectors and predictions."""
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import lightning as L
 import torch
@@ -46,6 +46,14 @@ class TrainedModels:
             raise UserError(NOTHING)
         return self.run.state
 
+    @property
+    def deployed(self) -> Literal["own", "chosen", "global"]:
+        """Which models devices use: models of their own, of several global ones the one that each chooses, or the
+        global one."""
+        if self.run.algorithm.personalized:
+            return "own"
+        return "chosen" if stacked(self.state.server.x).shape[1] > 1 else "global"
+
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several models, the first."""
         return self._filled(task, self.global_model(replica))
@@ -88,12 +96,11 @@ class TrainedModels:
         if not 0 <= client < (count := state.bank.slot.shape[1]):
             raise UserError(f"client must be a device from 0 to {count - 1}, got {client}")
         x, algorithm = stacked(state.server.x), run.algorithm
-        if algorithm.personalized or algorithm.keeps_model:
+        if algorithm.personalized:
             self.refuse_lost_rows()
             clients = torch.full((len(run.seeds), 1), client)
             server, row = take((state.server, state.bank.read(algorithm, clients, x[:, 0])), replica)
-            row = take(row, 0)
-            return algorithm.kept(server, row)
+            return algorithm.deployed(server, take(row, 0))
         if x.shape[1] == 1:
             return self.global_model(replica)
         if run.evaluation is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flstudy.hyper import Configurable, hyper
+from flstudy.metrics.registry import of_server
 from flstudy.user_error import UserError
 
 
@@ -45,7 +46,8 @@ class WorstDevices(Measure):
 
 def measured_names(measure: Measure | None) -> list[str]:
     """Names under which runs log a measure."""
-    return [] if measure is None else [f"{split}/{name}" for split in ("valid", "test") for name in measure.measures]
+    names = [] if measure is None else [f"{split}/{name}" for split in ("valid", "test") for name in measure.measures]
+    return [*names, *map(of_server, names)]
 
 
 def values_of(measure: Measure, columns: Sequence[Any]) -> dict[str, list[float]]:

@@ -14,6 +14,8 @@ from typing import Literal
 from flstudy.user_error import UserError
 
 FRACTION = "fraction"
+SERVERS = "global_"
+"""Beginning of the last part of a metric's name, where it is of the server's models whatever devices use."""
 MANY = 8  # names in a sentence
 Better = Literal["max", "min"] | None
 
@@ -76,16 +78,23 @@ ROW = "of recovery.window evaluations in a row"
 
 
 def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
-    name, right = f"{split}/accuracy", ("correctness",)
-    yield Metric(f"{split}/loss", f"Loss{label}", "", "min", f"Mean loss on {where}.", "evaluation", ("losses",))
+    yield from _of_models(f"{split}/", f"{where}, of the model each uses", label)
+    of = f"{where}, of the server's model or the one of them that a device chooses"
+    yield from _of_models(f"{split}/{SERVERS}", of, f", server's model{label}")
+
+
+def _of_models(prefix: str, where: str, label: str) -> Iterator[Metric]:
+    name, right = f"{prefix}accuracy", ("correctness",)
+    loss = f"Mean over devices of the mean loss on {where}."
+    yield Metric(f"{prefix}loss", f"Loss{label}", "", "min", loss, "evaluation", ("losses",))
     yield from _rows(
         "evaluation",
         right,
-        (name, f"Accuracy{label}", FRACTION, "max", f"Mean over devices on {where}, of the model each uses."),
+        (name, f"Accuracy{label}", FRACTION, "max", f"Mean over devices on {where}."),
         (f"{name}_spread", f"Spread over devices{label}", FRACTION, "min", f"Deviation of {name} over devices."),
     )
     for metric, title, unit, needs in (
-        (f"{split}/loss", "Loss", "", ("losses",)),
+        (f"{prefix}loss", "Loss", "", ("losses",)),
         (name, "Accuracy", FRACTION, right),
     ):
         row: Row = f"{metric}_se", f"{title}'s error{label}", unit, "min", f"Standard error of {metric} over a panel."
@@ -93,15 +102,15 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
     yield from _rows(
         "run",
         right,
-        (f"{split}/mean_accuracy", f"Mean accuracy{label}", FRACTION, "max", f"Mean of {name} over all evaluations."),
+        (f"{prefix}mean_accuracy", f"Mean accuracy{label}", FRACTION, "max", f"Mean of {name} over all evaluations."),
     )
     yield from _rows(
         "run",
         (*right, "drift"),
-        (f"{split}/dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
-        (f"{split}/dip_window", f"Lowest windowed accuracy{label}", FRACTION, "max", f"{split}/dip of means {ROW}."),
+        (f"{prefix}dip", f"Lowest accuracy{label}", FRACTION, "max", f"Least {name} from the first drift to the end."),
+        (f"{prefix}dip_window", f"Lowest windowed accuracy{label}", FRACTION, "max", f"{prefix}dip of means {ROW}."),
         (
-            f"{split}/recovery",
+            f"{prefix}recovery",
             f"Rounds to recovery{label}",
             "rounds",
             "min",
@@ -109,9 +118,9 @@ def _of_split(split: str, where: str, label: str) -> Iterator[Metric]:
         ),
     )
     worst = f"Mean {name} of the share of the devices that have the least."
-    yield Metric(f"{split}/worst_accuracy", f"Worst devices{label}", FRACTION, "max", worst, "evaluation", ("own",))
+    yield Metric(f"{prefix}worst_accuracy", f"Worst devices{label}", FRACTION, "max", worst, "evaluation", ("own",))
     first = f"Mean {name} in the ten rounds with which a session begins, over all sessions but the first."
-    name = f"{split}/initial_accuracy"
+    name = f"{prefix}initial_accuracy"
     yield Metric(name, f"Sessions' first ten rounds{label}", FRACTION, "max", first, "run", (*right, "sessions"))
 
 
@@ -291,10 +300,41 @@ def _hint(name: str, names: Collection[str]) -> str:
 
 
 def _shown(names: Collection[str]) -> Collection[str]:
-    """The names, or of many those of evaluations' and users' own metrics, which judge models, without deviations."""
+    """The names, or of many those of evaluations' and users' own metrics, which judge models, without deviations and
+    twins of the server's models."""
     about = [name for name in names if name not in METRICS or METRICS[name].measured == "evaluation"]
+    about = [name for name in about if not is_of_server(name)]
     about = [name for name in about if not name.endswith(("_spread", "_s", "_se"))]
     return about if about and len(names) > MANY else names
+
+
+JUDGED = {
+    "own": "each device's own model",
+    "chosen": "the server's model that a device chooses",
+    "global": "the server's model",
+}
+"""Which models devices use, and so by which a method is judged, in words."""
+
+
+def judged_by(deployed: str | None, metric: str) -> str:
+    """The models that a metric is of, in words; '' where it is not known which models devices use.
+
+    Args:
+        deployed: a key of `JUDGED`, or None.
+        metric: its name.
+    """
+    return JUDGED["global" if deployed == "own" and is_of_server(metric) else deployed] if deployed else ""
+
+
+def of_server(name: str) -> str:
+    """The name of a metric where it is of the server's models: ``valid/global_loss`` for ``valid/loss``."""
+    split, slash, what = name.rpartition("/")
+    return f"{split}{slash}{SERVERS}{what}"
+
+
+def is_of_server(name: str) -> bool:
+    """Whether a metric is of the server's models, whatever devices use."""
+    return name.rpartition("/")[2].startswith(SERVERS)
 
 
 # ---- values over replicas ----------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from dataclasses import asdict
 import numpy as np
 
 from flstudy.metrics.drift import DEFAULT, Recovery, dip, recovery_rounds, segments
+from flstudy.metrics.registry import SERVERS
 from flstudy.metrics.regret import noticed
 from flstudy.metrics.sessions import initial_accuracy
 
-SPLITS = ("valid", "test")
+CURVES = tuple(f"{split}/{models}" for split in ("valid", "test") for models in ("", SERVERS))
+"""Beginnings of the names of accuracies, of the models that devices use and of the server's."""
 SUMMED = {
     "time/total_s": "time/round_s",
     "wireless/total_s": "wireless/latency_s",
@@ -35,14 +37,14 @@ class RunSummary:
         self.rule = rule
         self.drifts, self.segments = tuple(drifts), segments(drifts, rounds)
         self.sessions = segments(sessions, rounds)
-        self._curves: dict[str, dict[int, Sequence[float]]] = {split: {} for split in SPLITS}
+        self._curves: dict[str, dict[int, Sequence[float]]] = {name: {} for name in CURVES}
         self._sums: dict[str, dict[int, np.ndarray]] = {name: {} for name in ("traffic/bits", *SUMMED)}
         self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
         """Add one round, a value per replica; a round added again replaces its earlier self."""
-        for split, curve in self._curves.items():
-            if (name := f"{split}/accuracy") in metrics:
+        for prefix, curve in self._curves.items():
+            if (name := f"{prefix}accuracy") in metrics:
                 curve[round] = metrics[name]
         for name, values in self._watched.items():
             if name in metrics:
@@ -57,6 +59,7 @@ class RunSummary:
     def figures(self) -> dict[str, list[float]]:
         """Figures of the run by name, a value per replica.
 
+        Those of an accuracy have a ``global_`` twin of the server's models, ``valid/global_dip`` and the like.
         ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end;
         ``valid/dip_window`` and ``test/dip_window``: the same of means over ``recovery.window`` evaluations in a row.
         ``valid/recovery`` and ``test/recovery``: rounds to recovery after the last drift (`recovery_rounds`), NaN
@@ -69,22 +72,22 @@ class RunSummary:
         restarts of a controller that makes any (`regret.noticed`).
         """
         summary = {name: np.sum(list(parts.values()), axis=0).tolist() for name, parts in self._sums.items() if parts}
-        for split, curve in self._curves.items():
+        for prefix, curve in self._curves.items():
             rounds = np.asarray(sorted(curve), dtype=np.int64)
             accuracy = np.asarray([curve[round] for round in rounds.tolist()]).T
             if rounds.size:
-                summary[f"{split}/mean_accuracy"] = accuracy.mean(-1).tolist()
+                summary[f"{prefix}mean_accuracy"] = accuracy.mean(-1).tolist()
             if self.segments and rounds.size and rounds[-1] >= self.segments[-1][0]:
                 first, (last, until) = self.segments[0][0], self.segments[-1]
-                summary[f"{split}/dip"] = dip(rounds, accuracy, first).tolist()
-                summary[f"{split}/dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
+                summary[f"{prefix}dip"] = dip(rounds, accuracy, first).tolist()
+                summary[f"{prefix}dip_window"] = dip(rounds, accuracy, first, window=self.rule.window).tolist()
                 since = self.segments[-2][0] if len(self.segments) > 1 else 1
                 recovered = recovery_rounds(rounds, accuracy, last, until, since=since, **asdict(self.rule))
-                summary[f"{split}/recovery"] = recovered.tolist()
+                summary[f"{prefix}recovery"] = recovered.tolist()
             evaluated = [(first, last) for first, last in self.sessions if ((first <= rounds) & (rounds <= last)).any()]
             if evaluated and len(evaluated) == len(self.sessions):
                 starts = [initial_accuracy(rounds, accuracy, first, last + 1) for first, last in evaluated]
-                summary[f"{split}/initial_accuracy"] = np.mean(starts, axis=0).tolist()
+                summary[f"{prefix}initial_accuracy"] = np.mean(starts, axis=0).tolist()
         if all(self._watched.values()):
             curves = [np.asarray([values[r] for r in sorted(values)]).T for values in self._watched.values()]
             figures = noticed(curves[0], curves[1], self.drifts)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flstudy.metrics.drift import DEFAULT, Floats, Recovery, accuracy_before, dip, recovery_rounds, segments
-from flstudy.metrics.registry import is_fraction
+from flstudy.metrics.registry import is_fraction, is_of_server, judged_by, of_server
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.style import Look
 from flstudy.reporting.tables import mean_and_spread, plural
@@ -19,7 +19,7 @@ from flstudy.study import Status, StudyResults, Trial
 from flstudy.study.damage import DamageError
 
 REASONS_SHOWN = 3
-ACCURACIES = ("test/accuracy", "valid/accuracy")
+ACCURACIES = ("test/accuracy", "valid/accuracy", "test/global_accuracy", "valid/global_accuracy")
 TUNING_SPENDS = (
     "ε is of one run each: trying trials on devices' data and choosing among them spends more of the privacy budget, "
     "which is not counted here."
@@ -53,6 +53,8 @@ class RankedTrial:
     accuracy: Floats  # [S, T] of the ranking's accuracy_metric
     errors: Floats | None = None  # [S, T] standard errors of values measured on a panel of devices
     final: Floats  # [S] at the last evaluation
+    judged_by: str  # the models that the ranking's accuracy_metric is of, in words; '' where it is unknown
+    server: Floats  # [S] the ranking's accuracy_metric of the server's models, at the last evaluation
     drifts: tuple[DriftEffect, ...]
 
     @property
@@ -97,6 +99,11 @@ class Ranking:
         return "test" if self.accuracy_metric.startswith("test/") else "validation"
 
     @property
+    def judges(self) -> tuple[str, ...]:
+        """The kinds of models by which the algorithms are judged, in words, each once."""
+        return tuple(dict.fromkeys(row.judged_by for row in self.rows if row.judged_by))
+
+    @property
     def shows_accuracy(self) -> bool:
         """Whether the curves show an accuracy."""
         return self.accuracy_metric in ACCURACIES
@@ -104,11 +111,16 @@ class Ranking:
     @property
     def shown(self) -> str:
         """Quantity that the curves show, in words: an accuracy, or a metric of the task's own by its name."""
-        return f"{self.kind} accuracy" if self.shows_accuracy else self.accuracy_metric
+        accuracy = "accuracy of the server's model" if is_of_server(self.accuracy_metric) else "accuracy"
+        return f"{self.kind} {accuracy}" if self.shows_accuracy else self.accuracy_metric
 
     def final(self, row: RankedTrial) -> str:
         """Final value of a trial's curves with its spread; shares in percent, without the sign."""
-        return mean_and_spread(row.final, self.scale, ".1f" if self.unit else ".3g")
+        return self.spread(row.final)
+
+    def spread(self, values: Floats) -> str:
+        """Values [S] of the accuracy_metric as their mean and spread; shares in percent, without the sign."""
+        return mean_and_spread(values, self.scale, ".1f" if self.unit else ".3g")
 
     @property
     def scale(self) -> int:
@@ -180,6 +192,8 @@ def rank(results: StudyResults) -> Ranking:
                 accuracy=accuracy,
                 errors=errors,
                 final=accuracy[:, -1] if rounds.size else np.full(1, np.nan),
+                judged_by=judged_by(best.speaker.deployed, accuracy_metric),
+                server=_final_of_server(results, best.speaker, accuracy_metric),
                 drifts=_drift_effects(results, rounds, accuracy) if accuracy_metric in ACCURACIES else (),
             )
         )
@@ -194,20 +208,28 @@ def rank(results: StudyResults) -> Ranking:
     )
 
 
+def _final_of_server(results: StudyResults, trial: Trial, metric: str) -> Floats:
+    """Last values [S] of a metric of the server's models; NaN where they are not recorded."""
+    curves = recorded(results, trial, metric if is_of_server(metric) else of_server(metric))
+    return curves[0][1][:, -1] if curves and curves[0][0].size else np.full(1, np.nan)
+
+
 def curves_metric(results: StudyResults, selection: str) -> str:
     """Metric of the curves: test accuracy where every best trial recorded it by round, else validation accuracy for
-    all; where there is neither, the metric by which trials were selected, on test data if it is recorded there."""
-    presence = {name: [bool(recorded(results, best.speaker, name)) for best in results.best] for name in ACCURACIES}
+    all, of the server's models if these were selected by; where there is neither, the metric by which trials were
+    selected, on test data if it is recorded there."""
+    accuracies = [name for name in ACCURACIES if is_of_server(name) == is_of_server(selection)]
+    presence = {name: [bool(recorded(results, best.speaker, name)) for best in results.best] for name in accuracies}
     if any(map(any, presence.values())) or not results.best:
         lacks_test = any(
-            there and not tested for tested, there in zip(*(presence[name] for name in ACCURACIES), strict=True)
+            there and not tested for tested, there in zip(*(presence[name] for name in accuracies), strict=True)
         )
-        return ACCURACIES[lacks_test]
+        return accuracies[lacks_test]
     tested = selection.replace("valid/", "test/", 1)
     for name in (tested, selection):
         if name not in ACCURACIES and all(recorded(results, best.speaker, name) for best in results.best):
             return name
-    return ACCURACIES[0]
+    return accuracies[0]
 
 
 def recorded(results: StudyResults, trial: Trial, *metrics: str) -> list[tuple[NDArray[np.int64], Floats]]:

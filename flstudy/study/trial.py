@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from flstudy.metrics.registry import JUDGED
 from flstudy.study.damage import DamageError, reason_of
 from flstudy.user_error import UserError
 
@@ -71,6 +72,9 @@ class Trial:
     """Earlier overrides of a population's trial, with the rounds until which they held."""
     synced: bool = True
     """Whether MLflow has all of the trial."""
+    deployed: Literal["own", "chosen", "global"] | None = None
+    """Models that its devices use, and by which it is judged: each device's own, of several of the server's the one
+    that a device chooses, or the server's; None where no round was trained."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Last value of each metric, mean over replicas."""
     run_id: str | None = None
@@ -130,7 +134,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("values", "lineage"), (list,)),
     **dict.fromkeys(("feasible", "synced"), (bool,)),
     **dict.fromkeys(("objective", "started", "ended"), (float, int, type(None))),
-    **dict.fromkeys(("source", "run_id", "error"), (str, type(None))),
+    **dict.fromkeys(("source", "run_id", "error", "deployed"), (str, type(None))),
     **dict.fromkeys(("confirms", "known"), (int, type(None))),
 }  # of a trial's fields in JSON
 
@@ -143,6 +147,8 @@ def _check_kind(name: str, value: Any) -> None:
         fits = fits and (value is None or value >= 0)
     elif name == "stage":
         fits = value in ("search", "confirm")
+    elif name == "deployed":
+        fits = value in (None, *JUDGED)
     elif name == "lineage":
         fits = fits and all(isinstance(entry, dict) for entry in value)
     if not fits:

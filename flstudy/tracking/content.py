@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flstudy.config.credentials import censored
-from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas
+from flstudy.metrics.registry import METRICS, deviation_over_replicas, judged_by, mean_over_replicas
 from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
@@ -166,11 +166,12 @@ def concluded_note(
         best: each algorithm's best trial, in order.
         measured: the metric by which they are ranked.
     """
-    rows = [f"| # | algorithm | {measured} | trial |", "|--:|---|--:|---|"]
+    rows = [f"| # | algorithm | {measured} | of | trial |", "|--:|---|--:|---|---|"]
     for place, ranked in enumerate(best, 1):
         trial, title = ranked.trial, f"{ranked.trial.number} {ranked.trial.algorithm}"
         link = f"[{title}](#/experiments/{experiment}/runs/{trial.run_id}?{_FRAME})" if trial.run_id else title
-        rows.append(f"| {place} | {trial.algorithm} | {ranked.judged:.4g} | {link} |")
+        judge = judged_by(trial.deployed, measured)
+        rows.append(f"| {place} | {trial.algorithm} | {ranked.judged:.4g} | {judge} | {link} |")
     if not best:
         rows = ["No trial has done all its rounds within the constraints."]
     files = f"#/experiments/{experiment}/runs/{run}/artifacts/report"

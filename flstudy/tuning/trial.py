@@ -157,6 +157,8 @@ class TrialTraining:
                 self.save = snapshots.save
                 snapshot_arguments = {"callbacks": [snapshots], "resume": None if start is None else str(start)}
             coordinator = config.run(lambda record: self.on_round(record, writer), **snapshot_arguments)
+            if coordinator is not None:  # stand-ins train none
+                self.trial.deployed = coordinator.run.models.deployed
             self.on_end(writer)
         if self.trial.status is Status.FINISHED and math.isnan(self.trial.objective):
             measured = self.trial.metrics
@@ -177,7 +179,7 @@ class TrialTraining:
         from flstudy.federation.checkpoint import save_model
 
         try:
-            if coordinator is not None:  # stand-ins train none
+            if coordinator is not None:
                 self.files.keep(functools.partial(save_model, coordinator.run))
         except WriterLostError:
             raise

@@ -127,7 +127,8 @@ def test_a_trainer_evaluates_a_checkpoint_without_a_fit(trained):
     (measured,) = outer.validate(coordinator, datamodule=population, ckpt_path="best", verbose=False)
     assert measured["valid/loss"] == pytest.approx(float(saving.best_model_score), rel=1e-6)
     (last,) = outer.test(coordinator, datamodule=population, ckpt_path=saving.final, verbose=False)
-    assert set(last) == {"test/loss", "test/accuracy", "test/accuracy_spread"}
+    names = {"loss", "accuracy", "accuracy_spread"}
+    assert set(last) == {f"test/{of}{name}" for of in ("", "global_") for name in names}
     assert coordinator.record.round == 2
     back = Coordinator.load_from_checkpoint(saving.final)
     assert trainer(1).test(back, datamodule=drifting(), verbose=False) == [last]

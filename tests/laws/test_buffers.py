@@ -206,7 +206,7 @@ def test_replicas_are_separate_runs_and_one_device_makes_the_modes_the_same(mode
     assert difference(together.server.x[1], alone.server.x[0]) <= 1e-14
     one = {"population": world(clients=1, participants=1, partition=None), "seeds": (0,)}
     single = play(FedAvg(lr=0.2), mode=mode, rounds=3, **one)
-    model = single.algorithm.kept(*(part for part in single_state(single)))
+    model = single.algorithm.deployed(*single_state(single))
     average = play(FedAvg(lr=0.2), mode="average", rounds=3, **one)
     assert difference(model, average.algorithm.global_models(average.server)[0]) <= 1e-12
 

@@ -1,10 +1,13 @@
 """Who speaks for an algorithm, and the hand-computed drift numbers of its row."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from flstudy.reporting.ranking import rank
-from flstudy.reporting.sections.ranking import result_cells, session_cells
+from flstudy.reporting.sections.ranking import footnotes, models_cells, result_cells, session_cells
 from flstudy.study import load_study
 
 
@@ -148,3 +151,42 @@ def test_what_privacy_a_run_spent_stands_beside_its_accuracy(tmp_path, write_stu
     assert cells.header[-2:] == ("ε", "Final\ntest %")
     assert [row[-2:] for row in cells.rows] == [("3.25", "50.0 ± 0.0"), ("13.1", "50.0 ± 0.0"), ("–", "50.0 ± 0.0")]
     assert all(column == len(cells.header) - 1 for _, column in cells.best)
+
+
+def judged(folder, write_study, trial, **deployed):
+    """A study of algorithms whose devices use these models: .8 by these, .5 by the server's, of which one dips."""
+    used, server = [[0.8] * 10] * 2, [[0.5] * 6 + [0.4] * 4] * 2
+    trials = [trial(str(n), name, 0.8, deployed=kind) for n, (name, kind) in enumerate(deployed.items())]
+    curves = {
+        str(n): {"test/accuracy": used, "test/global_accuracy": server if kind == "own" else used}
+        for n, kind in enumerate(deployed.values())
+    }
+    return lambda metric: load_study(
+        write_study(folder / metric, trials, curves=curves, study={"objective": {"metric": metric, "mode": "max"}})
+    )
+
+
+def test_a_ranking_says_by_which_model_each_method_was_judged(tmp_path, write_study, trial):
+    study = judged(tmp_path, write_study, trial, Ditto="own", FedAvg="global", HypCluster="chosen", Old=None)
+    ranking = rank(study("valid/accuracy"))
+    cells = models_cells(ranking)
+    assert cells is not None
+    assert cells.rows == (
+        ("Ditto", "each device's own model", "80.0 ± 0.0", "40.0 ± 0.0"),
+        ("FedAvg", "the server's model", "80.0 ± 0.0", "80.0 ± 0.0"),
+        ("HypCluster", "the server's model that a device chooses", "80.0 ± 0.0", "80.0 ± 0.0"),
+        ("Old", "–", "80.0 ± 0.0", "80.0 ± 0.0"),
+    )
+    lines = Console(width=80, file=io.StringIO(), record=True)
+    lines.print(cells.rich())
+    assert max(map(len, lines.export_text().splitlines())) <= 80
+
+
+def test_a_study_of_the_servers_models_is_ranked_and_drawn_by_them(tmp_path, write_study, trial):
+    study = judged(tmp_path, write_study, trial, Ditto="own", FedAvg="global")
+    ranking = rank(study("valid/global_accuracy"))
+    assert ranking.accuracy_metric == "test/global_accuracy"
+    assert ranking.shown == "test accuracy of the server's model"
+    np.testing.assert_allclose(ranking.rows[0].final, 0.4)
+    assert models_cells(ranking) is None
+    assert "Every algorithm is judged by the server's model." in footnotes(ranking, 2)

@@ -31,7 +31,6 @@ class Models:
 
     oracle: ClassVar[bool] = False  # True: is told the true concepts
     personalized: ClassVar[bool] = False  # True: devices use models of their own, ``deployed``
-    keeps_model: ClassVar[bool] = False  # True: devices keep models beside those that they deploy, ``kept``
     needs: ClassVar[tuple[str, ...]] = ()  # what it asks of a task beside losses: ``features``, ``forward``
     steps_by_sgd: ClassVar[str] = ""  # why its mathematics holds for SGD steps of devices only; empty: it does not
     steps_by_torch: ClassVar[bool] = False  # True: devices step by an optimizer of torch, which nothing maps
@@ -92,12 +91,8 @@ class Models:
         return server.x  # type: ignore[no-any-return]
 
     def deployed(self, server: State, client: State) -> Tensor:
-        """The model [n] that a device uses, where the method is ``personalized``."""
+        """The model [n] that a device uses between rounds, and that is judged, where the method is ``personalized``."""
         return server.x  # type: ignore[no-any-return]
-
-    def kept(self, server: State, client: State) -> Tensor:
-        """The model [n] that a device has of its own between rounds, by default the one that it deploys."""
-        return self.deployed(server, client)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,11 +169,6 @@ class AveragedBuffers(WithBuffers):
     def deployed(self, server: Any, client: State) -> Tensor:
         return torch.cat([super().deployed(inner(server), client), server.buffers])
 
-    def kept(self, server: Any, client: State) -> Tensor:
-        if not self.keeps_model:
-            return self.deployed(server, client)
-        return torch.cat([super().kept(inner(server), client), server.buffers])
-
 
 class LocalBuffers(WithBuffers):
     """Buffers and BatchNorm's weights that devices keep in their rows."""
@@ -232,8 +227,3 @@ class LocalBuffers(WithBuffers):
     def deployed(self, server: Any, client: Any) -> Tensor:
         model = super().deployed(server._replace(x=self.mine(server.x, client)), inner(client))
         return torch.cat([model, client.buffers])
-
-    def kept(self, server: Any, client: Any) -> Tensor:
-        if not self.keeps_model:
-            return self.deployed(server, client)
-        return torch.cat([super().kept(server, inner(client)), client.buffers])

@@ -200,9 +200,6 @@ class ModuleOptimizer(Wrapped):
     def deployed(self, server: Any, client: Any) -> Tensor:
         return super().deployed(server, inner(client))
 
-    def kept(self, server: Any, client: Any) -> Tensor:
-        return super().kept(server, inner(client)) if self.keeps_model else self.deployed(server, client)
-
 
 def plain_class(algorithm: Algorithm) -> type[Algorithm]:
     """The method's class as it was before anything was derived from it here."""

@@ -34,7 +34,7 @@ class RankingSection(ReportSection):
             none = f"No trial of study {results.name} has done all its {results.rounds} rounds: no table yet."
             title = "There is nothing to rank yet."
             return Content(name="Ranking", title=title, notes=notes, remarks=[none, *notes], values=values)
-        around = (drift_cells(ranking), session_cells(ranking), hyperparameter_cells(ranking))
+        around = (models_cells(ranking), drift_cells(ranking), session_cells(ranking), hyperparameter_cells(ranking))
         tables = present(result_cells(ranking, results.name), *around)
         return Content(
             name="Ranking",
@@ -59,6 +59,8 @@ def _row_values(row: RankedTrial) -> dict[str, object]:
         "new_seeds": row.fresh,
         "gap": row.gap,
         "final": row.final,
+        "judged_by": row.judged_by,
+        "server": row.server,
         "epsilon": row.epsilon,
         "drifts": [drift._asdict() for drift in row.drifts],
     }
@@ -90,6 +92,19 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
     best = {(int(np.nanargmax(means)), len(columns) - 1)} if np.isfinite(means).any() else ()
     title = f"Study {study}: best trial per algorithm, {ranking.shown}"
     return Cells.from_columns(title, columns, (1, 2), "ranking", best=frozenset(best))
+
+
+def models_cells(ranking: Ranking) -> Cells | None:
+    """Table of the models by which each algorithm was judged, beside the server's; None where all are judged alike."""
+    if len(ranking.judges) < 2:
+        return None
+    columns = {
+        "Algorithm": [row.algorithm for row in ranking.rows],
+        "Judged by": [row.judged_by or NOTHING for row in ranking.rows],
+        f"Final{ranking.unit}": [ranking.final(row) for row in ranking.rows],
+        f"Server's\nmodel{ranking.unit}": [ranking.spread(row.server) for row in ranking.rows],
+    }
+    return Cells.from_columns(f"Models that were judged, {ranking.shown}", columns, (0, 1), "models")
 
 
 def drift_cells(ranking: Ranking) -> Cells | None:
@@ -151,6 +166,8 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
         count = f"{fresh} new" if fresh else str(seeds)
         over = f"Mean ± standard deviation over {count} seeds" if max(fresh, seeds) > 1 else "One seed: no spread"
         notes.append(f"{over}. Chosen and ranked by {ranking.selection_metric} of trials that did all rounds.")
+        if len(ranking.judges) == 1:
+            notes.append(f"Every algorithm is judged by {ranking.judges[0]}.")
         if fresh:
             notes.append(
                 "Gap (winner's curse): what the seeds of the search promised beyond what the new seeds, which chose no "

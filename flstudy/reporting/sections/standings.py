@@ -20,7 +20,7 @@ from flstudy.reporting.sections.comparison import (
     format_p,
     verdicts,
 )
-from flstudy.reporting.sections.ranking import result_cells
+from flstudy.reporting.sections.ranking import models_cells, result_cells
 from flstudy.reporting.style import finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, format_value, percent_sign
 from flstudy.user_error import UserError
@@ -91,8 +91,9 @@ class StandingsSection(ReportSection):
 
 def _part(findings: Findings, comparison: StudyComparison) -> Content:
     name = findings.results.name
-    ranked = [result_cells(findings.ranking, name)] if findings.ranking.rows else []
-    ranked = [dataclasses.replace(cells, label=f"{name}-{cells.label}") for cells in ranked]
+    ranking = findings.ranking
+    tables = present(result_cells(ranking, name), models_cells(ranking)) if ranking.rows else []
+    ranked = [dataclasses.replace(cells, label=f"{name}-{cells.label}") for cells in tables]
     page = findings.results.folder.report / "report.html"
     return Content(
         name=name,
