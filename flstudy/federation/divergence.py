@@ -33,7 +33,7 @@ def divergence(run: "FederatedRun") -> str | None:
         if not math.isfinite(value)
     ]
     replica, cause = min(broken, key=lambda pair: pair[0])  # of several causes the first in `FINITE`
-    causes = [cause, *lost_devices(run, replica), *lost_tensors(run, replica)]
+    causes = [cause, *lost_devices(run, replica), *lost_tensors(run, replica), *lost_models(run, replica)]
     return f"diverged in round {record.round} (seed {run.seeds[replica]}): {', '.join(causes)}"
 
 
@@ -49,7 +49,22 @@ def lost_devices(run: "FederatedRun", replica: int) -> list[str]:
 def lost_tensors(run: "FederatedRun", replica: int) -> list[str]:
     """The first tensor of the server's models that is not finite, as a part of a sentence."""
     for model in stacked(run.state.server.x)[replica]:
-        for name, tensor in run.task_function.layout.split(model[: run.task_function.layout.n]).items():
-            if not bool(torch.isfinite(tensor).all()):
-                return [f"the server's {name} is not finite"]
+        if (name := lost_tensor(run, model)) is not None:
+            return [f"the server's {name} is not finite"]
     return []
+
+
+def lost_models(run: "FederatedRun", replica: int) -> list[str]:
+    """The first device of the latest round whose own model is not finite, as a part of a sentence."""
+    if run.last is None or not run.algorithm.personalized:
+        return []
+    for device in run.last.cohort.jobs.client[replica].tolist():
+        if (name := lost_tensor(run, run.models.of_device(device, replica))) is not None:
+            return [f"{name} of device {device}'s own model is not finite"]
+    return []
+
+
+def lost_tensor(run: "FederatedRun", model: torch.Tensor) -> str | None:
+    """Name of the first tensor of a model [n] that is not finite; None where all are."""
+    tensors = run.task_function.layout.split(model[: run.task_function.layout.n])
+    return next((name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())), None)

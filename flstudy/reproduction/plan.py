@@ -26,6 +26,7 @@ MEASURES = {  # name in published.csv -> metric
     "dip": "test/dip",
     "dip_window": "test/dip_window",
     "recovery": "test/recovery",
+    **{f"global_{name}": f"test/global_{name}" for name in ("accuracy", "dip", "dip_window", "recovery")},
     "initial": "test/initial_accuracy",
     "mean": "test/mean_accuracy",
     "regret": "regret/dynamic",

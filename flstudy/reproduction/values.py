@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, spearmanr
 
-from flstudy.metrics.registry import METRICS, is_fraction
+from flstudy.metrics.registry import METRICS, is_fraction, judged_by
 from flstudy.reporting.ranking import Floats
 from flstudy.reporting.sections.comparison import last_values
 from flstudy.reporting.tables import NOTHING, Cells, chosen_values, percent_sign
@@ -98,6 +98,15 @@ def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
             if before is None or sign * candidate.value > sign * before.value:
                 leaders[best.trial.algorithm] = candidate
     return leaders
+
+
+def judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
+    """Sentence on the models that a metric of each row is of, where that is known; an empty list where it is not."""
+    rows: dict[str, list[str]] = {}
+    for name, speaker in speaking.items():
+        rows.setdefault(judged_by(speaker.trial.deployed, metric), []).append(name)
+    known = [f"of {models} ({', '.join(names)})" for models, names in rows.items() if models]
+    return [f"{METRICS[metric].title} is {', '.join(known)}."] if known else []
 
 
 def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:

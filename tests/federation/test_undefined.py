@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from torchmetrics.classification import BinaryAUROC
 
 from flstudy import FederatedRun, Population, RunSettings
-from flstudy.algorithms import FedAvg
+from flstudy.algorithms import Ditto, FedAvg
 from flstudy.cli import main
 from flstudy.federation.divergence import divergence, has_diverged
 from flstudy.population import InMemory
@@ -114,6 +114,17 @@ def test_a_divergence_tells_round_seed_device_and_tensor():
     assert divergence(federated) == (
         "diverged in round 2 (seed 5): train/loss is nan, first on device 0, the server's linear.weight is not finite"
     )
+
+
+def test_a_devices_own_model_that_is_not_finite_is_told():
+    """A personal model may diverge where the server's does not."""
+    population = Population(InMemory((torch.randn(60, 4), torch.arange(60) % 2)), clients=3, participants=3)
+    federated = FederatedRun(Logistic((4,), 2), Ditto(lr=0.1, lam=1e12), RunSettings(compile=False))
+    federated.start(population, rounds=9)
+    sentence = next(filter(None, (divergence(federated) for _ in federated.play())))
+    assert "(seed 0): valid/loss is" in sentence
+    assert "linear.weight of device 0's own model is not finite" in sentence
+    assert "the server's" not in sentence
 
 
 def test_a_run_that_diverges_ends_there_with_status_1(tmp_path, monkeypatch, capsys):

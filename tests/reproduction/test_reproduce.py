@@ -142,6 +142,7 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     page = (paper / "results" / "drift.md").read_text()
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in page.splitlines() if line.startswith("| ")}
     assert "50.00 ± 2.00 (10.0)" in rows["FedAvg"] or "50.00 ± 2.00 (10.0)" in page
+    assert "Accuracy is of the server's model (" in page
     assert "Too few algorithms to order." in page  # three; a correlation's interval needs four
     assert "6 trials, 30 rounds" in page  # the search began with the three of the presets
     searched = load_study(Path("studies/small-drift-tuned")).searched
