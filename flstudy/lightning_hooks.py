@@ -78,7 +78,11 @@ HOOK_GROUPS = (
         ("validation_step", "test_step", *EVALUATION_HOOKS), "on each device's examples, attached to the outer Trainer"
     ),
     HookGroup(("teardown",), "at the end of the outer fit"),
-    HookGroup(PREDICTION_HOOKS, "`trainer.predict(coordinator)` refuses them: it tells outputs of `forward`"),
+    HookGroup(
+        PREDICTION_HOOKS,
+        "`trainer.predict(coordinator)` refuses them: it tells outputs of `forward`. Of classes that `predict_step` "
+        "returns accuracy is measured",
+    ),
     HookGroup(LOADERS, "not called: the `Population` has the data, as a datamodule has in Lightning"),
     HookGroup(tuple(UNCALLED_HOOKS), "not called, and a line says so"),
     HookGroup(tuple(REFUSED_HOOKS), "refused"),

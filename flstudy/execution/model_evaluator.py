@@ -156,7 +156,7 @@ class ModelEvaluator:
 
     def _cached(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Result of a function, from a trace where the task may be traced: where nothing else than tensors decides."""
-        if self.task_function.findings.runs == "mapped":
+        if self.task_function.maps_measures:
             return self.trace_cache(name, self, function, *arguments)
         return function(*arguments)
 
@@ -294,8 +294,8 @@ class ModelEvaluator:
         return losses, correct
 
     def _over_lanes(self, function: Callable[..., Any], *arguments: Tensor) -> Any:
-        """Results of a function of one lane for all lanes, at once where the task is mapped while it trains, too."""
-        if self.task_function.findings.runs == "mapped":
+        """Results of a function of one lane for all lanes, at once where the task can be mapped."""
+        if self.task_function.maps_measures:
             with mappable_attention(self.store.x.device):
                 return torch.vmap(function, randomness="different")(*arguments)
         results = [function(*lane) for lane in zip(*arguments, strict=True)]

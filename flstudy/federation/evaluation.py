@@ -20,12 +20,12 @@ from flstudy.execution.devices import numbers, to_device
 from flstudy.execution.model_evaluator import Sheets
 from flstudy.execution.parts import TestRows
 from flstudy.execution.trace_cache import TraceCache
-from flstudy.federation.module_metrics import module_metrics
+from flstudy.federation.module_metrics import module_metrics, with_logged
 from flstudy.metrics.measure import Measure, values_of
 from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import of_server
 from flstudy.population import Cohort, EvaluationIndex, Population, Split
-from flstudy.tasks.findings import TO_DECLARE
+from flstudy.tasks.findings import TO_DECLARE, TO_SAY_CORRECT
 from flstudy.user_error import UserError
 
 MEASURED: tuple[Split, ...] = ("valid", "test")
@@ -119,7 +119,8 @@ class Evaluation:
             metrics = over_devices(columns, self.trace_cache)
             if self.measure is not None:
                 metrics |= values_of(self.measure, columns)
-        return metrics | module_metrics(self, server, bank, world, round, splits)
+        logged = module_metrics(self, server, bank, world, round, splits)
+        return with_logged(metrics, logged, self.evaluator.task_function)
 
     def asked(self, round: int) -> "Asked":
         """The devices that are asked in a round (from 1): the panel, or all."""
@@ -258,9 +259,10 @@ class Evaluation:
             scores = self.evaluator.on(models[:, m], sheets)
             value = scores.loss if self.algorithm.asks == "loss" else scores.accuracy
             if value is None:
+                add = TO_DECLARE if self.algorithm.asks == "loss" else TO_SAY_CORRECT
                 raise UserError(
                     f"algorithm: {type(self.algorithm).__name__} needs the {self.algorithm.asks} of single examples, "
-                    f"which the task does not tell; give it a forward, and {TO_DECLARE}"
+                    f"which the task does not tell; {add}"
                 )
             measured[..., m] = value if self.algorithm.asks == "loss" else 1 - value
         most = torch.finfo(measured.dtype).max  # a model that has diverged is the worst of those in use

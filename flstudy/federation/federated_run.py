@@ -30,7 +30,7 @@ from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
-from flstudy.federation.module_metrics import foresee, promised, training_metrics
+from flstudy.federation.module_metrics import foresee, promised, training_metrics, with_logged
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
@@ -46,7 +46,7 @@ from flstudy.population.ahead import Ahead
 from flstudy.privacy import Privacy
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.findings import check_module
+from flstudy.tasks.findings import TO_SAY_CORRECT, check_module
 from flstudy.tasks.own_optimizer import by_own_optimizer, refuse_schedule, stepping
 from flstudy.user_error import UserError
 
@@ -120,8 +120,15 @@ class FederatedRun:
 
     def measures(self, population: Population, rounds: int) -> list[str]:
         """Names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end; the world
-        need not be settled."""
+        need not be settled.
+
+        Raises:
+            UserError: for two measures of one name.
+        """
         foresee(self.task_function, population.dataset)
+        return self._measures(population, rounds)
+
+    def _measures(self, population: Population, rounds: int) -> list[str]:
         met = {
             "losses": self.task_function.has_loss,
             "correctness": self.task_function.scores_accuracy,
@@ -136,9 +143,8 @@ class FederatedRun:
             "detector": any(isinstance(controller, Detector) for controller in self.controllers),
         }
         names = [*self.algorithm.measures, *(name for controller in self.controllers for name in controller.measures)]
-        names += promised(self.task_function)
-        names += measured_names(self.measure)
-        return measured_by([need for need, holds in met.items() if holds], names)
+        names = measured_by([need for need, holds in met.items() if holds], [*names, *measured_names(self.measure)])
+        return [*names, *promised(self.task_function, names)]
 
     # ---- setting up ------------------------------------------------------------------------------------------------
 
@@ -181,6 +187,14 @@ class FederatedRun:
         context = training_context(self.task_function, population.store, self.device, dtype, population.dataset)
         self.executor = self._make_executor(context)
         self.algorithm.meets(population.count_concepts())
+        self._measures(population, rounds or 1)  # before a round: two measures of one name are refused
+        if (
+            population.dataset.classes > 1
+            and not self.task_function.scores_accuracy
+            and self.task_function.steps is None
+        ):
+            name = type(self.task).__name__
+            rank_zero_info(f"no accuracy is measured, since {name} does not say what is correct: {TO_SAY_CORRECT}")
         self._evaluate_by(ModelEvaluator(context, self.executor.loops))
         note = f"{self.settings.executor} executor, {type(self.algorithm).__name__}"
         parts = self.executor, self.task_function, population, self.seeds, self.device, self.horizon, note
@@ -333,12 +347,13 @@ class FederatedRun:
         stepped, self.last = time.perf_counter(), result
         before = {} if state.record is None else state.record.metrics
         metrics = self.round_metrics(round, state.server.x, result, probes, before)
-        metrics |= training_metrics(self.task_function, result.fit.logged)
         metrics |= {} if self.steps_by_module else {"train/lr": [algorithm.lr] * replicas}
         metrics |= self.aggregator.metrics | self.runner.metrics()
         fitted = self.fits.ended
         times = {"fit": fitted - start, "server": stepped - fitted, "round": time.perf_counter() - start}
         metrics |= {f"time/{name}_s": [seconds] * replicas for name, seconds in times.items()}
+        logged = training_metrics(self.task_function, result.fit.logged)
+        metrics = with_logged(metrics, logged, self.task_function)
         state.record = Record(round, metrics, (*events, *after))
         return state.record
 

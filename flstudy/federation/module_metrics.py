@@ -9,13 +9,13 @@ devices whose values count. A step that takes a
 ``dataloader_idx`` is given 0, which is the device's own data: there are no other loaders.
 
 A value that ``training_step`` logs is a metric of each round: the mean over the examples of all steps of all
-participants. It is ``train/NAME`` where a step for evaluation logs the same name; a name of flstudy's own metrics stays
-that. A torchmetric in ``training_step`` is left out, since it cannot be mapped over devices.
+participants. It is ``train/NAME`` where a step for evaluation logs the same name. A torchmetric in ``training_step`` is
+left out, since it cannot be mapped over devices. Two measures of one name are refused.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ from flstudy.metrics.registry import METRICS, of_server
 from flstudy.population.datasets.base import Dataset
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.tasks import TaskFunction
+from flstudy.tasks.module_steps import STAGES
+from flstudy.user_error import UserError
 
 if TYPE_CHECKING:
     from flstudy.federation.evaluation import Evaluation
@@ -74,7 +76,8 @@ def module_metrics(
     replicas = len(server.x)
     keys = {split: [entry.name for entry in logged if entry.name.startswith(f"{split}:")] for split in logging}
     names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in keys.items()})
-    metrics = {name: line.mean for name, line in over_logged(losses, replicas).items()}
+    of_losses = {name: line.mean for name, line in over_logged(losses, replicas).items()}
+    metrics = dict[str, list[float]]()
     for key, line in over_logged(logged, replicas, left_out=math.isnan).items():
         split, _, name = key.partition(":")
         shown = names[split, name]
@@ -82,7 +85,21 @@ def module_metrics(
         if line.undefined is not None and shown not in evaluation.undefined:
             evaluation.undefined.add(shown)
             warnings.warn(undefined_on(evaluation, shown, split, *line.undefined, round), stacklevel=2)
-    return metrics
+    return with_logged(of_losses, metrics, task_function)
+
+
+def with_logged(
+    metrics: Mapping[str, list[float]], logged: Mapping[str, list[float]], task_function: TaskFunction
+) -> dict[str, list[float]]:
+    """Metrics together with those that a task's own steps have logged.
+
+    Raises:
+        UserError: for two of one name, where only a run tells under which names the task logs.
+    """
+    if twice := [name for name in logged if name in metrics]:
+        task = type(task_function.module).__name__
+        raise UserError(f"task: {twice[0]} is measured by flstudy, and logged by {task}: log it under another name")
+    return {**metrics, **logged}
 
 
 def devices(
@@ -143,10 +160,9 @@ def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) 
 
 
 def shown_told(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, str]:
-    """Metric names of what ``training_step`` logs, but for names of flstudy's own metrics."""
+    """Metric names of what ``training_step`` logs."""
     others = {name for names in (task_function.findings.logs or {}).values() for name in names}
-    shown = {name: f"train/{name}" if name in others else name for name in logged}
-    return {name: metric for name, metric in shown.items() if metric not in METRICS}
+    return {name: f"train/{name}" if name in others else name for name in logged}
 
 
 class OverDevices(NamedTuple):
@@ -240,18 +256,31 @@ def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
     return x, torch.rand(MADE_UP, generator=generator)
 
 
-def promised(task_function: TaskFunction) -> list[str]:
-    """Names of the metrics that a task's own steps are known to log, in training too."""
-    shown = shown_names(task_function.findings.logs or {}).values()
-    of_training = shown_told(task_function, task_function.findings.training_logs or ())
-    return [
-        *of_training.values(),
-        *(metric for name in shown for metric in (name, f"{name}_spread", f"{name}_devices")),
-        *(of_server(metric) for name in shown for metric in (name, f"{name}_spread", f"{name}_devices")),
-    ]
+def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str]:
+    """Names of the metrics that a task's own steps are known to log, in training too.
+
+    Raises:
+        UserError: for one that the run has ``measured`` already, or that two logged names make.
+    """
+    task = type(task_function.module).__name__
+    origins = dict.fromkeys(measured, "measured by flstudy")
+    made = list[tuple[str, str]]()
+    for name, metric in shown_told(task_function, task_function.findings.training_logs or ()).items():
+        made.append((metric, f"logged as {name!r} by {task}.training_step"))
+    for (split, name), metric in shown_names(task_function.findings.logs or {}).items():
+        logged = f"logged as {name!r} by {task}.{STAGES[split]}_step"
+        of_devices = {metric: "", f"{metric}_spread": "the deviation of what is ", f"{metric}_devices": "the count of "}
+        made += [(part, f"{what}{logged}") for part, what in of_devices.items()]
+        made += [(of_server(part), f"{what}{logged}, of the server's model") for part, what in of_devices.items()]
+    for metric, origin in made:
+        if metric in origins:
+            raise UserError(f"task: {metric} is {origins[metric]}, and {origin}: log one of them under another name")
+        origins[metric] = origin
+    return [metric for metric, _ in made]
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:
     """Whether only a run tells if a task's own steps log a metric."""
     unknown = task_function.steps is not None and task_function.findings.logs is None
-    return metric not in METRICS and (unknown or task_function.findings.training_logs is None)
+    may_log = metric not in METRICS or metric.startswith(("train/", "valid/", "test/"))
+    return may_log and (unknown or task_function.findings.training_logs is None)

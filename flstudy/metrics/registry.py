@@ -20,7 +20,7 @@ MANY = 8  # names in a sentence
 Better = Literal["max", "min"] | None
 
 NEEDS: Mapping[str, str] = {
-    "correctness": "a task whose predictions can be right or wrong (forward or example_correct)",
+    "correctness": "example_correct, predict_step or a loss that is forward's cross-entropy",
     "losses": "a task with example_losses, or with a training_step that returns its loss",
     "rule": "devices that step by the method's own rule (local_optimizer: rule)",
     "drift": "a drift within the rounds (population.drift)",

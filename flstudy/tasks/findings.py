@@ -4,24 +4,34 @@ What a module declares decides what its loss is. Calls on a few examples tell wh
 whether labels matter to it, and under which names it logs. They are made on a copy, near the module's own parameters.
 """
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.func import grad
+from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Batch
 from flstudy.lightning_hooks import REFUSED_HOOKS, TRAINING_HOOKS, UNCALLED_HOOKS
 from flstudy.tasks.attention import mappable_attention
-from flstudy.tasks.module_steps import MOST, STAGES, call_on_batch, loss_of, overrides, run_step, silent
+from flstudy.tasks.module_steps import (
+    CORRECT_BY,
+    MOST,
+    STAGES,
+    CorrectBy,
+    call_on_batch,
+    loss_of,
+    overrides,
+    run_step,
+    silent,
+)
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
 from flstudy.user_error import UserError
 
@@ -32,6 +42,7 @@ EXAMPLES = 6  # on which a module is called
 NOISE = 0.05  # deviation of the noise on its parameters: at zeros nothing would depend on anything
 UNDECLARED = "it declares no losses of single examples"
 TO_DECLARE = "add example_losses(batch) -> [B] to it, or mean_over_examples = True if training_step returns their mean"
+TO_SAY_CORRECT = "add example_correct(batch) -> [B] to it, 1 where it is right, or a predict_step that returns classes"
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses that are the same
 
 
@@ -41,7 +52,8 @@ class TaskFindings(NamedTuple):
     per_example: bool  # it declares losses of single examples, so that padding can be masked
     runs: Runs = "mapped"
     why: str = ""  # the reason why it is not mapped, or its single examples have no losses
-    classifies: bool = False  # its outputs can be right or wrong
+    correct_by: CorrectBy | None = None  # what tells whether it is right about an example; None: nothing does
+    maps_correct: bool = True  # that can be mapped over devices, too
     logs: Mapping[str, tuple[str, ...]] | None = None  # names, by split; None: not known
     training_logs: tuple[str, ...] | None = ()  # names of numbers that its training_step logs; None: not known
     draws: bool = False  # random numbers while it trains, as dropout's masks
@@ -82,9 +94,11 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
     if not task.automatic_optimization:
         runs, why = "under a trainer", "it optimises by itself (automatic_optimization = False)"
     training_logs = () if runs == "mapped" else None
-    classifies = hasattr(task, "example_correct") or overrides(task, "forward")
+    correct_by = next(
+        (by for by in CORRECT_BY if hasattr(task, by) and overrides(task, by)), None
+    )  # may turn out not to
     draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
-    return TaskFindings(per_example, runs, why, classifies, training_logs=training_logs, draws=draws)
+    return TaskFindings(per_example, runs, why, correct_by, training_logs=training_logs, draws=draws)
 
 
 def declares_mean_over_examples(task: L.LightningModule) -> bool:
@@ -127,8 +141,8 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
             training_logs = None if findings.runs == "under a trainer" else names_told(task_function, task, x, y)
             findings = findings._replace(training_logs=training_logs)
         draws = plain_findings(task).draws or is_random(task_function, x, y)
-        classifies = hasattr(task, "example_correct") or labels_decide(task_function, task, x, y, classes)
-        return findings._replace(classifies=classifies, draws=draws)
+        findings = findings._replace(correct_by=said_correct(task_function, task, x, y, classes), draws=draws)
+        return findings._replace(maps_correct=maps_correct(task_function, task, findings, x, y))
 
 
 def near(task_function: "TaskFunction") -> L.LightningModule:
@@ -287,7 +301,7 @@ def refuse_other_than_mean(
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
     """Set a module's parts to training or evaluation mode as another's are, for a while."""
     modes = {name: part.training for name, part in like.named_modules()}
@@ -352,23 +366,71 @@ def mapping_trouble(
     return None
 
 
-def labels_decide(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int) -> bool:
-    """Whether a task classifies: its forward gives each label a number for each class, and its loss depends on them."""
-    if classes < 2 or y.is_floating_point() or y.dim() != 1 or not overrides(task, "forward"):
+def said_correct(
+    task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int
+) -> CorrectBy | None:
+    """Declaration of what is correct: an example_correct, classes of a predict_step, or those of a forward whose
+    cross-entropy is the loss; None: there is none.
+
+    Raises:
+        UserError: for an example_correct that fails.
+    """
+    named = trained_parameters(task)
+    with torch.no_grad(), task_function.evaluating():
+        if hasattr(task, "example_correct"):
+            try:
+                task_function.example_correct(named, Batch(x, y), "example_correct")
+            except NeedsExecutor:
+                pass  # its Trainer will be there
+            except Exception as error:
+                raise failing(type(task).__name__, "example_correct", "examples", x, y, error) from error
+            return "example_correct"
+        if y.is_floating_point():
+            return None
+        if overrides(task, "predict_step"):
+            with contextlib.suppress(Exception):  # one that predicts something else
+                task_function.example_correct(named, Batch(x, y), "predict_step")
+                return "predict_step"
+        if classes > 1 and overrides(task, "forward") and is_cross_entropy(task_function, named, x, y, classes):
+            return "forward"
+    return None
+
+
+def is_cross_entropy(
+    task_function: "TaskFunction", named: dict[str, Tensor], x: Tensor, y: Tensor, classes: int
+) -> bool:
+    """Whether a task's loss is the cross-entropy of its forward, each after the module's own hooks on batches, for
+    these labels and for others."""
+    if y.dim() != 1:
         return False
-    if len(pytree.tree_leaves(task_function.form(x, y))) > 2:  # nobody knows which of several inputs forward takes
-        return False
-    task.eval()
     try:
-        with torch.no_grad(), task_function.evaluating():
-            logits = task(x)
-            if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape or logits.shape[-1] < classes:
+        for labels in (y, (y + 1) % classes, torch.arange(len(y), device=y.device) % classes):
+            logits, targets = task_function.predicted(named, Batch(x, labels), "forward")
+            loss = task_function.fit(named, Batch(x, labels))
+            if logits.dim() != 2 or not equal_losses(loss, cross_entropy(logits, targets)):
                 return False
-            named = trained_parameters(task)
-            loss, other_loss = (task_function.fit(named, Batch(x, labels)) for labels in (y, (y + 1) % classes))
-            return not torch.equal(loss, other_loss)
     except Exception:  # a forward of another kind
         return False
+    return True
+
+
+def maps_correct(
+    task_function: "TaskFunction", task: L.LightningModule, findings: TaskFindings, x: Tensor, y: Tensor
+) -> bool:
+    """Whether what tells the correct examples can be mapped over devices."""
+    if (by := findings.correct_by) is None:
+        return True
+    flat = task_function.layout.flat(trained_parameters(task))
+
+    def correct(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return task_function.example_correct(task_function.layout.split(flat), Batch(x, y), by)
+
+    try:
+        with torch.no_grad(), task_function.evaluating(), mappable_attention(x.device):
+            torch.vmap(correct, randomness="different")(*(torch.stack([part, part]) for part in (flat, x, y)))
+    except Exception:  # torch.func has many, and a module's own code others
+        return False
+    return True
 
 
 def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:

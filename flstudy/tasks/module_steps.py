@@ -5,7 +5,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 from weakref import WeakSet
 
 import lightning as L
@@ -16,7 +16,10 @@ from flstudy.lightning_hooks import BATCH_HOOKS, SET_UP_HOOKS
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, StandInTrainer, Unavailable
 from flstudy.user_error import UserError
 
-Stage = Literal["training", "validation", "test"]
+Stage = Literal["training", "validation", "test", "predict"]
+CorrectBy = Literal["example_correct", "predict_step", "forward"]
+CORRECT_BY: tuple[CorrectBy, ...] = get_args(CorrectBy)
+"""What may tell whether a module is right about an example, the first that it has."""
 MOST = 4096  # examples of a device that a step is given at once
 STAGES: dict[str, Stage] = {"valid": "validation", "test": "test"}  # of a device's data
 
@@ -147,11 +150,34 @@ def call_on_batch(task: L.LightningModule, method: str, batch: Any) -> Any:
     return getattr(task, method)(transferred(task, batch))
 
 
-def correct_by_forward(task: L.LightningModule, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """[B]: whether the largest output of ``forward`` is the label's, after the module's own hooks have changed the
-    batch."""
-    x, y = transferred(task, batch)
-    return task(x).argmax(-1) == y
+def predictions(
+    task: L.LightningModule, by: CorrectBy, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor
+) -> tuple[Any, Tensor]:
+    """Outputs of ``forward`` or ``predict_step`` for inputs x [B, ...], and labels [B, ...], after the module's own
+    hooks have changed the batch; a batch in another form than a pair has the labels y."""
+    batch = form(x, y)
+    if form is as_pair:
+        batch = x, y = transferred(task, batch)
+    elif by == "predict_step":
+        batch = transferred(task, batch)
+    return task(x) if by == "forward" else task.predict_step(*step_arguments(task, "predict", batch, 0)), y
+
+
+def right(outputs: Any, labels: Tensor) -> Tensor:
+    """[B]: the share of each example's labels [B, ...] that outputs predict, which are classes [B, ...], or a number
+    for each class [B, ..., classes].
+
+    Raises:
+        TypeError: for other outputs, which predict no class.
+    """
+    if not isinstance(outputs, Tensor) or labels.is_floating_point():
+        raise TypeError("outputs are no classes")
+    if outputs.is_floating_point() and outputs.shape[:-1] == labels.shape and outputs.shape[-1] > 1:
+        outputs = outputs.argmax(-1)
+    if outputs.is_floating_point() or outputs.shape != labels.shape:
+        raise TypeError("outputs are no classes")
+    correct = (outputs == labels).to(torch.get_default_dtype())
+    return correct.flatten(1).mean(1) if labels.dim() > 1 else correct
 
 
 def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: Any = 0) -> Any:

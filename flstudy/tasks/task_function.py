@@ -19,15 +19,17 @@ from flstudy.tasks.buffers import TaskBuffers
 from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
+    CorrectBy,
     OwnSteps,
     as_pair,
     call_on_batch,
-    correct_by_forward,
     hooks_on_batches,
     leave_batches,
     loss_of,
     mute,
     overrides,
+    predictions,
+    right,
     run_step,
     set_up,
     silent,
@@ -133,8 +135,13 @@ class TaskFunction:
 
     @property
     def scores_accuracy(self) -> bool:
-        """Whether the task's output for an example can be right or wrong."""
-        return self.findings.classifies
+        """Whether the task tells what is correct about an example."""
+        return self.findings.correct_by is not None
+
+    @property
+    def maps_measures(self) -> bool:
+        """Whether losses and correctness of single examples can be mapped over devices."""
+        return self.findings.runs == "mapped" and self.findings.maps_correct
 
     @property
     def has_loss(self) -> bool:
@@ -330,13 +337,22 @@ class TaskFunction:
         assert self._fixed is not None, "serves was not asked"
         return self._at(y, method, x, call=self._fixed if fixed else self._call)
 
-    def example_correct(self, y: Any, batch: Batch) -> Tensor:
-        """[B]: 1 where the task is right, at parameters y; by default where the largest logit is the label's."""
-        if hasattr(self.module, "example_correct"):
-            return self._at(y, call_on_batch, "example_correct", (batch.x, batch.y))
-        if self.form is as_pair:
-            return self._at(y, correct_by_forward, (batch.x, batch.y)).to(torch.get_default_dtype())
-        return (self._at(y, "forward", batch.x).argmax(-1) == batch.y).to(torch.get_default_dtype())
+    def example_correct(self, y: Any, batch: Batch, by: CorrectBy | None = None) -> Tensor:
+        """[B]: 1 where the task is right, at parameters y, by what it is found to say itself, or ``by`` something else.
+
+        Raises:
+            TypeError: where that predicts no class.
+        """
+        by = by or self.findings.correct_by
+        if by == "example_correct":
+            return self._at(y, call_on_batch, by, (batch.x, batch.y))
+        assert by is not None
+        return right(*self.predicted(y, batch, by))
+
+    def predicted(self, y: Any, batch: Batch, by: CorrectBy) -> tuple[Any, Tensor]:
+        """Outputs of ``forward`` or ``predict_step`` at parameters y, and labels [B, ...], after the task's own hooks
+        on batches."""
+        return self._at(y, predictions, by, self.form, batch.x, batch.y)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from flstudy import Coordinator, Population
 from flstudy.algorithms import FedAvg, FedProx, Scaffold
-from flstudy.metrics.registry import METRICS
+from flstudy.metrics.registry import METRICS, of_server
 from tests.tiers import in_tiers
 
 from ..worlds import Ragged, Records, arguments, difference, trainer
@@ -88,7 +88,8 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     strange = {name for name in metrics if name not in METRICS}
     assert coordinator.task_function.findings.runs == ("one by one" if module is m.LitItem else "mapped")
     told = TOLD.get(module, {"train_loss"})
-    assert strange == {*own, *(f"{name}_{end}" for name in own for end in ("spread", "devices")), *told}
+    of_devices = {*own, *(f"{name}_{end}" for name in own for end in ("spread", "devices"))}
+    assert strange == {*of_devices, *map(of_server, of_devices), *told}
     if "train_loss" in told:
         assert metrics["train_loss"] == pytest.approx(metrics["train/loss"], rel=0.3)  # which means over steps
     assert all(np.isfinite(metrics[name]).all() for name in strange)
