@@ -57,10 +57,13 @@ class InitialModels:
             UserError: for a task that cannot be built anew, or models that are equal, so that a method could not tell
                 them apart.
         """
-        given = [task_function.layout.flat(trained_parameters(self.task))] if self.given else []
-        drawn = stream_names(starts, "init")[len(given) :]
+        first_models = [task_function.layout.flat(trained_parameters(self.task))] if self.given else []
+        drawn = stream_names(starts, "init")[len(first_models) :]
         models = torch.stack(
-            [torch.stack([*given, *(self._model(task_function, seed, name) for name in drawn)]) for seed in self.seeds]
+            [
+                torch.stack([*first_models, *(self._model(task_function, seed, name) for name in drawn)])
+                for seed in self.seeds
+            ]
         )
         if starts == 1:
             return models[:, 0]

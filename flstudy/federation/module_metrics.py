@@ -264,19 +264,21 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
     """
     task = type(task_function.module).__name__
     origins = dict.fromkeys(measured, "measured by flstudy")
-    made = list[tuple[str, str]]()
+    own_metrics = list[tuple[str, str]]()
     for name, metric in shown_told(task_function, task_function.findings.training_logs or ()).items():
-        made.append((metric, f"logged as {name!r} by {task}.training_step"))
+        own_metrics.append((metric, f"logged as {name!r} by {task}.training_step"))
     for (split, name), metric in shown_names(task_function.findings.logs or {}).items():
         logged = f"logged as {name!r} by {task}.{STAGES[split]}_step"
         of_devices = {metric: "", f"{metric}_spread": "the deviation of what is ", f"{metric}_devices": "the count of "}
-        made += [(part, f"{what}{logged}") for part, what in of_devices.items()]
-        made += [(of_server(part), f"{what}{logged}, of the server's model") for part, what in of_devices.items()]
-    for metric, origin in made:
+        own_metrics += [(part, f"{what}{logged}") for part, what in of_devices.items()]
+        own_metrics += [
+            (of_server(part), f"{what}{logged}, of the server's model") for part, what in of_devices.items()
+        ]
+    for metric, origin in own_metrics:
         if metric in origins:
             raise UserError(f"task: {metric} is {origins[metric]}, and {origin}: log one of them under another name")
         origins[metric] = origin
-    return [metric for metric, _ in made]
+    return [metric for metric, _ in own_metrics]
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:

@@ -105,8 +105,8 @@ def judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
     rows: dict[str, list[str]] = {}
     for name, speaker in speaking.items():
         rows.setdefault(judged_by(speaker.trial.deployed, metric), []).append(name)
-    known = [f"of {models} ({', '.join(names)})" for models, names in rows.items() if models]
-    return [f"{METRICS[metric].title} is {', '.join(known)}."] if known else []
+    judges_shown = [f"of {models} ({', '.join(names)})" for models, names in rows.items() if models]
+    return [f"{METRICS[metric].title} is {', '.join(judges_shown)}."] if judges_shown else []
 
 
 def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:

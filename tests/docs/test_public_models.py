@@ -27,7 +27,7 @@ def test_a_script_learns(name, tmp_path):
     pytest.importorskip(NEEDS[name], reason="needs the extra: pip install '.[models]'")
     (tmp_path / name).write_text(SCRIPTS[name])
     done = subprocess.run(
-        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ}
+        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=1800, env={**os.environ}
     )
     assert done.returncode == 0, done.stderr
     numbers = [float(number) for number in re.findall(r"tensor\(([\d.]+)", done.stdout.splitlines()[-1])]

@@ -59,7 +59,7 @@ def clockless(records):
     """Rounds, metrics without seconds, and events."""
     return [
         (number, {name: values for name, values in metrics.items() if not name.startswith("time/")}, events)
-        for number, metrics, events in records
+        for number, metrics, events, _ in records
     ]
 
 

@@ -1,6 +1,7 @@
 """A penalty on a model's size: part of what is trained on, and of nothing that is measured."""
 
 import math
+from functools import partial
 
 import lightning as L
 import pytest
@@ -124,10 +125,11 @@ class Own(L.LightningModule):
 
 @pytest.mark.slow
 def test_a_user_s_own_module_may_have_one():
-    plain, own = (run(FedAvg(lr=0.1), task=task, initial="seeded") for task in (Own(), Own(Penalty(l2=0.05))))
-    decayed = run(FedAvg(lr=0.1, weight_decay=0.05), task=Own(), initial="seeded")
+    penalised = partial(Own, Penalty(l2=0.05))
+    plain, own = (run(FedAvg(lr=0.1), task=task, initial="seeded") for task in (Own, penalised))
+    decayed = run(FedAvg(lr=0.1, weight_decay=0.05), task=Own, initial="seeded")
     assert difference(own.server.x, decayed.server.x) <= 1e-12 < difference(own.server.x, plain.server.x)
-    trained = run(FedAvg(lr=0.1), task=Own(Penalty(l2=0.05)), initial="seeded", executor="trainer")
+    trained = run(FedAvg(lr=0.1), task=penalised, initial="seeded", executor="trainer")
     assert difference(own.server.x, trained.server.x) <= 1e-12
 
 
