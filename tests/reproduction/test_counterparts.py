@@ -39,7 +39,7 @@ def test_the_page_is_what_the_command_makes_of_the_lines():
 
 def test_a_study_that_is_no_paper_s_publishes_nothing_and_is_on_the_page():
     own = own_studies(CONFIGS)
-    assert [plan.name for plan in own] == ["together"]
+    assert [plan.name for plan in own] == ["ditto", "together"]
     page = (CONFIGS / "README.md").read_text()
     for plan in own:
         assert not plan.published
