@@ -20,7 +20,7 @@ from rich.table import Table
 from flstudy.config import ConfigError, StopRun
 from flstudy.config.values import anchored
 from flstudy.execution.torch_threads import ONE_THREAD, takes_one_thread
-from flstudy.metrics.registry import METRICS, deviation_over_replicas, is_of_server, mean_over_replicas, of_server
+from flstudy.metrics.registry import METRICS, deviation_over_replicas, mean_over_replicas, of_server
 from flstudy.preparation.picture import PICTURE, keep_picture
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.folder import free_path
@@ -228,7 +228,8 @@ def _summary(config: "Config", metrics: dict[str, list[float]], rounds: int) -> 
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column(f"± std of {len(config.seeds)} seeds" if len(config.seeds) > 1 else "", justify="right")
-    task_metrics = [name for name in metrics if name not in METRICS and not is_of_server(name)]  # of its own steps
+    twins = {of_server(name) for name in metrics}
+    task_metrics = [name for name in metrics if name not in METRICS and name not in twins]  # of the task's own steps
     less = [] if "valid/accuracy" in metrics else ["valid/loss", "test/loss"]
     shown = [name for name in (*SHOWN, *less, *task_metrics) if name in metrics]
     apart = [of_server(name) for name in shown if metrics.get(of_server(name), metrics[name]) != metrics[name]]

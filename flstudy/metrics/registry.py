@@ -303,7 +303,8 @@ def _shown(names: Collection[str]) -> Collection[str]:
     """The names, or of many those of evaluations' and users' own metrics, which judge models, without deviations and
     twins of the server's models."""
     about = [name for name in names if name not in METRICS or METRICS[name].measured == "evaluation"]
-    about = [name for name in about if not is_of_server(name)]
+    twins = {of_server(name) for name in names}
+    about = [name for name in about if name not in twins]
     about = [name for name in about if not name.endswith(("_spread", "_s", "_se"))]
     return about if about and len(names) > MANY else names
 
