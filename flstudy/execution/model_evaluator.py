@@ -147,8 +147,8 @@ class ModelEvaluator:
 
     @contextmanager
     def attached(self, round: int, trainer: L.Trainer | None = None) -> Iterator[None]:
-        """Let a task that is not mapped while it trains know the round, and its Trainer where there is one."""
-        if self.task_function.findings.runs == "mapped":
+        """Let a task that is not mapped know the round, and its Trainer where there is one."""
+        if self.task_function.maps_measures:
             yield
             return
         with self.task_function.attached_to(trainer, round - 1):

@@ -546,7 +546,9 @@ class Plain(pickle.Pickler):
 
 def fingerprint(task_function: TaskFunction) -> bytes | None:
     """Hash, equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
-    written = io.BytesIO(repr((task_function.per_example, task_function.form)).encode())
+    written = io.BytesIO(
+        repr((task_function.per_example, task_function.findings.correct_by, task_function.form)).encode()
+    )
     written.seek(0, io.SEEK_END)
     try:
         Plain(written).dump(task_function.module)

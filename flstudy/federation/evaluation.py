@@ -95,7 +95,8 @@ class Evaluation:
         metrics = self.of_devices(server, bank, cohort.round, round)
         with self.evaluator.attached(round, self.trainer):
             personal = self.personal(cohort, fit.personal, round) if looked is None else looked
-        return metrics | over_devices([Column("test/personal_accuracy", personal.accuracy)], self.trace_cache)
+        of_participants = over_devices([Column("test/personal_accuracy", personal.accuracy)], self.trace_cache)
+        return with_logged(of_participants, metrics, self.evaluator.task_function)
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
@@ -104,7 +105,8 @@ class Evaluation:
         ``world`` is given."""
         shared = self._metrics(server, None, world, round, splits)
         used = self._metrics(server, bank, world, round, splits) if self.algorithm.personalized else shared
-        return used | {of_server(name): values for name, values in shared.items()}
+        twins = {of_server(name): values for name, values in shared.items()}
+        return with_logged(used, twins, self.evaluator.task_function)
 
     def _metrics(
         self, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[Split]

@@ -115,6 +115,7 @@ class FederatedRun:
         self._state: RunState | None = None
         self._small = False  # whether it takes one thread
         self.last: RoundResult | None = None
+        self._of_round: tuple[str, ...] = ()  # names of the last round's metrics but those of its evaluation
         self.evaluation: Any = None  # an Evaluation, once there is a world
         self._read: dict[str, Any] | None = None  # the checkpoint whose models these are, where no round was played
 
@@ -188,11 +189,7 @@ class FederatedRun:
         self.executor = self._make_executor(context)
         self.algorithm.meets(population.count_concepts())
         self._measures(population, rounds or 1)  # before a round: two measures of one name are refused
-        if (
-            population.dataset.classes > 1
-            and not self.task_function.scores_accuracy
-            and self.task_function.steps is None
-        ):
+        if population.dataset.classes > 1 and not self.task_function.scores_accuracy:
             name = type(self.task).__name__
             rank_zero_info(f"no accuracy is measured, since {name} does not say what is correct: {TO_SAY_CORRECT}")
         self._evaluate_by(ModelEvaluator(context, self.executor.loops))
@@ -354,6 +351,7 @@ class FederatedRun:
         metrics |= {f"time/{name}_s": [seconds] * replicas for name, seconds in times.items()}
         logged = training_metrics(self.task_function, result.fit.logged)
         metrics = with_logged(metrics, logged, self.task_function)
+        self._of_round = tuple(metrics)
         state.record = Record(round, metrics, (*events, *after))
         return state.record
 
@@ -380,6 +378,7 @@ class FederatedRun:
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
         rounds = self.horizon.rounds_left(state.round, took + state.record.metrics["time/round_s"][0])
         self.evaluation.evaluator.weigh(took, rounds / every)
+        with_logged({name: [] for name in self._of_round}, metrics, self.task_function)  # refuses two of one name
         state.record = state.record._replace(metrics={**state.record.metrics, **metrics})
         return metrics
 

@@ -81,10 +81,12 @@ def module_metrics(
     for key, line in over_logged(logged, replicas, left_out=math.isnan).items():
         split, _, name = key.partition(":")
         shown = names[split, name]
-        metrics |= {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
-        if line.undefined is not None and shown not in evaluation.undefined:
-            evaluation.undefined.add(shown)
-            warnings.warn(undefined_on(evaluation, shown, split, *line.undefined, round), stacklevel=2)
+        of_devices = {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
+        metrics = with_logged(metrics, of_devices, task_function)
+        told = of_server(shown) if bank is None and evaluation.algorithm.personalized else shown
+        if line.undefined is not None and told not in evaluation.undefined:
+            evaluation.undefined.add(told)
+            warnings.warn(undefined_on(evaluation, told, split, *line.undefined, round), stacklevel=2)
     return with_logged(of_losses, metrics, task_function)
 
 
@@ -98,7 +100,7 @@ def with_logged(
     """
     if twice := [name for name in logged if name in metrics]:
         task = type(task_function.module).__name__
-        raise UserError(f"task: {twice[0]} is measured by flstudy, and logged by {task}: log it under another name")
+        raise UserError(f"task: {twice[0]} is measured already, and logged by {task}: log it under another name")
     return {**metrics, **logged}
 
 
@@ -263,10 +265,12 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
         UserError: for one that the run has ``measured`` already, or that two logged names make.
     """
     task = type(task_function.module).__name__
-    origins = dict.fromkeys(measured, "measured by flstudy")
+    ours = "measured by flstudy"
+    origins = dict.fromkeys(measured, ours)
     own_metrics = list[tuple[str, str]]()
     for name, metric in shown_told(task_function, task_function.findings.training_logs or ()).items():
-        own_metrics.append((metric, f"logged as {name!r} by {task}.training_step"))
+        also = "" if metric == name else ", as another step does"
+        own_metrics.append((metric, f"logged as {name!r} by {task}.training_step{also}"))
     for (split, name), metric in shown_names(task_function.findings.logs or {}).items():
         logged = f"logged as {name!r} by {task}.{STAGES[split]}_step"
         of_devices = {metric: "", f"{metric}_spread": "the deviation of what is ", f"{metric}_devices": "the count of "}
@@ -276,7 +280,8 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
         ]
     for metric, origin in own_metrics:
         if metric in origins:
-            raise UserError(f"task: {metric} is {origins[metric]}, and {origin}: log one of them under another name")
+            which = "it" if origins[metric] == ours else "one of them"
+            raise UserError(f"task: {metric} is {origins[metric]}, and {origin}: log {which} under another name")
         origins[metric] = origin
     return [metric for metric, _ in own_metrics]
 

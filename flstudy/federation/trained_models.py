@@ -1,7 +1,7 @@
 """The trained models of a run, given back as tasks, vectors and predictions."""
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from flstudy.execution.trees import take
 from flstudy.federation.evaluation import stacked
 from flstudy.lightning_hooks import PREDICTION_HOOKS
+from flstudy.metrics.registry import Deployed
 from flstudy.tasks.module_steps import overrides
 from flstudy.user_error import UserError
 
@@ -47,7 +48,7 @@ class TrainedModels:
         return self.run.state
 
     @property
-    def deployed(self) -> Literal["own", "chosen", "global"]:
+    def deployed(self) -> Deployed:
         """Which models devices use: models of their own, of several global ones the one that each chooses, or the
         global one."""
         if self.run.algorithm.personalized:

@@ -309,7 +309,8 @@ def _shown(names: Collection[str]) -> Collection[str]:
     return about if about and len(names) > MANY else names
 
 
-JUDGED = {
+Deployed = Literal["own", "chosen", "global"]
+JUDGED: dict[Deployed, str] = {
     "own": "each device's own model",
     "chosen": "the server's model that a device chooses",
     "global": "the server's model",
@@ -317,14 +318,22 @@ JUDGED = {
 """Which models devices use, and so by which a method is judged, in words."""
 
 
-def judged_by(deployed: str | None, metric: str) -> str:
-    """The models that a metric is of, in words; '' where it is not known which models devices use.
+OF_MODELS = {"correctness", "losses", "own"}
+"""Conditions of metrics that are of models."""
+
+
+def judged_by(deployed: Deployed | None, metric: str) -> str:
+    """The models that a metric is of, in words; '' where that is not known, or the metric is of none.
 
     Args:
         deployed: a key of `JUDGED`, or None.
         metric: its name.
     """
-    return JUDGED["global" if deployed == "own" and is_of_server(metric) else deployed] if deployed else ""
+    described = METRICS.get(metric)
+    of_models = described is None or (described.measured != "round" and {*described.needs} & OF_MODELS)
+    if deployed is None or not of_models or "personal_" in metric:
+        return ""
+    return JUDGED["global" if deployed == "own" and is_of_server(metric) else deployed]
 
 
 def of_server(name: str) -> str:

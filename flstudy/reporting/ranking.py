@@ -100,8 +100,8 @@ class Ranking:
 
     @property
     def judges(self) -> tuple[str, ...]:
-        """The kinds of models by which the algorithms are judged, in words, each once."""
-        return tuple(dict.fromkeys(row.judged_by for row in self.rows if row.judged_by))
+        """The kinds of models by which the algorithms are judged, in words, each once; '' where it is unknown."""
+        return tuple(dict.fromkeys(row.judged_by for row in self.rows))
 
     @property
     def shows_accuracy(self) -> bool:

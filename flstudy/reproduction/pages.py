@@ -27,12 +27,12 @@ from flstudy.reproduction.values import (
     format_measured,
     format_published,
     impossible_spreads,
-    judges,
     means_of,
     measure_heading,
     places_by,
     rank_correlation,
     speakers,
+    tell_judges,
     tuned_table,
 )
 from flstudy.study import StudyFolder, StudyResults, load_study
@@ -144,7 +144,8 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
     tuned = speakers(studies.values()) if "tuned" in studies else {}
     preset = speakers([studies["preset"]] if "preset" in studies else [])
     names = list(dict.fromkeys([*tuned, *preset]))
-    parts, orders = judges(tuned or preset, "test/accuracy"), [dict[str, int]()] * 3
+    parts = tell_judges(tuned or preset, MEASURES["accuracy"]) if "accuracy" in world.measures else []
+    orders = [dict[str, int]()] * 3
     for place, measure in enumerate(world.measures):
         metric = MEASURES[measure]
         published = {name: paper.published.get((world.name, name, measure)) for name in names}
@@ -268,7 +269,7 @@ def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) ->
         "losses": loss_figure([NamedRun(name, speaker.results, speaker.trial) for name, speaker in rows.items()]),
     }
     return [
-        *judges(rows, "test/accuracy"),
+        *(tell_judges(rows, MEASURES["accuracy"]) if "accuracy" in world.measures else []),
         Cells.from_columns("Every method, tuned" if searched else "Every method, nobody tuned", columns).markdown(),
         *(f"Spearman's rank correlation, with a 95 % interval: {order}." for order in orders),
         tuned_table(["Method"], [((name,), speaker) for name, speaker in rows.items()]),

@@ -100,7 +100,7 @@ def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
     return leaders
 
 
-def judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
+def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
     """Sentence on the models that a metric of each row is of, where that is known; an empty list where it is not."""
     rows: dict[str, list[str]] = {}
     for name, speaker in speaking.items():

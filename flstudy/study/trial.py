@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flstudy.metrics.registry import JUDGED
+from flstudy.metrics.registry import JUDGED, Deployed
 from flstudy.study.damage import DamageError, reason_of
 from flstudy.user_error import UserError
 
@@ -72,7 +72,7 @@ class Trial:
     """Earlier overrides of a population's trial, with the rounds until which they held."""
     synced: bool = True
     """Whether MLflow has all of the trial."""
-    deployed: Literal["own", "chosen", "global"] | None = None
+    deployed: Deployed | None = None
     """Models that its devices use, and by which it is judged: each device's own, of several of the server's the one
     that a device chooses, or the server's; None where no round was trained."""
     metrics: dict[str, float] = field(default_factory=dict)

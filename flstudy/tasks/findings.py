@@ -30,6 +30,7 @@ from flstudy.tasks.module_steps import (
     loss_of,
     overrides,
     run_step,
+    share_right,
     silent,
 )
 from flstudy.tasks.stand_in_trainer import NeedsExecutor, Runs
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from flstudy.tasks.task_function import TaskFunction
 
 EXAMPLES = 6  # on which a module is called
+LANES = (None, None, None)  # epoch, step and batch, as mapped devices know them
 NOISE = 0.05  # deviation of the noise on its parameters: at zeros nothing would depend on anything
 UNDECLARED = "it declares no losses of single examples"
 TO_DECLARE = "add example_losses(batch) -> [B] to it, or mean_over_examples = True if training_step returns their mean"
@@ -96,7 +98,7 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
     training_logs = () if runs == "mapped" else None
     correct_by = next(
         (by for by in CORRECT_BY if hasattr(task, by) and overrides(task, by)), None
-    )  # may turn out not to
+    )  # a call may show that it tells nothing
     draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
     return TaskFindings(per_example, runs, why, correct_by, training_logs=training_logs, draws=draws)
 
@@ -188,7 +190,7 @@ def need_of(task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y
     """
     name, stand_in = type(task).__name__, task_function.stand_in
     need = None
-    for place in ((None, None, None), (0, 0, 0)):  # in lanes; one device after another
+    for place in (LANES, (0, 0, 0)):  # in lanes; one device after another
         try:
             with stand_in.at(*place):
                 differentiate(task_function, task, x, y)
@@ -369,8 +371,8 @@ def mapping_trouble(
 def said_correct(
     task_function: "TaskFunction", task: L.LightningModule, x: Tensor, y: Tensor, classes: int
 ) -> CorrectBy | None:
-    """Declaration of what is correct: an example_correct, classes of a predict_step, or those of a forward whose
-    cross-entropy is the loss; None: there is none.
+    """Declaration of what is correct; None: there is none. It is an example_correct, classes of a predict_step, or
+    those of a forward whose cross-entropy is the loss.
 
     Raises:
         UserError: for an example_correct that fails.
@@ -381,7 +383,7 @@ def said_correct(
             try:
                 task_function.example_correct(named, Batch(x, y), "example_correct")
             except NeedsExecutor:
-                pass  # its Trainer will be there
+                pass  # an evaluation attaches its Trainer
             except Exception as error:
                 raise failing(type(task).__name__, "example_correct", "examples", x, y, error) from error
             return "example_correct"
@@ -389,8 +391,10 @@ def said_correct(
             return None
         if overrides(task, "predict_step"):
             with contextlib.suppress(Exception):  # one that predicts something else
-                task_function.example_correct(named, Batch(x, y), "predict_step")
-                return "predict_step"
+                outputs, labels = task_function.predicted(named, Batch(x, y), "predict_step")
+                share_right(outputs, labels)
+                if not outputs.is_floating_point() or outputs.shape[-1] == classes:
+                    return "predict_step"
         if classes > 1 and overrides(task, "forward") and is_cross_entropy(task_function, named, x, y, classes):
             return "forward"
     return None
@@ -406,8 +410,9 @@ def is_cross_entropy(
     try:
         for labels in (y, (y + 1) % classes, torch.arange(len(y), device=y.device) % classes):
             logits, targets = task_function.predicted(named, Batch(x, labels), "forward")
+            share_right(logits, targets)
             loss = task_function.fit(named, Batch(x, labels))
-            if logits.dim() != 2 or not equal_losses(loss, cross_entropy(logits, targets)):
+            if logits.dim() != 2 or not torch.isfinite(loss) or not equal_losses(loss, cross_entropy(logits, targets)):
                 return False
     except Exception:  # a forward of another kind
         return False
@@ -425,8 +430,13 @@ def maps_correct(
     def correct(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return task_function.example_correct(task_function.layout.split(flat), Batch(x, y), by)
 
-    try:
-        with torch.no_grad(), task_function.evaluating(), mappable_attention(x.device):
+    try:  # without a round, which lanes do not know
+        with (
+            torch.no_grad(),
+            task_function.evaluating(),
+            mappable_attention(x.device),
+            task_function.stand_in.at(*LANES),
+        ):
             torch.vmap(correct, randomness="different")(*(torch.stack([part, part]) for part in (flat, x, y)))
     except Exception:  # torch.func has many, and a module's own code others
         return False

@@ -163,7 +163,7 @@ def predictions(
     return task(x) if by == "forward" else task.predict_step(*step_arguments(task, "predict", batch, 0)), y
 
 
-def right(outputs: Any, labels: Tensor) -> Tensor:
+def share_right(outputs: Any, labels: Tensor) -> Tensor:
     """[B]: the share of each example's labels [B, ...] that outputs predict, which are classes [B, ...], or a number
     for each class [B, ..., classes].
 

@@ -29,9 +29,9 @@ from flstudy.tasks.module_steps import (
     mute,
     overrides,
     predictions,
-    right,
     run_step,
     set_up,
+    share_right,
     silent,
     step_and_log,
     transferred,
@@ -347,7 +347,7 @@ class TaskFunction:
         if by == "example_correct":
             return self._at(y, call_on_batch, by, (batch.x, batch.y))
         assert by is not None
-        return right(*self.predicted(y, batch, by))
+        return share_right(*self.predicted(y, batch, by))
 
     def predicted(self, y: Any, batch: Batch, by: CorrectBy) -> tuple[Any, Tensor]:
         """Outputs of ``forward`` or ``predict_step`` at parameters y, and labels [B, ...], after the task's own hooks

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from flstudy.metrics.registry import judged_by
 from flstudy.reporting.ranking import rank
 from flstudy.reporting.sections.ranking import footnotes, models_cells, result_cells, session_cells
 from flstudy.study import load_study
@@ -190,3 +191,20 @@ def test_a_study_of_the_servers_models_is_ranked_and_drawn_by_them(tmp_path, wri
     np.testing.assert_allclose(ranking.rows[0].final, 0.4)
     assert models_cells(ranking) is None
     assert "Every algorithm is judged by the server's model." in footnotes(ranking, 2)
+
+
+@pytest.mark.parametrize(
+    ("deployed", "metric", "words"),
+    [
+        ("own", "valid/accuracy", "each device's own model"),
+        ("own", "valid/global_dip", "the server's model"),
+        ("chosen", "test/global_loss", "the server's model that a device chooses"),
+        ("own", "auc", "each device's own model"),
+        ("own", "train/loss", ""),
+        ("global", "traffic/bits", ""),
+        ("global", "test/personal_accuracy", ""),
+        (None, "valid/accuracy", ""),
+    ],
+)
+def test_a_metric_says_of_which_models_it_is(deployed, metric, words):
+    assert judged_by(deployed, metric) == words

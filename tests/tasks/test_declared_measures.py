@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import yaml
 from torch import nn
 
-from flstudy import Coordinator, Population, RunSettings
+from flstudy import Coordinator, FederatedRun, Population, RunSettings
 from flstudy.algorithms import FedAvg, HypCluster
 from flstudy.cli import main
 from flstudy.population import InMemory
@@ -125,6 +125,21 @@ class PredictsOneNumber(Embedding):
         return self.scores(batch[0]).max(1).values
 
 
+class PredictsEmbedding(Embedding):
+    def predict_step(self, batch, batch_idx):
+        return self.body.weight.new_ones(len(batch[0]), CLASSES + 3)
+
+
+class OneHot(Hooked):
+    """Has labels that a hook makes numbers, which are no classes any more."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return (batch[0] - 100) / 20, F.one_hot(batch[1], CLASSES).to(batch[0].dtype)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("own", (self.scores(batch[0]).argmax(1) == batch[1].argmax(1)).float().mean())
+
+
 class PredictsInputs(Hooked):
     """Takes inputs alone for its prediction, so that its forward decides."""
 
@@ -141,7 +156,7 @@ class LogSoftmax(Hooked):
 
 
 SAID = [Hooked, Correct, Decided, PredictsClasses, PredictsScores, PredictsOfHook, PredictsInputs, LogSoftmax]
-UNSAID = [Net, Embedding, Weighted, Smoothed, PredictsText, PredictsOneNumber]
+UNSAID = [Net, Embedding, Weighted, Smoothed, PredictsText, PredictsOneNumber, PredictsEmbedding, OneHot]
 
 
 def fitted(build, data=None, rounds=6, algorithm=None, **settings):
@@ -178,6 +193,26 @@ def test_a_coincidence_of_one_class_declares_nothing():
     order = y.argsort()
     few = InMemory((x[order], torch.where(torch.arange(len(y)) < 390, 0, 1)))
     assert fitted(Weighted, few).run.task_function.scores_accuracy is False
+
+
+def test_a_loss_that_is_not_finite_declares_nothing():
+    class Overflows(Weighted):
+        def forward(self, x):
+            return self.body(x) * torch.inf
+
+    x, y = raw()
+    run = FederatedRun(Overflows(), FedAvg(lr=0.3))
+    run.start(Population((x, y), clients=4, participants=4), rounds=1)
+    assert not run.task_function.scores_accuracy
+
+
+@pytest.mark.parametrize("executor", ["vectorized", "sequential"])
+def test_what_is_correct_may_depend_on_the_round(executor):
+    class ByRound(Embedding):
+        def example_correct(self, batch):
+            return torch.ones(len(batch[1])) * (self.current_epoch + 1) / 10
+
+    assert fitted(ByRound, executor=executor).record.metrics["valid/accuracy"] == pytest.approx([0.6])
 
 
 def test_batches_of_another_form_are_judged_by_what_the_loss_sees():
@@ -277,9 +312,20 @@ def test_names_that_only_a_run_tells_are_refused_in_its_first_round():
         def on_train_epoch_start(self):
             pass
 
-    for names in (("training_step", "train/loss"), ("validation_step", "valid/loss")):
-        with pytest.raises(ValueError, match=f"task: {names[1]} is measured by flstudy, and logged"):
-            fitted(partial(UnderTrainer, *names))
+        def validation_step(self, batch, batch_idx):
+            if not self.trainer.sanity_checking:
+                super().validation_step(batch, batch_idx)
+
+    for step, *names in (
+        ("training_step", "train/loss"),
+        ("validation_step", "valid/loss"),
+        ("validation_step", "time/round_s"),
+        ("validation_step", "auc", "auc_spread"),
+        ("validation_step", "auc", "global_auc"),
+        ("validation_step", "test/personal_accuracy"),
+    ):
+        with pytest.raises(ValueError, match=f"task: {names[-1]} is measured already, and logged by UnderTrainer"):
+            fitted(partial(UnderTrainer, step, *names))
 
 
 def test_a_name_that_flstudy_does_not_measure_is_the_modules():

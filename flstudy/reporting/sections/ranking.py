@@ -166,7 +166,7 @@ def footnotes(ranking: Ranking, seeds: int) -> list[str]:
         count = f"{fresh} new" if fresh else str(seeds)
         over = f"Mean ± standard deviation over {count} seeds" if max(fresh, seeds) > 1 else "One seed: no spread"
         notes.append(f"{over}. Chosen and ranked by {ranking.selection_metric} of trials that did all rounds.")
-        if len(ranking.judges) == 1:
+        if len(ranking.judges) == 1 and ranking.judges[0]:
             notes.append(f"Every algorithm is judged by {ranking.judges[0]}.")
         if fresh:
             notes.append(
