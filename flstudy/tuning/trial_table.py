@@ -161,7 +161,7 @@ class TrialTable:
             return
         trial, latest = self.started(proposal), reported(result)
         trial.objective, trial.rounds = latest.objective, latest.rounds
-        trial.metrics, trial.error = latest.metrics, latest.error
+        trial.metrics, trial.error, trial.deployed = latest.metrics, latest.error, latest.deployed
         trial.run_id = latest.run_id or trial.run_id
         self._progress.update(trial)
 

@@ -67,7 +67,7 @@ CASES = [
     (m.LitSeveralLoaders, "classes", ("val_loss_0",), True),
     (m.LitDictReturn, "classes", ("val_loss", "val_acc"), True),
     (m.LitLogDict, "classes", tuple(f"{split}/{name}" for split in ("valid", "test") for name in BOTH), True),
-    (m.LitNested, "classes", ("val/ce",), True),
+    (m.LitNested, "classes", ("val/ce",), False),
     (m.LitOutputs, "classes", ("val_epoch_acc",), True),
     (m.LitItem, "classes", ("val_loss", "val_acc"), True),
 ]
@@ -120,7 +120,7 @@ class LitTold(m.LitClassifier):
         logits = self(x)
         loss = F.cross_entropy(logits, y)
         right = (logits.argmax(1) == y).float().mean()
-        self.log_dict({"ce": loss, "val_acc": right, "train/loss": 7.0, "two": 2})
+        self.log_dict({"ce": loss, "val_acc": right, "two": 2})
         return loss
 
 
@@ -133,8 +133,6 @@ def test_what_is_logged_in_training_is_the_same_in_every_executor():
     assert runs["vectorized"][1] == pytest.approx(runs["sequential"][1], rel=1e-5)
     assert runs["vectorized"][1] == pytest.approx(runs["trainer"][1], rel=1e-5)
     assert runs["trainer"][0][3] == 2
-    assert "train/loss" in METRICS
-    assert kept[0].metrics["train/loss"][0] < 7  # that of flstudy
 
 
 class LitByHand(m.LitClassifier):
