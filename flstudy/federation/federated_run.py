@@ -30,7 +30,7 @@ from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
-from flstudy.federation.module_metrics import foresee, promised, training_metrics, with_logged
+from flstudy.federation.module_metrics import foresee, promised, refuse_second, training_metrics, with_logged
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.federation.round_metrics import Record, RoundMetrics
@@ -378,7 +378,7 @@ class FederatedRun:
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
         rounds = self.horizon.rounds_left(state.round, took + state.record.metrics["time/round_s"][0])
         self.evaluation.evaluator.weigh(took, rounds / every)
-        with_logged({name: [] for name in self._of_round}, metrics, self.task_function)  # refuses two of one name
+        refuse_second(self._of_round, metrics, self.task_function)
         state.record = state.record._replace(metrics={**state.record.metrics, **metrics})
         return metrics
 

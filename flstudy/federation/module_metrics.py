@@ -15,7 +15,7 @@ left out, since it cannot be mapped over devices. Two measures of one name are r
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -83,10 +83,10 @@ def module_metrics(
         shown = names[split, name]
         of_devices = {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
         metrics = with_logged(metrics, of_devices, task_function)
-        told = of_server(shown) if bank is None and evaluation.algorithm.personalized else shown
-        if line.undefined is not None and told not in evaluation.undefined:
-            evaluation.undefined.add(told)
-            warnings.warn(undefined_on(evaluation, told, split, *line.undefined, round), stacklevel=2)
+        metric = of_server(shown) if bank is None and evaluation.algorithm.personalized else shown
+        if line.undefined is not None and metric not in evaluation.undefined:
+            evaluation.undefined.add(metric)
+            warnings.warn(undefined_on(evaluation, metric, split, *line.undefined, round), stacklevel=2)
     return with_logged(of_losses, metrics, task_function)
 
 
@@ -98,10 +98,15 @@ def with_logged(
     Raises:
         UserError: for two of one name, where only a run tells under which names the task logs.
     """
-    if twice := [name for name in logged if name in metrics]:
+    refuse_second(metrics, logged, task_function)
+    return {**metrics, **logged}
+
+
+def refuse_second(measured: Collection[str], logged: Iterable[str], task_function: TaskFunction) -> None:
+    """Raise UserError for a name that a task's own steps have logged, and that is among those ``measured``."""
+    if twice := [name for name in logged if name in measured]:
         task = type(task_function.module).__name__
         raise UserError(f"task: {twice[0]} is measured already, and logged by {task}: log it under another name")
-    return {**metrics, **logged}
 
 
 def devices(
