@@ -239,7 +239,7 @@ def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
     assert run.data.metrics == {"best/FedAvg": 0.75}
     assert "| valid/accuracy | objective, max | fraction | Mean over devices on" in run.data.tags["mlflow.note.content"]
     link = f"[2 FedAvg](#/experiments/{store.experiment_id}/runs/{sent.run_ids[2]}?workflowType=machine_learning)"
-    assert f"| 1 | FedAvg | 0.75 | {link} |" in run.data.tags["mlflow.note.content"]
+    assert f"| 1 | FedAvg | 0.75 |  | {link} |" in run.data.tags["mlflow.note.content"]
     confirming = store.client.get_run(sent.run_ids[5])
     assert (confirming.info.run_name, confirming.data.tags["confirms"]) == ("5 FedAvg confirms 2", "2")
 
