@@ -133,6 +133,11 @@ def keeps_own_arguments(built: Any) -> bool:
     return hasattr(type(built).__init__, "__wrapped__")  # of `checked`
 
 
+def init_arguments(setting: Any) -> dict[str, Any]:
+    """The arguments by which an equal dataclass is made: its fields, but for those that it derives of others."""
+    return {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting) if field.init}
+
+
 @functools.cache
 def declared(cls: Any) -> dict[str, Declared]:
     """The fields of a dataclass, or the arguments of another class's constructor, in their order."""

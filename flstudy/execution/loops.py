@@ -31,7 +31,13 @@ WIDTHS = 7, 11  # numbers of lanes at which a step is mapped, to see where the n
 
 
 class NotCompiled(Exception):
-    """Error of a loop that could not be compiled: its steps run eagerly instead."""
+    """Error of a loop that could not be compiled, or failed: its steps run eagerly instead."""
+
+
+def reason(error: Exception) -> str:
+    """The kind of an error and the first line of what it says."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first}"
 
 
 class LoopProgram:
@@ -49,7 +55,7 @@ class LoopProgram:
             convolutions.
 
     Raises:
-        NotCompiled: with the reason.
+        NotCompiled: with the reason, also when it is called and fails, as for a label that is no class.
     """
 
     def __init__(
@@ -68,14 +74,16 @@ class LoopProgram:
             arguments = carried, rows, constants, shared, self.captured
             self._library = loaded(mapped, arguments, alone)
         except Exception as error:
-            first, *_ = str(error).strip().splitlines() or [""]
-            raise NotCompiled(f"{type(error).__name__}: {first}") from error
+            raise NotCompiled(reason(error)) from error
 
     def __call__(self, carried: Any, begin: Tensor, rows: Tensor, todo: Tensor, constants: Any, shared: Any) -> Any:
         """The carried tree after its lanes' steps ``begin`` [] to ``todo`` [A]."""
         lane_inputs = [*leaves(carried), rows, todo, *leaves(constants)]
         inputs = [begin, *(leaf.contiguous() for leaf in lane_inputs), *leaves(shared), *self.captured]
-        return refill(carried, self._library(inputs))
+        try:
+            return refill(carried, self._library(inputs))
+        except compiler.LibraryFailed as error:
+            raise NotCompiled(reason(error)) from error
 
 
 def lane_graph(step: Step, carried: Any, rows: Tensor, constants: Any, shared: Any) -> torch.fx.GraphModule:
@@ -97,7 +105,7 @@ def lane_graph(step: Step, carried: Any, rows: Tensor, constants: Any, shared: A
             refill(constants, list(rest[:constant_count])),
             refill(shared, list(rest[constant_count:])),
         )
-        return [new.to(old.dtype) for new, old in zip(leaves(after), tensors[:count], strict=True)]
+        return leaves(after)
 
     with compiler.fake_tensors(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(leaf) for leaf in flat]

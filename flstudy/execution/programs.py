@@ -1,14 +1,13 @@
 """The local steps of all lanes, eager or compiled: as loops on a CPU, as copies of a step on an accelerator.
 
 Compiled programs belong to the process, not to a run: the trials of a study that one worker runs share them, since
-hyper-parameters are 0-d tensors and the task's parameters are arguments. Other workers find them on disk.
+hyper-parameters are 0-d tensors and the task's parameters are arguments. A run finds them by what its own step does,
+which it notes once for each kind of program. Other workers find them on disk.
 """
 
-import hashlib
-import io
+import copy
 import logging
 import os
-import pickle
 import shutil
 import time
 import types
@@ -16,10 +15,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,9 +28,10 @@ from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.devices import accelerated, numbers
 from flstudy.execution.executor import TrainingContext, gradient
-from flstudy.execution.loops import LoopProgram, NotCompiled
+from flstudy.execution.loops import LoopProgram, NotCompiled, Step, reason
+from flstudy.execution.program_key import program_key
 from flstudy.execution.torch_threads import one_thread, threads_for_parts
-from flstudy.execution.trees import join, leaves, take
+from flstudy.execution.trees import join, leaves, names_of, replaced, take
 from flstudy.population import ExampleStore
 from flstudy.run_settings import Compile
 from flstudy.tasks import TaskFunction, compiler
@@ -52,9 +51,10 @@ CACHE = 2**20  # bytes of a core's own cache where the system does not say
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
 
 Program = Callable[..., Any]
-_compiled: dict[Any, Program] = {}  # by task, algorithm, structure and shapes
+Method = TypeVar("Method", Algorithm, Algorithm | None)
+Numbered = tuple[Algorithm, dict[str, Tensor]]  # a method, and those of its fields that are tensors in programs
+_compiled: dict[Any, Program] = {}  # by the operations of a step
 _compiling = Lock()  # one program at a time: two threads would compile the same one
-_task_functions: dict[Any, TaskFunction] = {}  # by fingerprint: the one whose module the programs call
 
 
 def compilations() -> int:
@@ -90,16 +90,14 @@ class Programs:
         self.calls = self.validations = self.sequential_steps = 0  # so far: of training, but for the second
         self.part_lanes: int | None = None  # lanes of a part that one thread takes, once loops are compiled
         self._threads = threads_for_parts()
-        self._last: tuple[Any, Algorithm] | None = None
+        self._own = dict[Any, Program]()  # by the kinds of tensors that they take
+        self._numbered: Numbered | None = None
         if compile is True:
             self.decide(True)
 
     def decide(self, compile: bool) -> None:
         """Compile from now on, or never."""
         self.undecided, self.compiled = False, compile and has_compiler() and not coupled(self.task_function)
-        if self.compiled:
-            # One that nobody else can have where the task cannot be compared: shared programs must compute the same.
-            self._task: Any = fingerprint(self.task_function) or object()
 
     @property
     def looped(self) -> bool:
@@ -163,12 +161,12 @@ class Programs:
             The states, the sum of the losses of the real steps [A], and the lane steps executed, masked ones included.
         """
         if self.compiled and self.looped:
-            start, constants = (local, self.task_function.no_losses(local.steps)), (concept, msg, client)
-            (local, losses), counts = self._loop(trained, algorithm, start, rows, todo, constants)
+            start, constants = (local, self._no_losses(local)), (concept, msg, client)
+            (local, losses), counts = self._loop(trained, algorithm, start, rows, todo, constants, local.y)
             return local, losses, self._count(counts).lane_steps
         width = len(todo)
         widths = (width,) if together else halvings(width)
-        state, finished = (local, self.task_function.no_losses(local.steps)), list[Any]()
+        state, finished = (local, self._no_losses(local)), list[Any]()
         done = executed = 0
         while done < todo[0]:
             active = sum(steps > done for steps in todo)
@@ -209,7 +207,9 @@ class Programs:
             rows = functional.pad(rows, (0, blocks * BLOCK - rows.shape[1]), value=-1)
             rows = rows.reshape(len(rows), blocks, BLOCK)
             todo = [-(-count // BLOCK) for count in counts]
-            result: tuple[Tensor, Counts] = self._loop(validated, algorithm, sums, rows, todo, (concept, models))
+            result: tuple[Tensor, Counts] = self._loop(
+                validated, algorithm, sums, rows, todo, (concept, models), models
+            )
             self.validations += result[1].calls
             return result[0]
         self.validations += 1
@@ -241,8 +241,12 @@ class Programs:
             NotCompiled: with the reason.
         """
         with self.threads_for_parts(), mappable_attention(models.device):
-            result: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models))
+            result: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models), models)
         return result[0]
+
+    def _no_losses(self, local: Any) -> Tensor:
+        """Sums of losses of lanes before their first step; of the model's type, whatever a method counts by."""
+        return no_losses(self.task_function, local)
 
     def _count(self, executed: Counts) -> Counts:
         """Add to the run's counters; returns what was added."""
@@ -253,11 +257,19 @@ class Programs:
         return executed
 
     def _loop(
-        self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any
+        self,
+        step: Any,
+        algorithm: Algorithm | None,
+        carried: Any,
+        rows: Tensor,
+        todo: Sequence[int],
+        constants: Any,
+        models: Tensor,
     ) -> tuple[Any, Counts]:
         """The carried leaves [A, ...] after all steps of a compiled loop, and what was run."""
         rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
-        program, shared = self._program(step, algorithm, carried, rows, constants)
+        shared = self.store, {} if algorithm is None else self._numbers(algorithm, models)
+        program = self._program(step, algorithm, carried, rows, constants, shared)
         parts = self._parts(carried, todo)
 
         def part(place: slice) -> tuple[Any, Counts]:
@@ -289,57 +301,65 @@ class Programs:
         return [*places, slice(begin, count)]
 
     def _program(
-        self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, constants: Any
-    ) -> tuple[Any, Any]:
-        """The compiled loop of a step, of no algorithm where it only measures, and what all of its lanes share."""
-        like = leaves(carried)[0]
-        task_function = _task_functions.setdefault(self._task, self.task_function)
-        fields = {} if algorithm is None else vars(self._traced(algorithm, like))
-        shared = self.store, {name: value for name, value in fields.items() if isinstance(value, Tensor)}
-        kinds = tuple((x.shape[1:], x.dtype) for x in (*leaves((carried, constants)), rows[:, 0]))
-        kinds += tuple((x.shape, x.dtype) for x in leaves(shared))
-        modes = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
-        alone, method = self.alone(carried), algorithm and (type(algorithm), structure(algorithm))
-        key = (self._task, method, kinds, modes, step.__name__, alone)
-        if key not in _compiled:
+        self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, constants: Any, shared: Any
+    ) -> Any:
+        """The compiled loop of a step, of no algorithm where it only measures."""
+        alone = self.alone(carried)
+        kinds = step, specs_of((carried, constants, rows[:, 0]), 1), specs_of(shared), alone
+        if kinds not in self._own:
+            lane_step = self._lane_step(step, algorithm)
+            state, line, lane_constants = take((carried, rows[:, 0], constants), 0)
+            key = key_of(lane_step, algorithm, state, line, torch.tensor(True), lane_constants, shared), alone
             with _compiling:
                 if key not in _compiled:
-
-                    def one(carried: Any, line: Tensor, real: Tensor, constants: Any, shared: Any) -> Any:
-                        store, numbers = shared
-                        method = algorithm and replace(algorithm, **numbers)
-                        return step(task_function, method, store, carried, line, real, *constants)
-
                     start, owner = time.perf_counter(), "" if algorithm is None else f" of {type(algorithm).__name__}"
-                    _compiled[key] = LoopProgram(one, carried, rows, constants, shared, alone=alone)
-                    timing = step.__name__, owner, type(task_function.module).__name__, time.perf_counter() - start
+                    _compiled[key] = LoopProgram(lane_step, carried, rows, constants, shared, alone=alone)
+                    module = type(self.task_function.module).__name__
+                    timing = step.__name__, owner, module, time.perf_counter() - start
                     log.info("compiled %s%s for %s in %.1f s, or found it on disk", *timing)
-        return _compiled[key], shared
+            self._own[kinds] = _compiled[key]
+        return self._own[kinds]
 
-    def _unrolled(self, algorithm: Algorithm, local: Any, lines: Tensor, *arguments: Any) -> tuple[Any, Tensor]:
+    def _lane_step(self, step: Any, algorithm: Algorithm | None) -> Step:
+        """A step as a function of one lane's tensors, and of those that all lanes share."""
+        task_function = self.task_function
+
+        def lane_step(carried: Any, line: Tensor, real: Tensor, constants: Any, shared: Any) -> Any:
+            store, numbers = shared
+            return step(task_function, with_numbers(algorithm, numbers), store, carried, line, real, *constants)
+
+        return lane_step
+
+    def _unrolled(
+        self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
+    ) -> tuple[Any, Tensor]:
         """Take some steps eagerly, or compiled for an accelerator."""
+        arguments = local, lines, concept, left, msg, client
         if not self.compiled:
-            return unrolled(self.task_function, algorithm, self.store, local, lines, *arguments)
-        task_function = _task_functions.setdefault(self._task, self.task_function)
-        inputs = leaves((local, lines, arguments, self.store))
-        shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
-        key = (self._task, type(algorithm), structure(algorithm), shapes)
-        if key not in _compiled:
-            _compiled[key] = torch.compile(copy_function(unrolled), dynamic=False)
-        like = self._traced(algorithm, inputs[0])
+            return unrolled(self.task_function, algorithm, self.store, *arguments)
+        shared = self.store, self._numbers(algorithm, local.y)
+        kinds = specs_of((arguments, shared))
+        if kinds not in self._own:
+            state = local, self._no_losses(local)
+            first = take((state, lines[:, 0], left > 0, (concept, msg, client)), 0)
+            key = key_of(self._lane_step(trained, algorithm), algorithm, *first, shared), kinds
+            if key not in _compiled:
+                _compiled[key] = partial(torch.compile(copy_function(unrolled), dynamic=False), self.task_function)
+            self._own[kinds] = _compiled[key]
         try:
-            result: tuple[Any, Tensor] = _compiled[key](task_function, like, self.store, local, lines, *arguments)
+            numbered = with_numbers(algorithm, shared[1])
+            result: tuple[Any, Tensor] = self._own[kinds](numbered, self.store, *arguments)
             return result
         except Exception as error:
             if not compiler.gave_up(error):
                 raise
-            raise NotCompiled(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            raise NotCompiled(reason(error)) from error
 
     def _of_one_size(
         self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
     ) -> tuple[Any, Tensor]:
         """Take some eager steps on batches without padding: lanes whose batches have the same size are mapped."""
-        sizes, losses = (lines >= 0).sum(2), self.task_function.no_losses(local.steps)
+        sizes, losses = (lines >= 0).sum(2), self._no_losses(local)
         first = 0
         while first < lines.shape[1]:
             same = (sizes[:, first:] == sizes[:, first : first + 1]).all(0).tolist()
@@ -348,17 +368,19 @@ class Programs:
                 here = (sizes[:, first] == size).nonzero().squeeze(1)
                 start, *rest = take((local, concept, msg, client), here)
                 done = self._unrolled(algorithm, start, lines[here, first:until, :size], rest[0], left, *rest[1:])
-                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, done[0])
+                local = replaced(local, here, done[0])
                 losses = losses.index_add(0, here, done[1])
             first = until
         return local, losses
 
-    def _traced(self, algorithm: Algorithm, like: Tensor) -> Algorithm:
-        """The method with tensors for numbers, made once for all calls of a run."""
-        key = algorithm, like.dtype, like.device
-        if self._last is None or self._last[0] != key:
-            self._last = key, traced(algorithm, like)
-        return self._last[1]
+    def _numbers(self, algorithm: Algorithm, models: Tensor) -> dict[str, Tensor]:
+        """The method's numbers as tensors of the models' type, made once for all calls of a round."""
+        if self._numbered is None or self._numbered[0] is not algorithm:
+            before, tensors = self._numbered, vars(traced(algorithm, models))
+            self._numbered = algorithm, {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+            if before is None or not differ_in_numbers(before, self._numbered):
+                self._own.clear()
+        return self._numbered[1]
 
 
 @cache
@@ -447,7 +469,7 @@ def unrolled(
     ``todo`` None: all are real."""
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
-        total = task_function.no_losses(local.steps)
+        total = no_losses(task_function, local)
         for k, line in enumerate(rows.unbind(0)):
             real = None if todo is None else todo > k
             local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
@@ -521,40 +543,60 @@ def validated(
         return total + task_function.fit(model, batch) * (line >= 0).sum()
 
 
+def no_losses(task_function: TaskFunction, local: Any) -> Tensor:
+    """Sums of losses [...] before the first step of lanes whose models are y [..., n]."""
+    return task_function.no_losses(local.y.new_zeros(local.y.shape[:-1]))
+
+
+def specs_of(tree: Any, axes: int = 0) -> tuple[Any, ...]:
+    """Shapes, without the first axes, types and devices of a tree's tensors."""
+    return tuple((leaf.shape[axes:], leaf.dtype, leaf.device) for leaf in leaves(tree))
+
+
+def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
+    """Whether two methods differ in nothing but numbers, as where a schedule changes one from round to round."""
+    constants, now_constants = [
+        {"class": type(algorithm)} | {name: value for name, value in vars(algorithm).items() if name not in numbers}
+        for algorithm, numbers in (before, now)
+    ]
+    same_names = constants.keys() == now_constants.keys()
+    return same_names and all(value is now_constants[name] for name, value in constants.items())
+
+
+def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
+    """A copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
+    numbered = copy.copy(algorithm)
+    for name, value in numbers.items():
+        object.__setattr__(numbered, name, value)
+    return numbered
+
+
+def key_of(lane_step: Step, algorithm: Algorithm | None, carried: Any, *others: Any) -> str:
+    """Key of the step of one lane, under which runs share its program.
+
+    Raises:
+        NotCompiled: where the step has none, or returns other kinds of tensors than it is given.
+    """
+    try:
+        key, after = program_key(lane_step, carried, *others)
+    except Exception as error:  # of a method or a task, which have any; eager steps tell it better
+        raise NotCompiled(reason(error)) from error
+    old, new = specs_of(carried), specs_of(after)
+    if len(old) != len(new):
+        raise NotCompiled(
+            f"a step of {type(algorithm).__name__} returns {len(new)} tensors for the {len(old)} it takes"
+        )
+    for name, (shape, dtype, _), (other_shape, other_dtype, _) in zip(names_of(carried), old, new, strict=True):
+        if (shape, dtype) != (other_shape, other_dtype):
+            kinds = f"from {dtype} {list(shape)} to {other_dtype} {list(other_shape)}"
+            raise NotCompiled(f"a step of {type(algorithm).__name__} changes {name} {kinds}; begin with the latter")
+    return key
+
+
 def copy_function(function: Any) -> Program:
     """A copy of a function with a code object of its own: torch keeps compiled variants, and gives up compiling after a
     few of them, by code object."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-
-
-def structure(algorithm: Algorithm) -> tuple[Any, ...]:
-    """Hyper-parameters as they shape a method's program: which are switched off, and which are no numbers."""
-    fields = vars(algorithm).items()
-    return tuple((name, "number" if isinstance(value, float) and value != 0 else value) for name, value in fields)
-
-
-class Plain(pickle.Pickler):
-    """Pickler of tensors by their values: torch's own pickles name the addresses of storages."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Reduce a tensor to its values; pickle calls this for every object."""
-        if isinstance(value, Tensor):
-            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            return tuple, ((str(value.dtype), tuple(value.shape), str(value.device), value.requires_grad, content),)
-        return NotImplemented
-
-
-def fingerprint(task_function: TaskFunction) -> bytes | None:
-    """Hash, equal for tasks that compute the same; None for one that cannot be pickled and so is shared with nobody."""
-    written = io.BytesIO(
-        repr((task_function.per_example, task_function.findings.correct_by, task_function.form)).encode()
-    )
-    written.seek(0, io.SEEK_END)
-    try:
-        Plain(written).dump(task_function.module)
-    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
-        return None
-    return hashlib.sha256(written.getvalue()).digest()
 
 
 def coupled(task_function: TaskFunction) -> bool:

@@ -24,6 +24,19 @@ def collect(tree: Any, collected: list[Any]) -> None:
         collected.append(tree)
 
 
+def names_of(tree: Any, name: str = "") -> list[str]:
+    """The names of the leaves: fields with the state's name, and within them places in tuples and keys of dicts."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        parts = {f"{type(tree).__name__}.{field}": part for field, part in zip(tree._fields, tree, strict=True)}
+    elif isinstance(tree, tuple | list):
+        parts = {f"{name}[{place}]" if name else str(place): part for place, part in enumerate(tree)}
+    elif type(tree) is dict:
+        parts = {f"{name}[{key!r}]": part for key, part in tree.items()}
+    else:
+        return [name]
+    return [leaf for path, part in parts.items() for leaf in names_of(part, path)]
+
+
 def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """A tree of what a function makes of each leaf, and of those in the same places of other trees."""
     if isinstance(tree, tuple | list):
@@ -67,6 +80,16 @@ def lanes(tree: Any) -> Any:
 def grid(tree: Any, replicas: int) -> Any:
     """Leaves [S·J, ...] as [S, J, ...]."""
     return over_leaves(lambda leaf: leaf.unflatten(0, (replicas, -1)), tree)
+
+
+def replaced(tree: Any, places: Tensor, parts: Any) -> Any:
+    """A tree [L, ...] with other leaves [K, ...] at the K places; of the type that holds both."""
+
+    def leaf_replaced(leaf: Tensor, part: Tensor) -> Tensor:
+        dtype = torch.promote_types(leaf.dtype, part.dtype)
+        return leaf.to(dtype).index_copy(0, places, part.to(dtype))
+
+    return over_leaves(leaf_replaced, tree, parts)
 
 
 def refill(tree: Any, values: list[Tensor]) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from flstudy.algorithms import Algorithm, Job, Layout
 from flstudy.execution.compile_policy import CompilePolicy
@@ -17,7 +16,7 @@ from flstudy.execution.executor import Executor, Fit, TrainingContext, divided
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.trace_cache import TraceCache
-from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, take
+from flstudy.execution.trees import grid, lanes, nbytes, over_leaves, replaced, take
 from flstudy.population import Batches
 from flstudy.tasks.attention import mappable_attention
 
@@ -169,7 +168,7 @@ class Vectorized(Executor):
                 local, losses = state[0], losses + state[1]
             else:
                 here, stepped = numbers(lanes, device), take(state[:2], slice(0, len(lanes)))
-                local = pytree.tree_map(lambda all_, some, here=here: all_.index_copy(0, here, some), local, stepped[0])
+                local = replaced(local, here, stepped[0])
                 losses = losses.index_add(0, here, stepped[1])
             for lane in lanes:
                 done[lane] += todo[lane]
@@ -246,8 +245,8 @@ def filled(whole: Any, part: Any, places: Sequence[int], count: int) -> Any:
     if list(places) == list(range(count)):
         return part
     if whole is None:
-        whole = pytree.tree_map(lambda leaf: leaf.new_empty((count, *leaf.shape[1:])), part)
-    return pytree.tree_map(lambda all_, some: all_.index_copy_(0, numbers(places, all_.device), some), whole, part)
+        whole = over_leaves(lambda leaf: leaf.new_empty((count, *leaf.shape[1:])), part)
+    return over_leaves(lambda all_, some: all_.index_copy_(0, numbers(places, all_.device), some), whole, part)
 
 
 def out_of_memory(error: Exception) -> bool:

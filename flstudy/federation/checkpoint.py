@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from flstudy.execution.row_segments import Segment, read_segments
-from flstudy.hyper import Configurable
+from flstudy.hyper import Configurable, init_arguments
 from flstudy.run_settings import RunSettings
 from flstudy.user_error import UserError
 
@@ -39,7 +39,7 @@ def recipe(part: Any) -> Any:
     if isinstance(part, PLAIN):
         return part
     if is_setting(type(part)):
-        fields = {field.name: recipe(getattr(part, field.name)) for field in dataclasses.fields(part) if field.init}
+        fields = {name: recipe(value) for name, value in init_arguments(part).items()}
         return {"class_path": class_path(part), "init_args": fields}
     if isinstance(part, Mapping):
         return {str(name): recipe(value) for name, value in part.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from flstudy.hyper import init_arguments
 from flstudy.population import Population
 from flstudy.run_settings import RunSettings
 
@@ -51,7 +52,7 @@ def hyper_parameters(run: "FederatedRun", population: Population) -> dict[str, A
 def made_with(part: Any) -> dict[str, Any] | None:
     """The arguments that an object was made with, by name; None of one that keeps none."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+        return init_arguments(part)
     if hparams := dict(getattr(part, "hparams", {})):
         return hparams
     passed = vars(part).get("init_args") if hasattr(part, "__dict__") else None  # kept by flstudy.hyper.checked

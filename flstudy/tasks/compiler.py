@@ -196,6 +196,10 @@ def binding_of(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     return lambda inputs: runner.run(inputs)
 
 
+class LibraryFailed(RuntimeError):
+    """Error of a library's program, which says no more than that."""
+
+
 class Library:
     """The program of a library. Python's own binding of it would hold Python's lock while it runs.
 
@@ -222,16 +226,18 @@ class Library:
         self._run.argtypes = [pointer, pointer, size, pointer, size, pointer, pointer]
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The outputs of the program."""
+        """The outputs of the program.
+
+        Raises:
+            LibraryFailed: if it fails.
+        """
         binding: Any = torch._C._aoti
         capsules = binding.unsafe_alloc_void_ptrs_from_tensors(inputs)
         handles = (ctypes.c_void_p * len(inputs))(*(address(capsule, None) for capsule in capsules))
         results = (ctypes.c_void_p * self._outputs)()
         self._before()
         if self._run(self._handle, handles, len(inputs), results, self._outputs, None, None):
-            raise RuntimeError(
-                "a compiled loop failed, as it does where there is not enough memory; see the line above"
-            )
+            raise LibraryFailed("a compiled loop failed; the lines above it say where")
         stolen = [wrapped(result, None, None) for result in results]
         outputs: list[Tensor] = binding.alloc_tensors_by_stealing_from_void_ptrs(stolen)
         return outputs

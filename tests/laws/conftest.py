@@ -27,7 +27,6 @@ def forget_programs(monkeypatch):
 
     def forget():
         monkeypatch.setattr(programs, "_compiled", {})
-        monkeypatch.setattr(programs, "_task_functions", {})
 
     return forget
 

@@ -63,7 +63,7 @@ class Models:
 
     def in_use(self, server: State) -> Tensor:
         """[M]: the models that are sent for a survey."""
-        return torch.ones_like(server.x[..., 0], dtype=torch.bool)
+        return torch.ones_like(server.x.reshape(-1, server.x.shape[-1])[:, 0], dtype=torch.bool)
 
     def choose(self, server: State, survey: Any, jobs: Job, round: Round) -> Tensor:
         """[J]: the model that each job's device uses, given the survey [J, M], of gradients [J, 1, n]."""

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.clustered import own_model
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Layout, Round, State
+from flstudy.hyper import init_arguments
 from flstudy.user_error import UserError
 
 
@@ -59,10 +60,12 @@ def derived(algorithm: Algorithm, part: type[Any], **constants: Any) -> Algorith
     names = {name: getattr(method_class, name) for name in ("__module__", "__qualname__", "__doc__")}
 
     def reduce(self: Algorithm) -> Any:  # as a class that no module has by name
-        return partial(derived, **constants), (method_class(**vars(self)), part)
+        return partial(derived, **constants), (method_class(**init_arguments(self)), part)
 
     more = {**names, "__reduce__": reduce, "derived": True}
-    method: Algorithm = type(method_class.__name__, (part, method_class), {**more, **constants})(**vars(algorithm))
+    method: Algorithm = type(method_class.__name__, (part, method_class), {**more, **constants})(
+        **init_arguments(algorithm)
+    )
     return method
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms.parts.signatures import Layout, Rule, State
+from flstudy.hyper import init_arguments
 
 Parameters = TypeVar("Parameters")
 
@@ -18,11 +19,12 @@ def off(value: Any) -> bool:
 
 def traced(parameters: Parameters, like: Tensor) -> Parameters:
     """A copy of the method with real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one compiled
-    step serves all values. Values of exactly 0 switch a term off and stay Python numbers."""
-    fields = dataclasses.fields(parameters)  # type: ignore[arg-type]
-    values = {field.name: getattr(parameters, field.name) for field in fields}
+    step serves all values. Values of exactly 0 switch a term off and stay Python numbers. What the dataclass derives
+    of its fields, it derives of tensors."""
     tensors = {
-        name: like.new_full((), value) for name, value in values.items() if isinstance(value, float) and not off(value)
+        name: like.new_full((), value)
+        for name, value in init_arguments(parameters).items()
+        if isinstance(value, float) and not off(value)
     }
     return dataclasses.replace(parameters, **tensors)  # type: ignore[type-var]
 

@@ -1,0 +1,95 @@
+"""Law: what torch's compiler makes of the steps of every method and every task is what eager steps do, in float64 to
+1e-12 over three rounds: also for other values, for a class defined again, and in a process that finds programs on disk.
+"""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flstudy.algorithms import FedAvg
+from flstudy.execution import loops, programs
+from flstudy.population import InMemory
+from flstudy.tasks import Quadratic, TagLogistic
+
+from ..tasks.test_task_function import SHAPES, TASKS
+from ..worlds import CLASSES, FEATURES, SIZES, difference, drifting, run, shipped, state, world
+from .test_given_code import cell, module
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not programs.has_compiler(), reason="no C++ compiler"),
+]
+METHODS = shipped()
+
+
+def agree(algorithm, **parts):
+    """Compare the states after three eager and three compiled rounds."""
+    eager, compiled = (
+        run(algorithm, 3, compile=on, **{name: part() for name, part in parts.items()}) for on in (False, True)
+    )
+    assert compiled.executor.programs.compiled
+    assert difference(state(eager), state(compiled)) <= 1e-12
+    return state(compiled)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_same_compiled(name):
+    algorithm = METHODS[name](lr=0.1)
+    first = agree(algorithm, population=drifting)
+    made = programs.compilations()
+    other = agree(replace(algorithm, lr=0.3, server_lr=0.7), population=drifting)
+    assert programs.compilations() == made
+    assert difference(first, other) > 1e-3
+
+
+def data(name):
+    """A data set of the task's kind, the same always."""
+    generator, count = torch.Generator().manual_seed(6), sum(SIZES)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    if name == "TagLogistic":
+        tags = torch.randint(-1, 6, (count, 3), generator=generator)
+        return InMemory((torch.randint(0, 5, (count, 5), generator=generator), tags))
+    shape = SHAPES.get(name, (FEATURES,))
+    x = torch.randn(count, *shape, dtype=torch.float64, generator=generator)
+    return InMemory((x.abs().long() if name in ("Lstm", "FastText") else x, labels))
+
+
+EVERY_TASK = {
+    **TASKS,
+    "Quadratic": lambda: Quadratic((FEATURES,)),
+    "TagLogistic": lambda: TagLogistic((5,), 6, tokens=5, top=2),
+}
+
+
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_a_task_is_the_same_compiled(name):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        task = EVERY_TASK[name]()
+    agree(FedAvg(lr=0.1), population=lambda: world(dataset=data(name), participants=3, epochs=1), task=lambda: task)
+
+
+def test_a_class_that_is_defined_again_is_the_same_compiled():
+    tanh, relu = (
+        agree(FedAvg(lr=0.5), task=lambda name=name: module(cell(activation=name))) for name in ("tanh", "relu")
+    )
+    assert difference(tanh, relu) > 1e-3
+
+
+def found_on_disk() -> None:
+    """Train a class defined again by programs that lie on the disk; nothing is compiled."""
+
+    def compiled(*_):
+        raise AssertionError("a program was compiled")
+
+    loops.compiled = compiled
+    agree(FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
+
+
+def test_another_process_finds_the_programs():
+    agree(FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
+    code = f"from {__name__} import found_on_disk; found_on_disk()"
+    subprocess.run([sys.executable, "-c", code], check=True)
