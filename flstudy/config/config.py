@@ -21,7 +21,7 @@ from flstudy.config.errors import ConfigError, told
 from flstudy.config.lines import told_with_line
 from flstudy.config.objects import chosen, section
 from flstudy.config.reading import content_of, pairs, text_of
-from flstudy.config.registry import SECTIONS, check_files
+from flstudy.config.registry import SECTIONS, check_files, forget_changed, imported_files
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import classes_in, flat, label
@@ -78,6 +78,7 @@ class Config:
         self.modules = modules_of(path, self.edits, content_of(path, content))
         _importable(self.modules)
         self._values = self._completed({})
+        self._own_modules = imported_files(self._values, self.modules)
         self._parts: Parts | None = None
         self._used = False
         with self._refusing():
@@ -89,6 +90,11 @@ class Config:
     def __getstate__(self) -> dict[str, Any]:
         """The state without the parts, which every process builds for itself."""
         return {**self.__dict__, "_parts": None, "_used": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up the state in a process that may have imported the user's modules for another config."""
+        self.__dict__.update(state)
+        forget_changed(imported_files(self._values, self.modules), self._own_modules)
 
     @property
     def rounds(self) -> int:
@@ -418,7 +424,9 @@ def load(
     text, changes = text_of(path) if text is None else text, overrides or {}
     content, edits = content_of(path, text), pairs(options)
     folder = Path(modules_of(path, [*edits, *changes.items()], content))
-    check_files([content, *(value for _, value in edits), dict(changes)], folder)
+    named = [content, *(value for _, value in edits), dict(changes)]
+    check_files(named, folder)
+    forget_changed(imported_files(named, str(folder)))
     return Config(str(path), text, options, changes, command).checked()
 
 

@@ -279,9 +279,17 @@ def _users_own(key: str, path: str, arguments: Mapping[str, Any]) -> dict[str, A
     return {"class_path": path, "init_args": _section(key, _definition(path, key), arguments, True, f" of {name}")}
 
 
-@functools.cache
 def _definition(path: str, key: str) -> dict[str, Any]:
-    return described(import_class(key, path), key, _users)
+    cls: Any = import_class(key, path)
+    return _described(cls, key)
+
+
+@functools.cache
+def _described(cls: Any, key: str) -> dict[str, Any]:
+    parts = dict[str, dict[str, Any]]()
+    definition = described(cls, key, parts)
+    _users.update(parts)  # those of a class that was imported anew, too
+    return definition
 
 
 # ---- keys that a study names -------------------------------------------------------------------------------------
