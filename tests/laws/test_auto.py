@@ -96,11 +96,12 @@ def failing(*_):
     ids=["a program that is refused", "a compiler that fails", "a folder that cannot be written"],
 )
 def test_what_cannot_be_compiled_runs_eagerly_with_one_warning(
-    owner, part, broken, sentence, monkeypatch, forget_programs
+    owner, part, broken, sentence, monkeypatch, forget_programs, tmp_path
 ):
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     forget_programs()
     monkeypatch.setattr(programs, "has_compiler", lambda: True)
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)  # where nobody's program is found
     monkeypatch.setattr(loops, "compiled", lambda *_: __file__)
     monkeypatch.setattr(owner, part, broken)
     told = []
