@@ -15,13 +15,14 @@ from typing import Any, Self
 import lightning as L
 import torch
 
+from flstudy.config.changed_files import forget_changed, imported_files
 from flstudy.config.composition import checked_values, left_out, modules_of, put, whole_study
 from flstudy.config.credentials import clean_arguments, clean_values, clean_yaml
 from flstudy.config.errors import ConfigError, told
 from flstudy.config.lines import told_with_line
 from flstudy.config.objects import chosen, section
 from flstudy.config.reading import content_of, pairs, text_of
-from flstudy.config.registry import SECTIONS, check_files, forget_changed, imported_files
+from flstudy.config.registry import SECTIONS, check_files
 from flstudy.config.rules import Parts, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import classes_in, flat, label

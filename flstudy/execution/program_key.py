@@ -5,15 +5,23 @@ another value. What a function did is all that it computes: two functions with e
 same inputs, with the same numbers and the same tensors from elsewhere.
 """
 
+import copy
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from flstudy.algorithms import Algorithm
+from flstudy.execution.loops import NotCompiled, Step, reason
+from flstudy.execution.trees import leaves, names_of
+
+Method = TypeVar("Method", Algorithm, Algorithm | None)
+Numbered = tuple[Algorithm, dict[str, Tensor]]  # a method, and those of its fields that are tensors in programs
 
 
 class Unrepeatable(Exception):
@@ -96,3 +104,48 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._numbers[id(tensor)] = len(self._tensors)
             self._tensors.append(tensor)
         return self._numbers[id(tensor)]
+
+
+def specs_of(tree: Any, axes: int = 0) -> tuple[Any, ...]:
+    """Shapes, without the first axes, types and devices of a tree's tensors."""
+    return tuple((leaf.shape[axes:], leaf.dtype, leaf.device) for leaf in leaves(tree))
+
+
+def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
+    """Whether two methods differ in nothing but numbers, as where a schedule changes one from round to round."""
+    constants, now_constants = [
+        {"class": type(algorithm)} | {name: value for name, value in vars(algorithm).items() if name not in numbers}
+        for algorithm, numbers in (before, now)
+    ]
+    same_names = constants.keys() == now_constants.keys()
+    return same_names and all(value is now_constants[name] for name, value in constants.items())
+
+
+def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
+    """A copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
+    numbered = copy.copy(algorithm)
+    for name, value in numbers.items():
+        object.__setattr__(numbered, name, value)
+    return numbered
+
+
+def key_of(lane_step: Step, algorithm: Algorithm | None, carried: Any, *others: Any) -> str:
+    """Key of the step of one lane, under which runs share its program.
+
+    Raises:
+        NotCompiled: where the step has none, or returns other kinds of tensors than it is given.
+    """
+    try:
+        key, after = program_key(lane_step, carried, *others)
+    except Exception as error:  # of a method or a task, which have any; eager steps tell it better
+        raise NotCompiled(reason(error)) from error
+    old, new = specs_of(carried), specs_of(after)
+    if len(old) != len(new):
+        raise NotCompiled(
+            f"a step of {type(algorithm).__name__} returns {len(new)} tensors for the {len(old)} it takes"
+        )
+    for name, (shape, dtype, _), (other_shape, other_dtype, _) in zip(names_of(carried), old, new, strict=True):
+        if (shape, dtype) != (other_shape, other_dtype):
+            kinds = f"from {dtype} {list(shape)} to {other_dtype} {list(other_shape)}"
+            raise NotCompiled(f"a step of {type(algorithm).__name__} changes {name} {kinds}; begin with the latter")
+    return key

@@ -5,7 +5,6 @@ hyper-parameters are 0-d tensors and the task's parameters are arguments. A run 
 which it notes once for each kind of program. Other workers find them on disk.
 """
 
-import copy
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,9 +28,9 @@ from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.devices import accelerated, numbers
 from flstudy.execution.executor import TrainingContext, gradient
 from flstudy.execution.loops import LoopProgram, NotCompiled, Step, reason
-from flstudy.execution.program_key import program_key
+from flstudy.execution.program_key import Numbered, differ_in_numbers, key_of, specs_of, with_numbers
 from flstudy.execution.torch_threads import one_thread, threads_for_parts
-from flstudy.execution.trees import join, leaves, names_of, replaced, take
+from flstudy.execution.trees import join, leaves, replaced, take
 from flstudy.population import ExampleStore
 from flstudy.run_settings import Compile
 from flstudy.tasks import TaskFunction, compiler
@@ -51,8 +50,6 @@ CACHE = 2**20  # bytes of a core's own cache where the system does not say
 SAVED = 0.8  # share of an eager round's time that compiled programs save, measured on small models
 
 Program = Callable[..., Any]
-Method = TypeVar("Method", Algorithm, Algorithm | None)
-Numbered = tuple[Algorithm, dict[str, Tensor]]  # a method, and those of its fields that are tensors in programs
 _compiled: dict[Any, Program] = {}  # by the operations of a step
 _compiling = Lock()  # one program at a time: two threads would compile the same one
 
@@ -161,12 +158,12 @@ class Programs:
             The states, the sum of the losses of the real steps [A], and the lane steps executed, masked ones included.
         """
         if self.compiled and self.looped:
-            start, constants = (local, self._no_losses(local)), (concept, msg, client)
+            start, constants = (local, no_losses(self.task_function, local)), (concept, msg, client)
             (local, losses), counts = self._loop(trained, algorithm, start, rows, todo, constants, local.y)
             return local, losses, self._count(counts).lane_steps
         width = len(todo)
         widths = (width,) if together else halvings(width)
-        state, finished = (local, self._no_losses(local)), list[Any]()
+        state, finished = (local, no_losses(self.task_function, local)), list[Any]()
         done = executed = 0
         while done < todo[0]:
             active = sum(steps > done for steps in todo)
@@ -243,10 +240,6 @@ class Programs:
         with self.threads_for_parts(), mappable_attention(models.device):
             result: tuple[Tensor, Counts] = self._loop(step, None, start, rows, todo, (concept, models), models)
         return result[0]
-
-    def _no_losses(self, local: Any) -> Tensor:
-        """Sums of losses of lanes before their first step; of the model's type, whatever a method counts by."""
-        return no_losses(self.task_function, local)
 
     def _count(self, executed: Counts) -> Counts:
         """Add to the run's counters; returns what was added."""
@@ -340,7 +333,7 @@ class Programs:
         shared = self.store, self._numbers(algorithm, local.y)
         kinds = specs_of((arguments, shared))
         if kinds not in self._own:
-            state = local, self._no_losses(local)
+            state = local, no_losses(self.task_function, local)
             first = take((state, lines[:, 0], left > 0, (concept, msg, client)), 0)
             key = key_of(self._lane_step(trained, algorithm), algorithm, *first, shared), kinds
             if key not in _compiled:
@@ -359,7 +352,7 @@ class Programs:
         self, algorithm: Algorithm, local: Any, lines: Tensor, concept: Tensor, left: Any, msg: Any, client: Any
     ) -> tuple[Any, Tensor]:
         """Take some eager steps on batches without padding: lanes whose batches have the same size are mapped."""
-        sizes, losses = (lines >= 0).sum(2), self._no_losses(local)
+        sizes, losses = (lines >= 0).sum(2), no_losses(self.task_function, local)
         first = 0
         while first < lines.shape[1]:
             same = (sizes[:, first:] == sizes[:, first : first + 1]).all(0).tolist()
@@ -546,51 +539,6 @@ def validated(
 def no_losses(task_function: TaskFunction, local: Any) -> Tensor:
     """Sums of losses [...] before the first step of lanes whose models are y [..., n]."""
     return task_function.no_losses(local.y.new_zeros(local.y.shape[:-1]))
-
-
-def specs_of(tree: Any, axes: int = 0) -> tuple[Any, ...]:
-    """Shapes, without the first axes, types and devices of a tree's tensors."""
-    return tuple((leaf.shape[axes:], leaf.dtype, leaf.device) for leaf in leaves(tree))
-
-
-def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
-    """Whether two methods differ in nothing but numbers, as where a schedule changes one from round to round."""
-    constants, now_constants = [
-        {"class": type(algorithm)} | {name: value for name, value in vars(algorithm).items() if name not in numbers}
-        for algorithm, numbers in (before, now)
-    ]
-    same_names = constants.keys() == now_constants.keys()
-    return same_names and all(value is now_constants[name] for name, value in constants.items())
-
-
-def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
-    """A copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
-    numbered = copy.copy(algorithm)
-    for name, value in numbers.items():
-        object.__setattr__(numbered, name, value)
-    return numbered
-
-
-def key_of(lane_step: Step, algorithm: Algorithm | None, carried: Any, *others: Any) -> str:
-    """Key of the step of one lane, under which runs share its program.
-
-    Raises:
-        NotCompiled: where the step has none, or returns other kinds of tensors than it is given.
-    """
-    try:
-        key, after = program_key(lane_step, carried, *others)
-    except Exception as error:  # of a method or a task, which have any; eager steps tell it better
-        raise NotCompiled(reason(error)) from error
-    old, new = specs_of(carried), specs_of(after)
-    if len(old) != len(new):
-        raise NotCompiled(
-            f"a step of {type(algorithm).__name__} returns {len(new)} tensors for the {len(old)} it takes"
-        )
-    for name, (shape, dtype, _), (other_shape, other_dtype, _) in zip(names_of(carried), old, new, strict=True):
-        if (shape, dtype) != (other_shape, other_dtype):
-            kinds = f"from {dtype} {list(shape)} to {other_dtype} {list(other_shape)}"
-            raise NotCompiled(f"a step of {type(algorithm).__name__} changes {name} {kinds}; begin with the latter")
-    return key
 
 
 def copy_function(function: Any) -> Program:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from flstudy.algorithms import FedAvg
 from flstudy.controllers import Polynomial
-from flstudy.execution import loops, programs
+from flstudy.execution import loops, program_key, programs
 from flstudy.hyper import hyper
 from flstudy.tasks.compiler import LibraryFailed
 
@@ -329,13 +329,13 @@ def test_a_program_that_fails_while_it_runs_gives_way_to_eager_steps(monkeypatch
 @pytest.mark.usefixtures("looped")
 def test_a_schedule_s_rounds_share_a_key(monkeypatch):
     """Its numbers change from round to round, and nothing else."""
-    keys, key_of = [], programs.program_key
+    keys, noted = [], program_key.program_key
 
     def counted(*arguments):
-        keys.append(key_of(*arguments))
+        keys.append(noted(*arguments))
         return keys[-1]
 
-    monkeypatch.setattr(programs, "program_key", counted)
+    monkeypatch.setattr(program_key, "program_key", counted)
     scheduled = agrees(FedAvg(lr=0.5), rounds=4, schedule=Polynomial(rounds=4, floor=0.5))
     made = len(keys)
     assert difference(scheduled, agrees(FedAvg(lr=0.5), rounds=4)) > 1e-3

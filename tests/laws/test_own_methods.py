@@ -370,8 +370,8 @@ def test_a_method_of_one_s_own_is_its_paper_s_formulas(name, executor, request, 
     population, kept = drifting(participants=3, epochs=2), Kept()
     module = run(algorithm, ROUNDS, population=population, task=logistic(), callbacks=[kept], **how)
     assert executor not in ("loops", "unrolled") or module.executor.programs.compiled
-    x, memory, uniform = kept.x, {}, FedAvg(lr=0.2)
-    plain = run(uniform, ROUNDS, population=drifting(participants=3, epochs=2), task=logistic())
+    x, memory, fedavg = kept.x, {}, FedAvg(lr=0.2)
+    plain = run(fedavg, ROUNDS, population=drifting(participants=3, epochs=2), task=logistic())
     for index, server in enumerate(module.servers):
         x = transcription(algorithm, x, cohort(population, index), memory)
         assert difference(server.x[0], x) <= 1e-12, index

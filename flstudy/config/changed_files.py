@@ -1,0 +1,52 @@
+"""Modules in files beside a config, as they were imported: they are imported anew once a file has changed."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any
+
+from flstudy.config.registry import by_module, texts_in
+
+_imported: dict[str, tuple[str, str]] = {}
+"""File and digest of users' own modules by name, as they were imported."""
+
+
+def imported_files(value: Any, folder: str) -> dict[str, str]:
+    """Digests of the modules that were imported from a config's folder, by name, as their files were then; none where
+    the config's values name no class of them."""
+    named = {path.rpartition(".")[0] for path in texts_in(by_module(value))} & sys.modules.keys()
+    if all(name.partition(".")[0] == "flstudy" for name in named):
+        return {}
+    for name, module in list(sys.modules.items()):
+        file, place = getattr(module, "__file__", None), os.path.join(folder, *name.split("."))
+        if file not in (f"{place}.py", os.path.join(place, "__init__.py")) or name.partition(".")[0] == "flstudy":
+            continue
+        if name not in _imported or _imported[name][0] != file:
+            _imported[name] = str(file), _digest(str(file))
+    there = {name: digest for name, (file, digest) in _imported.items() if Path(folder) in Path(file).parents}
+    return there if named & there.keys() else {}
+
+
+def forget_changed(modules: Mapping[str, str], digests: Mapping[str, str] | None = None) -> None:
+    """Let `imported_files` be imported anew, all of them, where the file of one has changed.
+
+    Args:
+        modules: as they were imported here.
+        digests: of the files with which a config was loaded elsewhere; None: of the files as they are.
+    """
+    now = {name: _digest(_imported[name][0]) for name in modules} if digests is None else digests
+    if all(now.get(name, digest) == digest for name, digest in modules.items()):
+        return
+    for name in modules:
+        file, _ = _imported.pop(name)
+        sys.modules.pop(name, None)
+        # Python takes a compiled file for current whose source has the same size and second.
+        Path(cache_from_source(file)).unlink(missing_ok=True)
+
+
+def _digest(file: str) -> str:
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
