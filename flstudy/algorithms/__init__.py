@@ -29,6 +29,7 @@ from flstudy.algorithms.mimelite import MimeLite
 from flstudy.algorithms.moon import Moon
 from flstudy.algorithms.oracle import Oracle
 from flstudy.algorithms.parts.algorithm import Algorithm, device_memory
+from flstudy.algorithms.parts.draws import fold_in, normal, uniform
 from flstudy.algorithms.parts.signatures import Batch, Inbox, Job, Layout, Local, Message, Round, Rule, Upload
 from flstudy.algorithms.scaffold import Scaffold
 from flstudy.registry import import_modules

@@ -35,6 +35,8 @@ class Fit(NamedTuple):
 class Executor(ABC):
     """Executor of a round's jobs. Leaves of ``servers`` are [S, ...], of ``clients`` and ``jobs`` [S, J, ...]."""
 
+    maps = True  # whether a method's functions of devices are mapped over these
+
     @abstractmethod
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
         """All local fits of one round.

@@ -28,6 +28,8 @@ from flstudy.user_error import UserError
 class Sequential(Executor):
     """Executor without masks, lanes or compilation, on exactly the examples of each batch."""
 
+    maps = False
+
     def __init__(self, context: TrainingContext) -> None:
         self.task_function, self.store = context
 
@@ -88,6 +90,8 @@ class Threads(Executor):
     Raises:
         UserError: for a task with random numbers, as dropout's masks, which would be drawn in no fixed order.
     """
+
+    maps = False
 
     def __init__(self, context: TrainingContext, workers: int | None = None) -> None:
         if context.task_function.findings.draws:

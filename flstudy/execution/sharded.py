@@ -54,6 +54,7 @@ class Sharded(Executor):
         self.make, self.context = partial(make_named, name, compile, max_lanes), context
         self.devices, self.nodes, self.kind = devices, nodes, devices[0].type
         self.here = self.make(context)  # what cannot be is refused now
+        self.maps = self.here.maps
         self.places: list[Place] = []
         self._made: list[dict[str, Any]] = []  # choices of places
         self._auto = name == "auto"

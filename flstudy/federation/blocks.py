@@ -125,7 +125,7 @@ class JobBytes(NamedTuple):
 def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
     """The bytes of a method's job, whose server has leaves [S, ...]."""
     server, nothing = take(server, 0), torch.zeros((), dtype=torch.int64, device=server.x.device)
-    x, job = server.x.view(-1, server.x.shape[-1])[0], Job(nothing, nothing, nothing + 1)
+    x, job = server.x.view(-1, server.x.shape[-1])[0], Job(nothing, nothing, nothing + 1, nothing)
     with torch.no_grad():
         row, msg = algorithm.client_init(x), algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, row, layout)

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flstudy.algorithms import Algorithm
+from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.buffers import with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
 from flstudy.execution import ClientBank, Executor, TrainingContext, following, make_executor, training_context
@@ -30,6 +30,7 @@ from flstudy.federation.controller_runner import ControllerRunner
 from flstudy.federation.evaluation import Evaluation, stacked
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
+from flstudy.federation.method_forms import MethodForms
 from flstudy.federation.module_metrics import foresee, promised, refuse_second, training_metrics, with_logged
 from flstudy.federation.play_round import RoundResult, play_probe_rounds, play_round
 from flstudy.federation.private_aggregator import PrivateAggregator
@@ -41,7 +42,7 @@ from flstudy.metrics.measure import Measure, measured_names
 from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import measured_by
 from flstudy.metrics.wireless import Wireless
-from flstudy.population import Cohort, Population, Split
+from flstudy.population import Cohort, ExampleStore, Population, Split
 from flstudy.population.ahead import Ahead
 from flstudy.privacy import Privacy
 from flstudy.run_settings import RunSettings
@@ -206,6 +207,7 @@ class FederatedRun:
         self._small = not accelerated(self.device) and takes_one_thread(sum(p.numel() for p in self.task.parameters()))
         if self._small:
             rank_zero_info(ONE_THREAD.format(threads=torch.get_num_threads()))
+        self._check_method(x[0], context.store)
         bank = ClientBank(len(self.seeds), population.clients, self.settings.bank_memory)
         self._state = RunState(torch.vmap(lambda x: self.algorithm.server_init(x, layout))(x), bank)
         self._block = 0  # jobs of a replica that train at once; 0: not known yet
@@ -219,6 +221,14 @@ class FederatedRun:
         self.aggregator.start(population, rounds, None if saved is None else dict(saved))
         if saved is not None:
             self._take_up(saved, folder)
+
+    def _check_method(self, x: Tensor, store: ExampleStore) -> None:
+        """Try the method on the models [..., n] that a replica begins with, and on a batch of any examples."""
+        size = self.population.plan.batch_size
+        rows = torch.zeros(size, dtype=torch.int64, device=store.x.device)
+        batch = Batch(*store.gather(rows, rows[0]), rows == 0)
+        with self._computing(), torch.no_grad():
+            MethodForms(self.algorithm, self.task_function.layout, batch, self.executor.maps).check(x)
 
     def resume(self, path: str | Path, population: Population, rounds: int | None = None, **how: Any) -> None:
         """Start from a checkpoint, which ``save`` or a Trainer wrote, and go on bit for bit.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from flstudy.algorithms import fold_in
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked
 from flstudy.population.ahead import Ahead
@@ -53,6 +54,8 @@ class Cohort(NamedTuple):
             return self
         parts = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
         jobs, sizes, batches, concepts, devices = pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 1), parts)
+        numbers = torch.arange(times, device=sizes.device).repeat(self.sizes.shape[1])
+        jobs = jobs._replace(key=fold_in(jobs.key, numbers))
         return Cohort(jobs, sizes, batches, self.round._replace(concepts=concepts), devices)
 
 
@@ -305,7 +308,9 @@ class Population(L.LightningDataModule):
         ever_there = self.clients if self.availability is None else self.availability.known(round, self.clients)
         round_ = Round(replicas * round, replicas * ever_there, replicas * self.session(round), batches.concept)
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
-        return Cohort(Job(where, torch.zeros_like(where), per_epoch), sizes, batches, round_, where)
+        words = random_bits(seeds[:, None], "device", number, client) >> np.uint64(1)
+        job = Job(where, torch.zeros_like(where), per_epoch, torch.from_numpy(words.astype(np.int64)))
+        return Cohort(job, sizes, batches, round_, where)
 
     def _lived(self, client: NDArray[np.int64], round: int) -> NDArray[np.int64]:
         """[S, J]: the concepts of devices [S, J] in a round (from 1)."""

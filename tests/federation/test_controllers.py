@@ -109,7 +109,7 @@ class Knowing(Curious):
 def test_true_concepts_are_told_to_oracles_only():
     SEEN.clear()
     run(Curious(lr=0.1), 2, population=drifting())
-    assert [round.concepts for round in SEEN] == [None, None]
+    assert [round.concepts for round in SEEN] == [None] * 3  # the first is tried beforehand
     SEEN.clear()
     run(Knowing(lr=0.1), 2, population=drifting())
-    assert [tuple(round.concepts.shape) for round in SEEN] == [(4,), (4,)]
+    assert [tuple(round.concepts.shape) for round in SEEN[1:]] == [(4,), (4,)]

@@ -1,5 +1,6 @@
 """Methods that a user writes by docs/own.md, of every kind: other local steps and weights, rows, surveys, what devices
-send, personal parts. Each equals its paper's formulas in plain numpy, in every executor, and obeys the laws."""
+send, personal parts, random numbers. Each equals its paper's formulas in plain numpy, in every executor, and obeys the
+laws."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from flstudy.algorithms import FedAvg, Upload
+from flstudy.algorithms import FedAvg, Upload, fold_in, normal, uniform
 from flstudy.algorithms.parts.signatures import Local
 from flstudy.execution import programs
 from flstudy.hyper import hyper
@@ -263,6 +264,48 @@ class FedCurv(FedAvg):
         return Curved(server.x + self.server_lr * inbox.mean().delta, total.u, total.v, server.t + 1)
 
 
+class KeyedMessage(NamedTuple):
+    """The model, and the key of the job's random numbers."""
+
+    x: Any
+    key: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keyed(FedAvg):
+    """FedAvg whose devices draw random numbers."""
+
+    def broadcast(self, server, job):
+        return KeyedMessage(server.x, job.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPaq(Keyed):
+    """FedPAQ (Reisizadeh et al. 2020) with the quantizer of QSGD (Alistarh et al. 2017): updates in few levels."""
+
+    levels: int = hyper(3, "[1, 255]")
+    """s, levels of an entry's size."""
+
+    def local_end(self, local, msg, client):
+        delta = local.y - msg.x
+        norm = delta.norm() + TINY
+        level = torch.floor(self.levels * delta.abs() / norm + uniform(msg.key, delta))
+        return Upload(norm * delta.sign() * level / self.levels), client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Langevin(Keyed):
+    """Stochastic gradient Langevin dynamics (Welling and Teh 2011) on devices: noise in every local step."""
+
+    temperature: float = hyper(1e-2, "[0, 1]")
+    """Variance of the noise by 2 η_ℓ."""
+
+    def local_step(self, local, batch, grad, msg, client):
+        g, loss = grad(local.y, batch)
+        noise = (2 * self.lr * self.temperature) ** 0.5 * normal(fold_in(msg.key, local.steps), g)
+        return Local(local.y - self.lr * g + noise, local.rule, local.steps + 1), loss
+
+
 # ---- the same in numpy -------------------------------------------------------------------------------------------
 
 
@@ -347,6 +390,33 @@ def fedcurv(algorithm, x, devices, memory):
     return by_mean(fits, x, devices)
 
 
+def fedpaq(algorithm, x, devices, memory):
+    """A round of FedPAQ."""
+    fits = []
+    for device in devices:
+        fit = reference.sgd_fit(x, device["batches"], gradient, algorithm.lr)
+        delta, draws = fit.y - x, uniform(device["key"], torch.from_numpy(x)).numpy()
+        norm = np.sqrt((delta**2).sum()) + TINY
+        share = algorithm.levels * np.abs(delta) / norm
+        level = np.where(draws >= 1 - share % 1, np.ceil(share), np.floor(share))
+        fits.append(fit._replace(y=x + norm * np.sign(delta) * level / algorithm.levels))
+    return by_mean(fits, x, devices)
+
+
+def langevin(algorithm, x, devices, memory):
+    """A round of Langevin dynamics."""
+    fits = []
+    for device in devices:
+        y, steps = x.copy(), 0
+        for inputs, labels in (pair for epoch in device["batches"] for pair in epoch):
+            noise = normal(fold_in(device["key"], steps), torch.from_numpy(x)).numpy()
+            g, _ = gradient(y, inputs, labels)
+            y = y - algorithm.lr * g + np.sqrt(2 * algorithm.lr * algorithm.temperature) * noise
+            steps += 1
+        fits.append(reference.Fit(y, steps, 0, 0.0))
+    return by_mean(fits, x, devices)
+
+
 METHODS: dict[str, tuple[FedAvg, Callable[..., Any]]] = {
     "FedSAM": (FedSam(lr=0.2), sam),
     "ASAM": (FedAsam(lr=0.2), sam),
@@ -354,6 +424,8 @@ METHODS: dict[str, tuple[FedAvg, Callable[..., Any]]] = {
     "FedAdp": (FedAdp(lr=0.2), fedadp),
     "FedRep": (FedRep(lr=0.2), fedrep),
     "FedCurv": (FedCurv(lr=0.2), fedcurv),
+    "FedPAQ": (FedPaq(lr=0.2), fedpaq),
+    "Langevin": (Langevin(lr=0.2), langevin),
 }
 EXECUTORS = ("sequential", "vectorized", "threads", "trainer", "loops", "unrolled")
 

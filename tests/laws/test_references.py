@@ -284,7 +284,8 @@ def cohort(population, index: int) -> list[dict[str, Any]]:
         assert not epoch
         train = read(population.members[0][client]["train"])
         size = int(work.sizes[0, j])
-        return {"client": client, "size": size, "batches": epochs, "valid": read(valid), "train": train}
+        key = work.jobs.key[0, j]
+        return {"client": client, "size": size, "key": key, "batches": epochs, "valid": read(valid), "train": train}
 
     devices = []
     for j in range(work.sizes.shape[1]):

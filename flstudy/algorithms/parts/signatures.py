@@ -59,6 +59,7 @@ class Job(NamedTuple):
     client: Tensor  # [J] row in the bank
     model: Tensor  # [J] which of the server's models
     per_epoch: Any = ()  # [J] minibatches in an epoch of the device's data; () where nobody trains
+    key: Any = ()  # [J] of the job's random numbers in this round, see ``draws``; () where nobody trains
 
 
 class Round(NamedTuple):
