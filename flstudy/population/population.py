@@ -308,8 +308,8 @@ class Population(L.LightningDataModule):
         ever_there = self.clients if self.availability is None else self.availability.known(round, self.clients)
         round_ = Round(replicas * round, replicas * ever_there, replicas * self.session(round), batches.concept)
         per_epoch = (sizes + self.plan.batch_size - 1) // self.plan.batch_size
-        words = random_bits(seeds[:, None], "device", number, client) >> np.uint64(1)
-        job = Job(where, torch.zeros_like(where), per_epoch, torch.from_numpy(words.astype(np.int64)))
+        words = random_bits(seeds[:, None], "device", number, client)
+        job = Job(where, torch.zeros_like(where), per_epoch, torch.from_numpy(words.view(np.int64)))
         return Cohort(job, sizes, batches, round_, where)
 
     def _lived(self, client: NDArray[np.int64], round: int) -> NDArray[np.int64]:

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-STEPS = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)  # shifts and factors of `mix`
+from flstudy.algorithms.parts import draws
+
+GOLDEN = np.uint64(draws.GOLDEN % 2**64)
+STEPS = tuple((np.uint64(bits), np.uint64(factor % 2**64)) for bits, factor in draws.STEPS)
 
 
 def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look independent."""
     for bits, factor in STEPS:
         z = (z ^ (z >> bits)) * factor
-    return z ^ (z >> np.uint64(31))
+    return z ^ (z >> np.uint64(draws.LAST))
 
 
 def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:

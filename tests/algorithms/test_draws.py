@@ -1,4 +1,4 @@
-"""Random numbers of devices: Threefry's published words, the right distributions, and a key for each job."""
+"""Random numbers of devices: published words, the right distributions, and a key for each job."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flstudy.algorithms import fold_in, normal, uniform
-from flstudy.algorithms.parts.draws import WORD, threefry
+from flstudy.population.streams import mixed
 
 from ..worlds import drifting
 
@@ -15,18 +15,13 @@ COUNT = 200_000
 KEYS = torch.tensor([0, 1, 2**40 + 3])
 
 
-@pytest.mark.parametrize(
-    ("key", "counter", "words"),
-    [
-        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
-        ((WORD, WORD), (WORD, WORD), (0x1CB996FC, 0xBB002BE7)),
-        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
-    ],
-)
-def test_words_are_threefry_s(key, counter, words):
-    """The known answers of Random123 for twenty rounds."""
-    made = threefry(*(tuple(map(torch.tensor, pair)) for pair in (key, counter)))
-    assert tuple(map(int, made)) == words
+def test_words_are_splitmix64_s():
+    """Its first words for the state 0, and those of numpy's streams for any."""
+    words = [int(fold_in(torch.tensor(k), -1)) % 2**64 for k in (1, 2, 3)]
+    assert words == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    names = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
+    drawn = torch.vmap(fold_in)(torch.from_numpy(names.view(np.int64)), torch.arange(1000))
+    assert np.array_equal(drawn.numpy().view(np.uint64), mixed(names, np.arange(1000)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -58,7 +53,6 @@ def test_keys_draw_by_themselves(draw):
 def test_a_key_and_a_number_are_another_key():
     keys = [int(fold_in(key, number)) for key in KEYS for number in range(50)]
     assert len({*keys, *KEYS.tolist()}) == len(keys) + len(KEYS)
-    assert all(0 <= key < 2**63 for key in keys)
     assert fold_in(KEYS[1], 3) == fold_in(KEYS[1], torch.tensor(3.0))
 
 
