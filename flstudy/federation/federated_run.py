@@ -223,9 +223,8 @@ class FederatedRun:
             self._take_up(saved, folder)
 
     def _check_method(self, x: Tensor, store: ExampleStore) -> None:
-        """Try the method on the models [..., n] that a replica begins with, and on a batch of any examples."""
-        size = self.population.plan.batch_size
-        rows = torch.zeros(size, dtype=torch.int64, device=store.x.device)
+        """Try the method on the models [..., n] that a replica begins with, and on a small batch of any example."""
+        rows = torch.zeros(min(self.population.plan.batch_size, 32), dtype=torch.int64, device=store.x.device)
         batch = Batch(*store.gather(rows, rows[0]), rows == 0)
         with self._computing(), torch.no_grad():
             MethodForms(self.algorithm, self.task_function.layout, batch, self.executor.maps).check(x)

@@ -102,7 +102,7 @@ class MethodForms:
         return after.x  # type: ignore[no-any-return]
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A gradient in the place of the task's, which another trial is about."""
+        """Stand in for the task's gradient, of which only the form matters here."""
         return torch.ones_like(y), y.new_ones(())
 
     def round(self, server: Any) -> Round:

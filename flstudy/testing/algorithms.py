@@ -32,7 +32,7 @@ def check_algorithm(algorithm: Algorithm | type[Algorithm], *, compiled: bool = 
 
     Args:
         algorithm: the method, or its class with its defaults.
-        compiled: whether compiled steps are checked, which takes some ten seconds; without a C++ compiler they are not.
+        compiled: whether compiled steps are checked, for some twenty seconds; without a C++ compiler they are not.
 
     Raises:
         AssertionError: which law it breaks, and by which function or with which numbers.
