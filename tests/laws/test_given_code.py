@@ -19,6 +19,7 @@ from flstudy.controllers import Polynomial
 from flstudy.execution import loops, program_key, programs
 from flstudy.hyper import hyper
 from flstudy.tasks.compiler import LibraryFailed
+from flstudy.testing.algorithms import compiled_is_eager
 
 from ..worlds import difference, drifting, play, run
 
@@ -324,6 +325,21 @@ def test_a_program_that_fails_while_it_runs_gives_way_to_eager_steps(monkeypatch
     monkeypatch.setattr(loops, "loaded", failing)
     server = says_why(FedAvg(lr=0.5), "LibraryFailed: a compiled loop failed; the lines above it say where")
     assert difference(server, run(FedAvg(lr=0.5), 3, population=drifting(participants=3)).server) <= 1e-12
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize(
+    ("numbered", "variant"), [(False, "another lr"), (True, "a class defined again")], ids=["a number", "a class"]
+)
+def test_a_program_of_another_method_breaks_the_law(numbered, variant, monkeypatch):
+    """One key for all, with numbers as arguments and without."""
+    compiled_is_eager(FedAvg(lr=0.5))
+    monkeypatch.setattr(programs, "_compiled", {})
+    monkeypatch.setattr(program_key, "program_key", lambda function, *arguments: ("same", function(*arguments)))
+    if not numbered:
+        monkeypatch.setattr(programs, "with_numbers", lambda method, numbers: method)
+    with pytest.raises(AssertionError, match=f"compiled is eager: with {variant} their servers differ by"):
+        compiled_is_eager(FedAvg(lr=0.5))
 
 
 @pytest.mark.usefixtures("looped")
