@@ -82,7 +82,7 @@ def compiled_is_eager(method: Algorithm) -> None:
     for name, variant in variants.items():
         played = [play(variant, "vectorized", small_world(), 3, compile=compile) for compile in (False, True)]
         apart = largest_difference(*(run.state.server for run in played))
-        assert apart <= BOUND, f"compiled is eager: with {name} their servers differ by {apart:.3g}"
+        assert apart <= 1e-12, f"compiled is eager: with {name} their servers differ by {apart:.3g}"
 
 
 def defined_again(method: Algorithm) -> Algorithm:
