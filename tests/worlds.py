@@ -157,7 +157,8 @@ def run(
     chosen = {} if coordinator.get("executor") == "auto" else {"compile": False}
     module = Coordinator(task or mlp(), algorithm, **arguments(**chosen | coordinator))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few workers, few batches: known and meant
+        # Few workers, few batches: known and meant. What waits for a GPU is counted by the warnings that CUDA gives.
+        warnings.filterwarnings("ignore", message="(?!.*synchronizing CUDA operation)")
         trainer(rounds, precision, **changes).fit(
             module, datamodule=population or world(), ckpt_path=ckpt_path, weights_only=True if ckpt_path else None
         )

@@ -1,19 +1,25 @@
 """Law: what torch's compiler makes of the steps of every method and every task is what eager steps do, in float64 to
-1e-12 over three rounds: also for other values, for a class defined again, and in a process that finds programs on disk.
+1e-12 over three rounds: also for other values, for a class defined again, and in a process that finds programs on disk;
+on a GPU, too, where there is one.
 """
 
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
-from flstudy.algorithms import FedAvg
+from flstudy.algorithms import Algorithm, FedAvg
 from flstudy.execution import loops, programs
 from flstudy.population import InMemory
 from flstudy.tasks import Quadratic, TagLogistic
 
+from ..accelerator.devices import GPU
 from ..tasks.test_task_function import SHAPES, TASKS
 from ..worlds import CLASSES, FEATURES, SIZES, difference, drifting, run, shipped, state, world
 from .test_given_code import cell, module
@@ -25,18 +31,32 @@ pytestmark = [
 METHODS = shipped()
 
 
-def agree(algorithm, **parts):
-    """Compare the states after three eager and three compiled rounds."""
+def compared(fit: Mapping[str, Any], algorithm: Algorithm, **parts: Callable[[], Any]) -> Any:
+    """The state after three compiled rounds, which is that of eager ones; ``fit`` are arguments of the Trainer."""
     eager, compiled = (
-        run(algorithm, 3, compile=on, **{name: part() for name, part in parts.items()}) for on in (False, True)
+        run(algorithm, 3, compile=on, fit=dict(fit), **{name: part() for name, part in parts.items()})
+        for on in (False, True)
     )
     assert compiled.executor.programs.compiled
-    assert difference(state(eager), state(compiled)) <= 1e-12
-    return state(compiled)
+    here, there = (pytree.tree_map(torch.Tensor.cpu, state(module)) for module in (eager, compiled))
+    assert difference(here, there) <= 1e-12
+    return there
+
+
+@pytest.fixture(
+    params=[
+        {},
+        pytest.param(GPU.trainer(), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")),
+    ],
+    ids=["cpu", GPU.name],
+)
+def agree(request):
+    """Compares compiled rounds with eager ones, on the CPU and on a GPU."""
+    return partial(compared, request.param)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_the_same_compiled(name):
+def test_a_method_is_the_same_compiled(name, agree):
     algorithm = METHODS[name](lr=0.1)
     first = agree(algorithm, population=drifting)
     made = programs.compilations()
@@ -66,7 +86,7 @@ EVERY_TASK = {
 
 
 @pytest.mark.parametrize("name", EVERY_TASK)
-def test_a_task_is_the_same_compiled(name):
+def test_a_task_is_the_same_compiled(name, agree):
     agree(
         FedAvg(lr=0.1),
         population=lambda: world(dataset=data(name), participants=3, epochs=1),
@@ -74,7 +94,7 @@ def test_a_task_is_the_same_compiled(name):
     )
 
 
-def test_a_class_that_is_defined_again_is_the_same_compiled():
+def test_a_class_that_is_defined_again_is_the_same_compiled(agree):
     tanh, relu = (
         agree(FedAvg(lr=0.5), task=lambda name=name: module(cell(activation=name))) for name in ("tanh", "relu")
     )
@@ -88,10 +108,10 @@ def found_on_disk() -> None:
         raise AssertionError("a program was compiled")
 
     loops.compiled = compiled
-    agree(FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
+    compared({}, FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
 
 
 def test_another_process_finds_the_programs():
-    agree(FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
+    compared({}, FedAvg(lr=0.5), task=lambda: module(cell(activation="relu")))
     code = f"from {__name__} import found_on_disk; found_on_disk()"
     subprocess.run([sys.executable, "-c", code], check=True)
