@@ -128,7 +128,7 @@ def test_where_memory_ends_lanes_are_halved(name, device, monkeypatch):
     with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
         patch.setattr(Vectorized, "fit", bounded)
         warnings.simplefilter("always")
-        patch.setattr(warnings, "simplefilter", lambda *_: None)  # the run's own filter
+        patch.setattr(warnings, "filterwarnings", lambda *_, **__: None)  # the run's own filter
         tight = on(device, plain()[name], 1, task=task(), **more)
     assert any("out of memory with" in str(warning.message) for warning in told)
     lanes = tight.executor.max_lanes
