@@ -52,17 +52,16 @@ class Sequential(Executor):
         previous = torch.tensor(torch.inf)
         if algorithm.gamma is not None and algorithm.first_epoch == "eval_received":
             previous = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
-        losses, begin = [], 0
+        losses, begin, ends_epoch = [], 0, (batches.epoch > 0).tolist()
         for step in range(int(batches.steps)):
             clock.step, clock.batch = step, step - begin
             batch = self.batch(batches.rows[step], batches.concept)
             local, loss = algorithm.local_step(local, batch, grad, msg, client)
             losses.append(loss)
-            epoch = batches.epoch[step]
-            begin = step + 1 if epoch > 0 else begin
-            if epoch > 0 and algorithm.gamma is not None:
+            begin = step + 1 if ends_epoch[step] else begin
+            if ends_epoch[step] and algorithm.gamma is not None:
                 current = validation_loss(algorithm, self.task_function, algorithm.in_training(local), valid)
-                if not algorithm.goes_on(epoch, previous, current):
+                if not algorithm.goes_on(batches.epoch[step], previous, current):
                     break
                 previous = current
         self.task_function.refuse_changed()

@@ -115,12 +115,14 @@ class PerJobTrainer(Sequential):
         rows = [batches.rows[step] for step in range(total)]
         pairs: Any = [self.batch(line, batches.concept)[:2] for line in rows]  # any sequence is a map-style data set
         loader: DataLoader[Any] = DataLoader(pairs, sampler=EpochSteps(ends), batch_size=None)
+        if not self.task_function.shipped:
+            callbacks = [ShowRound(int(batches.round), self.task_function.rounds), *callbacks]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few workers, few batches: known and meant
             trainer = L.Trainer(
                 max_epochs=len(ends),
                 strategy=SingleDeviceStrategy(like.device, accelerator=AcceleratorRegistry.get(like.device.type)),
-                callbacks=[ShowRound(int(batches.round), self.task_function.rounds), *callbacks],
+                callbacks=callbacks,
                 logger=False,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
@@ -223,8 +225,8 @@ class FittedModule:
 
 class LocalSteps(torch.optim.Optimizer):
     """An algorithm's ``local_step`` as an optimizer: the closure (Lightning's: training_step and backward) is the
-    gradient function, called at whatever point the method asks for. Between steps the module holds the device's model,
-    which its hooks may change, as they may set the rate of its one group."""
+    gradient function, called at whatever point the method asks for. Between steps a module of one's own holds the
+    device's model, which its hooks may change, as they may set the rate of the optimizer's one group."""
 
     def __init__(
         self,
@@ -245,7 +247,9 @@ class LocalSteps(torch.optim.Optimizer):
         self._show_module()
 
     def _show_module(self) -> None:
-        """Write the device's model into the module."""
+        """Write the device's model into the module, where somebody may look at it between steps."""
+        if self.whole_task.shipped:
+            return  # nobody looks, and showing costs two copies of the model in each step
         self.fitted.write(self.algorithm.in_training(self.local))
         self._shown = self.fitted.read(self.algorithm.in_training(self.local))
 
@@ -255,6 +259,8 @@ class LocalSteps(torch.optim.Optimizer):
         Raises:
             UserError: for a method with a step of its own, whose devices may train several models.
         """
+        if self.whole_task.shipped:
+            return
         now = self.fitted.read(self._shown)
         if torch.equal(now.nan_to_num(), self._shown.nan_to_num()):  # one that has diverged is not changed by a hook
             return

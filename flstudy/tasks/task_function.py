@@ -74,6 +74,7 @@ class TaskFunction:
         self.module = without_values(task)
         has_steps = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
         self.steps = OwnSteps(copy.deepcopy(task).eval()) if has_steps else None
+        # One of flstudy's own has no hooks and never asks for its Trainer.
         self.shipped = isinstance(task, Task) and type(task).__module__.startswith("flstudy.")
         self.model = task if self.shipped else copy.deepcopy(task)  # as it is, its log and metrics alive
         self.module.log = self.module.log_dict = silent  # type: ignore
