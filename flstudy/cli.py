@@ -568,6 +568,12 @@ def init(command: str, arguments: list[str]) -> int:
     parser.add_argument(
         "--sessions", action="store_true", default=None, help="two groups of devices take turns; no drift then"
     )
+    parser.add_argument(
+        "--arms",
+        action="store_true",
+        default=None,
+        help="each method with ranges of its own, and a variant of the first",
+    )
     parser.add_argument("--rounds", type=int, help="rounds of a trial; default: 60, or 200 of data in files")
     parser.add_argument("--trials", type=int, help="trials of all methods together; default: five or more of each")
     options = parser.parse_args(arguments)

@@ -17,10 +17,11 @@ _imported: dict[str, tuple[str, str]] = {}
 def imported_files(value: Any, folder: str) -> dict[str, str]:
     """Digests of the modules that were imported from a config's folder, by name, as their files were then; none where
     the config's values name no class of them."""
-    named = {path.rpartition(".")[0] for path in texts_in(by_module(value))} & sys.modules.keys()
+    modules = sys.modules.copy()  # at once: other threads import while this one looks
+    named = {path.rpartition(".")[0] for path in texts_in(by_module(value))} & modules.keys()
     if all(name.partition(".")[0] == "flstudy" for name in named):
         return {}
-    for name, module in list(sys.modules.items()):
+    for name, module in modules.items():
         file, place = getattr(module, "__file__", None), os.path.join(folder, *name.split("."))
         if file not in (f"{place}.py", os.path.join(place, "__init__.py")) or name.partition(".")[0] == "flstudy":
             continue

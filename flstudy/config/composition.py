@@ -27,7 +27,18 @@ from flstudy.config.lines import told_with_line
 from flstudy.config.reading import ARMS, SEARCH, content_of, pairs, text_of
 from flstudy.config.registry import ROOTS, by_module, check_files
 from flstudy.config.schema import class_names
-from flstudy.config.values import argument_nodes, arguments_of, check_value, completed, flat, label, of_world, resolved
+from flstudy.config.values import (
+    argument_nodes,
+    arguments_of,
+    check_value,
+    completed,
+    drawn_ends,
+    flat,
+    label,
+    of_world,
+    ranges_of,
+    resolved,
+)
 
 EARLIER = "earlier"
 """Composition rule for studies that an earlier version began: another class starts from its own defaults, and the
@@ -66,7 +77,22 @@ def composed(
         layers = [edits, [pair for pair in proposed if pair[0] in ROOTS], preset, arm, proposed]
     for layer in layers:
         _put_all(nested, layer, imports=imports, carry=rule != EARLIER)
+    if proposal:
+        _put_drawn(nested, proposal, {key: None for key, _ in [*arm, *proposed] if key in ROOTS}, imports)
     return nested
+
+
+def _put_drawn(nested: dict[str, Any], proposal: Mapping[str, Any], roots: Iterable[str], imports: bool) -> None:
+    """Set the arguments that the classes of a proposal must be given and that the search draws, so that a class can be
+    looked at before they are drawn."""
+    study = nested.get("study")
+    ranges = ranges_of(study, proposal.get("algorithm")) if isinstance(study, Mapping) else {}
+    values = dict(flat({key: value for key, value in nested.items() if key != "study"}))
+    for key in roots:
+        if isinstance(path := values.get(key), str):
+            fixed = [name.removeprefix(f"{key}.") for name in values]
+            for name, end in drawn_ends(key, path, fixed, ranges, imports=imports).items():
+                put(nested, f"{key}.{name}", end, imports=imports)
 
 
 def edited(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]]) -> dict[str, Any]:

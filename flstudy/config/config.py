@@ -170,13 +170,16 @@ class Config:
         """The name of the arm, or of the algorithm's class."""
         named = {key: value for key, value in [*self.edits, *self.proposal.items()] if key == "algorithm"}
         name = named.get("algorithm")
-        return name if isinstance(name, str) and name in self.study.arms else self.tags()["algorithm"]
+        if isinstance(name, str) and name in self.study.arms:
+            return name
+        return label("algorithm", self.flat()["algorithm"])
 
     def tags(self) -> dict[str, str]:
-        """Tags by which runs are filtered."""
+        """Tags by which runs are filtered, the algorithm by its `method`."""
         flat = self.flat()
-        names = {"algorithm": "algorithm", "dataset": "population.dataset", "drift": "population.drift", "task": "task"}
-        return {tag: label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
+        names = {"dataset": "population.dataset", "drift": "population.drift", "task": "task"}
+        classes = {tag: label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
+        return {"algorithm": self.method, **classes}
 
     def events(self) -> list[Event]:
         """Events of the world within the config's rounds."""

@@ -3,7 +3,8 @@
 The search follows from the methods' fields. A number that may be of any size, such as τ, is searched from a decade
 below its default to a decade above; a share, such as β₁, over usual values. A key that is off by default for one of the
 methods is left alone, since searching it would switch it on. Both learning rates are searched, and of each method those
-keys that FedAvg lacks: its scales or, where it has none, its shares; the others are written as comments.
+keys that FedAvg lacks: its scales or, where it has none, its shares; the others are written as comments. As arms, each
+method has ranges around its own defaults, but for those that are the same for all.
 """
 
 import math
@@ -11,11 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flstudy.config.composition import checked_values
 from flstudy.config.errors import ConfigError, nearest, spelled
-from flstudy.config.reading import SEARCH, parsed
+from flstudy.config.reading import ARMS, SEARCH, parsed
 from flstudy.config.registry import ROOTS
 from flstudy.config.schema import class_names, config_schema, types_of
-from flstudy.config.values import completed, dereferenced, resolved
+from flstudy.config.values import dereferenced, resolved
 from flstudy.hyper import NOTATION
 
 BASE = "FedAvg"
@@ -34,6 +36,8 @@ class Choice(NamedTuple):
     """Class of the drift, or ``none``; None: SuddenDrift, or none where there are sessions."""
     sessions: bool = False
     """Whether two groups of devices take turns."""
+    arms: bool = False
+    """Whether each method is an arm with ranges of its own, beside a variant of the first."""
     rounds: int | None = None
     trials: int | None = None
 
@@ -69,7 +73,7 @@ def starter(choice: Choice | None = None) -> str:
         "# by the schema whose place on a machine flstudy schema --path tells.",
     ]
     text = "\n".join([*lines, *_commented(_study(choice), config_schema()["properties"], "", "")]) + "\n"
-    completed(parsed(text), imports=False)  # numbers of the user's are as wrong here as anywhere
+    checked_values(parsed(text), [], imports=False)  # numbers of the user's are as wrong here as anywhere
     return text
 
 
@@ -142,20 +146,28 @@ def _study(choice: Choice) -> dict[str, Any]:
     }
     search, asides = _space(choice.algorithms)
     names = {"algorithm": {"choice": list(choice.algorithms)}} if len(choice.algorithms) > 1 else {}
+    arms: dict[str, dict[str, Any]] = {}
+    compared, searched = len(choice.algorithms), len(search)
+    first_class = _class(choice.algorithms[0], _defaults(choice.algorithms[0], search))
+    if choice.arms:  # each by its own defaults: what the config gives would hold for all of them
+        search, arms = _arms(choice.algorithms)
+        names, asides, first_class = {}, {}, choice.algorithms[0]
+        compared, searched = len(arms), len(search) + max(len(arm["search"]) for arm in arms.values())
     better = {"metric": "valid/accuracy", "mode": "max"}
     if dataset["x-first-task"] == "Quadratic":
         better = {"metric": "valid/loss", "mode": "min"}
     return {
         "task": _class(dataset["x-first-task"], {"hidden": 64} if dataset["x-first-task"] == "Mlp" else {}),
         "population": population,
-        "algorithm": _class(choice.algorithms[0], _defaults(choice.algorithms[0], search)),
+        "algorithm": first_class,
         "controller": Aside(_class("DynamicInitialModel"), "Starts every session from a model of its own"),
         "rounds": rounds,
         "seeds": [0, 44, 56],
         "study": {
-            "trials": max(5, 2 + len(search)) * len(choice.algorithms) if choice.trials is None else choice.trials,
+            "trials": max(5, 2 + searched) * compared if choice.trials is None else choice.trials,
             "objective": better,
-            "search": {**names, **search, **asides},
+            **({"search": {**names, **search, **asides}} if names or search else {}),
+            **({"arms": arms} if arms else {}),
             "scheduler": _class("Asha", {"grace_rounds": grace}),
             "confirm": Aside({"top": 1, "seeds": 5}),
             "resources": {"cpu": 1, "gpu": 0},
@@ -242,6 +254,24 @@ def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]
     return ranges, {key: Aside(value) for key, value in space.items() if key not in ranges}
 
 
+def _arms(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The ranges that all methods share, and an arm of each with its own; the last arm is the first method with one
+    value held at its default."""
+    spaces = {name: _space([name])[0] for name in algorithms}
+    first = algorithms[0]
+    held = [*spaces[first]][-1]
+    in_all = {key: span for key, span in spaces[first].items() if all(s.get(key) == span for s in spaces.values())}
+    shared = {key: span for key, span in in_all.items() if key != held}
+    arms: dict[str, dict[str, Any]] = {}
+    for name, space in spaces.items():
+        arms[name] = {"search": {key.partition(".")[2]: span for key, span in space.items() if key not in shared}}
+    argument = held.partition(".")[2]
+    value = config_schema()["$defs"][first]["properties"][argument]["default"]
+    ranges = {key: span for key, span in arms[first]["search"].items() if key != argument}
+    variant = {"class_path": first, "init_args": {argument: value}, "search": ranges}
+    return shared, {**arms, f"{first}-{argument}-{value}": variant}
+
+
 def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
     """The distribution to search for a key that one or more methods have."""
     if all(reach.is_share for reach in reaches):
@@ -269,6 +299,10 @@ def _commented(values: Mapping[str, Any], properties: Mapping[str, Any], at: str
         node, key = properties.get(name, {}), f"{at}.{name}" if at else name
         sentence = re.split(r"[.;:] ", node.get("description", ""))[0].rstrip(".")
         aside = isinstance(value, Aside)
+        if key == ARMS:
+            sentence = (
+                "Methods and variants that are compared, with ranges beside the shared ones; the last holds one value"
+            )
         if aside:
             sentence, value = value.why or sentence, value.value
         if sentence and at != SEARCH:
@@ -281,6 +315,16 @@ def _commented(values: Mapping[str, Any], properties: Mapping[str, Any], at: str
             yield f"{indent}  init_args:"
             below = config_schema()["$defs"][resolved(key, value)]["properties"]
             yield from _commented(value["init_args"], below, key, f"{indent}    ")
+        elif key == ARMS:
+            yield f"{indent}{name}:"
+            for arm, fields in value.items():
+                yield f"{indent}  {arm}:" if any(fields.values()) else f"{indent}  {arm}: {{}}"
+                for field, content in fields.items():
+                    if field != "search":
+                        yield f"{indent}    {field}: {_flow(content)}"
+                    elif content:
+                        yield f"{indent}    search:"
+                        yield from (f"{indent}      {argument}: {_flow(span)}" for argument, span in content.items())
         elif key in ("population", "study", SEARCH):
             yield f"{indent}{name}:"
             yield from _commented(value, dereferenced(node).get("properties", {}), key, f"{indent}  ")

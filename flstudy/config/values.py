@@ -7,7 +7,7 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -374,11 +374,15 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
         if root in ROOTS:
             choice, null = domain["choice"], ROOTS[root].default is None
             options = list(choice.values()) if isinstance(choice, Mapping) else choice
-            if root == "algorithm":
-                options = [arm_class(study["arms"].get(str(option), option)) for option in options]
-            _choose(root, [option for option in options if not (option is None and null)], chosen, imports)
+            options = [option for option in options if not (option is None and null)]
+            arms = study["arms"] if root == "algorithm" else {}
+            options = [
+                _with_drawn(root, arm_class(arms.get(str(option), option)), ranges_of(study, option), imports)
+                for option in options
+            ]
+            _choose(root, options, chosen, imports)
     for name, arm in study["arms"].items():
-        _check_arm(name, arm, chosen, imports)
+        _check_arm(name, arm, ranges_of(study, name), chosen, imports)
     for key, domain in study["search"].items():
         _check_searched(SEARCH, str(key), domain, chosen, imports)
     searched = [(SEARCH, str(key)) for key in study["search"]]
@@ -411,6 +415,41 @@ def _choose(root: str, options: Sequence[Any], chosen: dict[str, list[str]], imp
         chosen.setdefault(key, []).append(path)
 
 
+def ranges_of(study: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """The distributions by key of the trials of an arm or class, by its name: the shared ones and the arm's own."""
+    arm = (study.get("arms") or {}).get(name) if isinstance(name, str) else None
+    its_own = (arm.get("search") or {}) if isinstance(arm, Mapping) else {}
+    return {**(study.get("search") or {}), **{arm_key(str(key)): domain for key, domain in its_own.items()}}
+
+
+def drawn_ends(
+    root: str, path: str, fixed: Iterable[str], ranges: Mapping[str, Any], *, imports: bool
+) -> dict[str, Any]:
+    """An end of its range for each argument that a class must be given, beside the fixed ones, and that a search draws.
+
+    Args:
+        root: key that names the class.
+        path: of the class.
+        fixed: names of arguments that have a value.
+        ranges: of `ranges_of`.
+        imports: whether users' classes are imported, to learn which arguments they have.
+    """
+    nodes = argument_nodes(root, path, imports=imports)
+    missing = [name for name in nodes if "default" not in nodes[name] and name not in {*fixed}]
+    keys = {name: f"{root}.{name}" for name in missing if f"{root}.{name}" in ranges}
+    return {name: Domain.parse(f"{SEARCH}.{key}", ranges[key]).extremes()[0] for name, key in keys.items()}
+
+
+def _with_drawn(root: str, option: Any, ranges: Mapping[str, Any], imports: bool) -> Any:
+    """A class of a choice with the `drawn_ends` that it lacks."""
+    path = option.get("class_path") if isinstance(option, Mapping) else option
+    if not isinstance(path, str):
+        return option
+    fixed = arguments_of(option) if isinstance(option, Mapping) else {}
+    drawn = drawn_ends(root, path, fixed, ranges, imports=imports)
+    return {"class_path": path, "init_args": {**fixed, **drawn}} if drawn else option
+
+
 def arm_class(arm: Any) -> Any:
     """The class of an arm, with the arguments that it gives; any other value unchanged."""
     if not isinstance(arm, Mapping) or not arm.get("class_path"):
@@ -423,7 +462,13 @@ def arm_key(key: str) -> str:
     return key if "." in key else f"algorithm.{key}"
 
 
-def _check_arm(name: str, arm: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], imports: bool) -> None:
+def _check_arm(
+    name: str,
+    arm: Mapping[str, Any],
+    ranges: Mapping[str, Any],
+    chosen: Mapping[str, Sequence[str]],
+    imports: bool,
+) -> None:
     """Refuse an arm whose name or class is invalid, or whose own ranges are of keys that its class lacks."""
     where, path = f"study.arms.{name}", str(arm["class_path"])
     if not ARM_NAME.match(name):
@@ -431,7 +476,8 @@ def _check_arm(name: str, arm: Mapping[str, Any], chosen: Mapping[str, Sequence[
     if name in class_names("algorithm") and resolved("algorithm", path) != name:
         raise ConfigError(f"{where} must be a {name}, or have another name, got class_path {path}: rename it")
     with _saying("study.arms"):
-        value = check_value("algorithm", arm_class(arm), config_schema()["$defs"]["algorithm"], imports=imports)
+        option = _with_drawn("algorithm", arm_class(arm), ranges, imports)
+        value = check_value("algorithm", option, config_schema()["$defs"]["algorithm"], imports=imports)
     arm_classes = {**chosen, **{key: [inner] for key, inner in classes_in(value, "algorithm")}}
     for key, domain in arm["search"].items():
         _check_searched(f"{where}.search", arm_key(str(key)), domain, arm_classes, imports)

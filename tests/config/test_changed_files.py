@@ -1,13 +1,17 @@
 """A class in a file beside the config is what the file says now, whenever a config is loaded: in a session that edits
 it, and in a worker that imported it for another study."""
 
+import gc
 import pickle
 import subprocess
 import sys
+from itertools import count
+from types import ModuleType
 
 import pytest
 
 from flstudy.config import ConfigError, load
+from flstudy.config.changed_files import imported_files
 
 MINE = """
 from dataclasses import dataclass
@@ -111,3 +115,27 @@ def test_a_worker_that_imported_the_old_file_imports_the_new_one(session, tmp_pa
     )
     sent = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path, check=True).stdout
     assert pickle.loads(sent).parts.algorithm.length() == 7
+
+
+def test_others_may_import_while_a_config_is_made(session):
+    """Ray and MLflow import in threads of their own; here the collector of garbage does, whenever Python runs it."""
+    config = session.load()
+    plain, before, thresholds = config.plain(), len(sys.modules), gc.get_threshold()
+    names = (f"imported_meanwhile_{number}" for number in count())
+
+    def import_another(phase, info):
+        sys.modules[next(names)] = ModuleType("imported_meanwhile")
+
+    gc.callbacks.append(import_another)
+    gc.set_threshold(1)
+    try:
+        digests = imported_files(plain, config.modules)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(import_another)
+        made = [name for name in sys.modules if name.startswith("imported_meanwhile_")]
+        for name in made:
+            del sys.modules[name]
+    assert made
+    assert len(sys.modules) == before
+    assert set(digests) == {"factors", "mine_edited"}

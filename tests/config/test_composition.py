@@ -102,7 +102,8 @@ def test_an_arm_has_its_name_its_values_its_ranges_and_its_presets(tmp_path: Pat
     first = {point["algorithm"]: point for point in space.defaults(config)}
     assert first["Fast"]["algorithm.lr"] == 0.2
     assert "algorithm.server_lr" not in first["Fast"]  # .7 lies outside its range: it is drawn
-    assert config.with_overrides({"algorithm": "Slow"}).method == "Slow"
+    assert config.with_overrides({"algorithm": "Slow"}).tags()["algorithm"] == "Slow"  # of its run in MLflow
+    assert config.tags()["algorithm"] == "FedAvg"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,50 @@ def test_choices_of_other_classes_may_have_arguments(tmp_path: Path) -> None:
     made = config.with_overrides({"task": "Mlp-hidden-8", "controller": "DynamicInitialModel"}).flat()
     assert (made["task"], made["task.hidden"], made["controller.scale"]) == ("Mlp", 8, 2.0)
     assert config.with_overrides({"task": "Mlp-hidden-4", "controller": None}).flat()["controller"] is None
+
+
+STEEP = """
+from dataclasses import dataclass
+from flstudy.algorithms import FedAvg
+
+@dataclass(frozen=True, kw_only=True)
+class Steep(FedAvg):
+    "FedAvg with a slope that has no default."
+    slope: float
+"""
+
+
+@pytest.mark.parametrize("place", ["drift", "arm", "choice"])
+def test_an_argument_without_a_default_may_be_searched(tmp_path: Path, place: str) -> None:
+    (tmp_path / f"steep_{place}.py").write_text(STEEP)  # a name of its own in this process
+    path = f"./steep_{place}.py:Steep"
+    rounds, slopes = {"randint": [2, 4]}, {"uniform": [1.0, 2.0]}
+    key, name, value, search = "algorithm.slope", "Steep", 1.5, dict(LR)
+    changes: dict[str, Any] = {}
+    if place == "drift":
+        key, name, value = "population.drift.round", "SuddenDrift", 3
+        search |= {"population.drift": {"choice": [None, name]}, key: rounds}
+        changes = {"choose_world": True}
+    elif place == "arm":
+        changes = {"arms": {"FedAvg": {}, "Steep": {"class_path": path, "search": {"slope": slopes}}}}
+    else:
+        search |= {"algorithm": {"choice": ["FedAvg", path]}, key: slopes}
+    config = tuned(study(tmp_path, search=search, **changes))
+    space = Space.of_study(config.study)
+    space.validate(config)
+    root = key.rpartition(".")[0]
+    owners = [chosen for chosen, variant in space.candidates(config) if variant.has_key(key)]
+    assert [chosen[root] for chosen in owners] == [name]
+    assert config.with_overrides({root: name, key: value}).flat()[key] == value  # the drawn value, not a stand-in
+    whole = whole_study(content_of(config.path, config.content), imports=True)
+    assert dict(flat(trial_config(whole, {root: name, key: value})))[key] == value
+    assert len(space.grid(config, 2)) == 6  # 2 rates without the argument, 2 times 2 with it
+
+
+def test_a_value_that_only_the_search_has_is_nobody_s_default(tmp_path: Path) -> None:
+    search = {"population.drift.round": {"randint": [2, 4]}}
+    path = study(tmp_path, population={**WORLD, "drift": "SuddenDrift"}, search=search, choose_world=True)
+    assert "population.drift.round must be given with SuddenDrift" in refusal_of(lambda: load(path, command="run"))
 
 
 # ---- the world ---------------------------------------------------------------------------------------------------

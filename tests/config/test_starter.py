@@ -47,6 +47,36 @@ def test_a_study_of_all_methods_and_of_each(tmp_path):
         assert "algorithm" not in search
 
 
+@pytest.mark.parametrize("algorithms", [("Flash", "FedYogi", "FedAvg"), ("FedAvg",), ("Ditto", "Scaffold", "FedProx")])
+def test_arms_have_ranges_of_their_own_and_a_variant(algorithms, tmp_path):
+    config = checked(Choice(algorithms=algorithms, arms=True), tmp_path)
+    arms = config.study.arms
+    assert list(arms)[:-1] == list(algorithms)
+    variant = arms[[*arms][-1]]
+    assert variant.class_path == algorithms[0]
+    (held,) = variant.init_args
+    assert {*arms[algorithms[0]].search} == {*variant.search, held}
+    assert config.study.search["algorithm"] == {"choice": [*arms]}
+    assert config.study.trials % len(arms) == 0
+    assert config.study.trials >= 5 * len(arms)
+
+
+@pytest.mark.slow
+def test_every_method_may_be_an_arm_and_have_a_variant(tmp_path):
+    for name in class_names("algorithm"):
+        checked(Choice(algorithms=[name, "Flash"] if name != "Flash" else [name], arms=True), tmp_path)
+    every = class_names("algorithm")
+    assert len(checked(Choice(algorithms=every, arms=True), tmp_path).study.arms) == len(every) + 1
+
+
+def test_the_arms_of_a_start_are_read_as_they_stand():
+    study = content_of("FILE", starter(Choice(arms=True)))["study"]
+    assert study["search"] == {"algorithm.lr": {"loguniform": [0.005, 0.5]}}  # the same for all three
+    assert study["arms"]["FedAvg"] == {"search": {"server_lr": {"loguniform": [0.1, 10.0]}}}
+    assert study["arms"]["FedYogi"]["search"]["server_lr"] == {"loguniform": [0.01, 1.0]}
+    assert study["arms"]["Flash-tau-0.001"]["init_args"] == {"tau": 0.001}
+
+
 @pytest.mark.parametrize("drift", [NONE, *class_names("population.drift")])
 def test_a_study_of_every_drift(drift, tmp_path):
     config = checked(Choice(drift=drift, rounds=30), tmp_path)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import yaml
@@ -14,9 +15,11 @@ from rich.console import Console
 
 from flstudy import cli
 from flstudy.config.config import load
-from flstudy.study import StudyFolder, Trial
+from flstudy.reporting import write_report
+from flstudy.study import StudyFolder, Trial, load_study
 from flstudy.study.records import read_records
 from flstudy.study.resuming import load_study_config
+from flstudy.tracking.store import open_store
 from flstudy.tuning.driver import carry_out
 from flstudy.tuning.trial import run_trial
 from tests.processes import command, family
@@ -98,6 +101,59 @@ def test_a_killed_study_goes_on(written, ray_cluster):
         fresh = Trial(number=0, algorithm=trial.algorithm, overrides=trial.overrides)
         alone = run_trial(config, fresh, report=lambda trial, save: True)
         assert alone.objective == trial.objective  # bit for bit what nobody disturbed
+
+
+@pytest.mark.slow
+def test_a_killed_study_of_five_arms_goes_on_with_a_sixth(written, ray_cluster):
+    """Two arms are of one class; all get equal budgets, and are named alike wherever a study is looked at."""
+    path, folder, slow = written
+    content = yaml.safe_load(path.read_text())
+    patient = {"class_path": content["algorithm"], "init_args": {"server_lr": 0.5}}
+    arms = {"FedAvg": {}, "FedYogi": {"search": {"server_lr": {"uniform": [0.01, 0.1]}}}, "Ditto": {}}
+    arms |= {"Patient": patient, "Eager": {"class_path": content["algorithm"], "presets": [{"lr": 0.05}]}}
+    content["study"] |= {"trials": 10, "arms": arms}
+    path.write_text(yaml.safe_dump({**content, "rounds": 30}, sort_keys=False))
+    driver = subprocess.Popen([sys.executable, "-m", "flstudy.cli", "tune", str(path)], stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(started(folder)) >= 5 and list((folder / "snapshots").glob("*.ckpt")), driver.poll)
+    workers = ray_workers(family(driver.pid))
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    before = {trial["number"]: (trial["algorithm"], trial["overrides"]) for trial in started(folder)}
+    assert 5 <= len(before) < 10  # it was in the middle
+    slow.unlink()
+    wait_until(lambda: not ray_workers(workers))
+
+    sixth = "{class_path: FedYogi, init_args: {beta1: 0.5}, search: {server_lr: {uniform: [0.5, 0.6]}}}"
+    options = ["--study.arms.Gentle-Yogi", sixth, "--study.trials", "12"]
+    assert cli.main(["tune", "--resume", str(folder), *options]) == 0
+    names = [*arms, "Gentle-Yogi"]
+    results = load_study(folder)
+    assert {trial.status for trial in results.trials} == {"finished"}
+    assert Counter(trial.algorithm for trial in results.trials) == dict.fromkeys(names, 2)
+    assert {t.number: (t.algorithm, t.overrides) for t in results.trials if t.number in before} == before
+    trained = {trial.algorithm: results.trial_config(trial)["algorithm"] for trial in results.trials}
+    assert trained["Patient"]["class_path"] == trained["Eager"]["class_path"]
+    assert (trained["Patient"]["init_args"]["server_lr"], trained["Eager"]["init_args"]["server_lr"]) == (0.5, 1.0)
+    assert 0.5 <= trained["Gentle-Yogi"]["init_args"]["server_lr"] <= 0.6
+
+    report = write_report(folder)
+    narrow = Console(file=io.StringIO(), width=80)
+    report.print(narrow)
+    lines = narrow.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80 or all("flstudy" in line or "/" in line for line in lines if len(line) > 80)
+    ranked = [table for table in report.tables if "Algorithm" in table.header]
+    assert len(ranked) >= 3
+    for table in ranked:
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(table.rich())
+        words = shown.file.getvalue().split()
+        assert {name for name in names if name in words} == {*names}, table.title  # none is cut or folded
+    summary, latex = report.summary_path.read_text(), report.latex_path.read_text()
+    assert all(f"| {name} |" in summary and f" {name} &" in latex for name in names)
+    assert {file.stem for file in (folder / "best").iterdir()} >= {*names}
+    store = open_store(results.config["store"])
+    runs = store.client.search_runs([store.experiment_id], filter_string="tags.stage = 'search'", max_results=100)
+    assert Counter(run.data.tags["algorithm"] for run in runs) == dict.fromkeys(names, 2)
 
 
 def pc_equal(table, name):
