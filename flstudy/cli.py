@@ -500,7 +500,9 @@ def sync(command: str, arguments: list[str]) -> int:
                     mirror = BucketMirror(folder)
                     mirror.send()
                     print(f"{folder.name}: {mirror.sent_files} files ({folder.called})")
-                print(f"{folder.name}: {sync_study(folder, store)} ({store.uri})")
+                delivery = sync_study(folder, store)
+                print(f"{folder.name}: {delivery} ({store.uri})")
+                print(*delivery.remarks, sep="\n", end="\n" if delivery.remarks else "")
                 if is_uri(folder.called):
                     mirror.send()  # the list of trials says what MLflow has
         except (ConfigError, RemoteError) as error:

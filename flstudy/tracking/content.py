@@ -15,12 +15,14 @@ from flstudy.metrics.registry import METRICS, deviation_over_replicas, judged_by
 from flstudy.study.best import BestTrial
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
+from flstudy.tracking.names import mlflow_name
 
 if TYPE_CHECKING:
     from flstudy.config import Config
 
 STUDY, STUDY_ID, TRIAL, PARENT = "flstudy.study", "flstudy.study_id", "flstudy.trial", "mlflow.parentRunId"
 DELIVERED = "flstudy.delivered"  # the last round, once the run has all that there is up to it
+REFUSED = "flstudy.refused"  # metrics that MLflow refused, and why
 TEXT_LENGTH = 5000  # of a tag
 NOTE = "mlflow.note.content"  # a run's description, in Markdown
 BAD_ENDS = (Status.PRUNED, Status.DIVERGED, Status.FAILED, Status.INTERRUPTED)  # a tag each
@@ -38,7 +40,18 @@ def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -
     """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of metrics of
     predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
 
-    Metrics with a `headline` come first, since MLflow's overview of a run keeps the order, and also by that name."""
+    Metrics with a `headline` come first, since MLflow's overview of a run keeps the order, and also by that name. Names
+    are those of `flstudy.tracking.names.mlflow_name`; of two metrics that would share one, the metric with that name
+    has it, else the first."""
+    values = list(_named_values(metrics, seeds))
+    owners = {name: name for name, _ in values if mlflow_name(name) == name}
+    for name, value in values:
+        accepted = mlflow_name(name)
+        if owners.setdefault(accepted, name) == name:
+            yield accepted, value
+
+
+def _named_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
     for name in sorted(metrics, key=lambda name: headline(name) is None):  # stable
         values = metrics[name]
         if (heading := headline(name)) is not None:
@@ -141,6 +154,11 @@ def error_tags(error: str | None) -> dict[str, str]:
     """A traceback as tags: its last line as ``error``, all of it as the run's description."""
     text = censored(error or "").strip()
     return {"error": text.splitlines()[-1][:TEXT_LENGTH], NOTE: f"```\n{text[-TEXT_LENGTH:]}\n```"} if text else {}
+
+
+def refusal_tag(refused: Mapping[str, str]) -> str:
+    """Metrics that MLflow refused and the first one's reason, as the text of a tag."""
+    return f"{', '.join(refused)}: {next(iter(refused.values()))}"[:TEXT_LENGTH]
 
 
 def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[str, str], dict[str, float]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flstudy.study.folder import replace_text
-from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, in_batches
+from flstudy.tracking.store import METRICS_PER_CALL, MetricValue, Store, accepted, in_batches, one_line
 
 
 class PendingNote:
@@ -72,6 +72,9 @@ Attempt = Callable[..., Any]
 class MetricDelivery:
     """Delivery to a run of the metric values that it lacks.
 
+    Attributes:
+        refused: metrics that MLflow refuses, each with the reason; nothing more of them is sent.
+
     Args:
         store: MLflow.
         run_id: of the run.
@@ -82,9 +85,11 @@ class MetricDelivery:
 
     def __init__(self, store: Store, run_id: str, names: Iterable[str], note: PendingNote, attempt: Attempt) -> None:
         self._store, self._run_id, self._note, self._attempt = store, run_id, note, attempt
+        self.refused: dict[str, str] = {}
+        self._sent = dict[str, None]()  # metrics of which MLflow took values, in order
         unanswered = note.read(run_id)
         if unanswered:
-            attempt(store.log_metrics, run_id, unanswered)
+            attempt(self._send, unanswered)
         self._names = {*names, *(value.name for value in unanswered)}
         self._steps: dict[str, set[int]] = {}  # that the run has, by metric
 
@@ -101,13 +106,32 @@ class MetricDelivery:
         return lacking
 
     def send(self, values: Sequence[MetricValue]) -> int:
-        """Send values; returns how many MLflow took."""
-        return sum(self._attempt(self._send, batch) or 0 for batch in in_batches(values, METRICS_PER_CALL))
+        """Send values; returns how many MLflow took. A metric that it refuses costs no other one."""
+        left = [value for value in values if value.name not in self.refused]
+        return sum(self._attempt(self._send, batch) or 0 for batch in in_batches(left, METRICS_PER_CALL))
+
+    def shortfall(self) -> str | None:
+        """Why the run is not complete but for metrics that MLflow refuses alone; None if it is. The metrics of which
+        MLflow took values are read back."""
+        if self.refused and not self._sent and not self._names:
+            return f"MLflow refuses all of it: {next(iter(self.refused.values()))}"
+        shown = self._store.client.get_run(self._run_id).data.metrics
+        lacking = [name for name in self._sent if name not in shown]
+        return f"MLflow took {', '.join(lacking)}, and the run does not have it" if lacking else None
 
     def _send(self, batch: Sequence[MetricValue]) -> int:
         self._note.write(self._run_id, batch)
-        self._store.log_metrics(self._run_id, batch)
-        return len(batch)
+
+        def send(names: Sequence[str]) -> None:
+            chosen = {*names}
+            self._store.log_metrics(self._run_id, [value for value in batch if value.name in chosen])
+
+        def refuse(name: str, error: Exception) -> None:
+            self.refused[name] = one_line(error)
+
+        names = {*accepted(send, list(dict.fromkeys(value.name for value in batch)), refuse)}
+        self._sent |= {value.name: None for value in batch if value.name in names}
+        return sum(value.name in names for value in batch)
 
     def _steps_there(self, name: str) -> set[int]:
         if name not in self._names:

@@ -14,11 +14,13 @@ from flstudy.study.folder import StudyFolder
 from flstudy.study.records import RoundRecord
 from flstudy.tracking.content import (
     DELIVERED,
+    REFUSED,
     STUDY,
     STUDY_ID,
     TEXT_LENGTH,
     environment,
     error_tags,
+    refusal_tag,
     round_values,
     study_params,
     study_tags,
@@ -261,10 +263,16 @@ class TrialRun:
                 self._wake.clear()
             config_logged = config_logged or self._keep(run_id, config)
             status, tags = self._ending
-            self._try(self.store.log_tags, run_id, {**tags, **({DELIVERED: str(self._last)} if config_logged else {})})
+            shortfall = self._try(delivery.shortfall, needed=True)
+            if shortfall is not None:
+                log.warning("%s: %s", self.name, shortfall)
+            if delivery.refused:
+                tags = {**tags, REFUSED: refusal_tag(delivery.refused)}
+            complete = config_logged and shortfall is None
+            self._try(self.store.log_tags, run_id, {**tags, **({DELIVERED: str(self._last)} if complete else {})})
             self._try(self.store.client.set_terminated, run_id, status)
             self._note.remove()
-            self.delivered = config_logged
+            self.delivered = complete
         except Exception as error:  # never the trial's business
             if not self._given_up:  # else `finish` has said it
                 log.warning("MLflow lost metrics of %s: %s", self.name, one_line(error))

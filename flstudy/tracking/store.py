@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from flstudy.config import ConfigError
 from flstudy.config.credentials import censored, take_credentials
 from flstudy.config.errors import ECHO, on_a_line, shown
+from flstudy.tracking.names import mlflow_name, mlflow_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,6 +35,7 @@ METRICS_PER_CALL = 1000  # the most that MLflow takes
 _PARAMS_PER_CALL = 100
 
 Item = TypeVar("Item")
+log = logging.getLogger(__name__)
 
 
 class MetricValue(NamedTuple):
@@ -72,7 +74,8 @@ class Store:
         run = self.find(key)
         if run is None:
             start_time = None if started is None else int(1000 * started)
-            created = self.client.create_run(self.experiment_id, start_time, {**key, **tags}, name)
+            texts = {tag: mlflow_text(value) for tag, value in {**key, **tags}.items()}
+            created = self.client.create_run(self.experiment_id, start_time, texts, name)
             return created.info.run_id
         if run.info.status != "RUNNING":
             self.client.update_run(run.info.run_id, status="RUNNING")
@@ -84,25 +87,51 @@ class Store:
 
         self.client.log_batch(run_id, metrics=[Metric(*value) for value in values], synchronous=True)
 
-    def log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
-        """Add any number of parameters to a run."""
+    def log_params(self, run_id: str, params: Mapping[str, Any]) -> int:
+        """Add any number of parameters to a run; returns how many MLflow took. One that it refuses is left out, and a
+        line of the log says which."""
         from mlflow.entities import Param
 
-        for batch in in_batches([Param(name, str(value)) for name, value in params.items()], _PARAMS_PER_CALL):
+        def send(batch: Sequence[Param]) -> None:
             self.client.log_batch(run_id, params=batch, synchronous=True)
+
+        def refuse(param: Param, error: Exception) -> None:
+            log.warning("MLflow refuses the parameter %r: %s", param.key, one_line(error))
+
+        entries = [Param(mlflow_name(name), mlflow_text(str(value))) for name, value in params.items()]
+        return sum(len(accepted(send, batch, refuse)) for batch in in_batches(entries, _PARAMS_PER_CALL))
 
     def log_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set at most 100 tags of a run in one call."""
         from mlflow.entities import RunTag
 
         if tags:
-            self.client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()], synchronous=True)
+            entries = [RunTag(name, mlflow_text(value)) for name, value in tags.items()]
+            self.client.log_batch(run_id, tags=entries, synchronous=True)
 
 
 def in_batches(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
     """The items in order, at most ``size`` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def accepted(
+    send: Callable[[Sequence[Item]], object], items: Sequence[Item], refuse: Callable[[Item, Exception], object]
+) -> Sequence[Item]:
+    """The items that MLflow takes. Where it refuses several together, each half is sent alone, until ``refuse`` is
+    called with the single item that it refuses."""
+    try:
+        send(items)
+        return items
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if len(items) == 1:
+            refuse(items[0], error)
+            return []
+    half = len(items) // 2
+    return [*accepted(send, items[:half], refuse), *accepted(send, items[half:], refuse)]
 
 
 def is_refusal(error: Exception) -> bool:

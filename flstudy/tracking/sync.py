@@ -15,13 +15,14 @@ import numpy as np
 
 from flstudy.config import ConfigError
 from flstudy.study.folder import StudyFolder
-from flstudy.study.records import read_records, rounds_of, seeds_of
+from flstudy.study.records import metric_names, read_records, rounds_of, seeds_of
 from flstudy.study.results import StudyResults, load_study
 from flstudy.study.trial import Trial
 from flstudy.tracking.content import (
     BAD_ENDS,
     DELIVERED,
     NOTE,
+    REFUSED,
     STUDY,
     STUDY_ID,
     TRIAL,
@@ -29,6 +30,7 @@ from flstudy.tracking.content import (
     ending_tags,
     environment,
     outcome,
+    refusal_tag,
     round_values,
     run_status,
     study_params,
@@ -37,6 +39,7 @@ from flstudy.tracking.content import (
 )
 from flstudy.tracking.delivery import MetricDelivery, PendingNote
 from flstudy.tracking.models import log_models
+from flstudy.tracking.names import mlflow_name, renamed
 from flstudy.tracking.runs import log_study_files
 from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
 from flstudy.user_error import UserError
@@ -61,10 +64,14 @@ class Delivery:
     Attributes:
         counts: by kind.
         run_ids: the run of every trial, those that lacked nothing included.
+        incomplete: trials whose runs still lack something that MLflow took, or could take.
+        remarks: sentences about metrics that MLflow has by another name, or refuses.
     """
 
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_KINDS, 0)))
     run_ids: dict[int, str] = field(default_factory=dict)
+    incomplete: set[int] = field(default_factory=set)
+    remarks: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         parts = [f"{count} {name if count > 1 else name[:-1]}" for name, count in self.counts.items() if count]
@@ -92,12 +99,16 @@ def sync_study(folder: StudyFolder, store: Store) -> Delivery:
         log.warning("%s", reason)
     sync = _Sync(results, state, store)
     parent = sync.parent()
-    trials = tuple(replace(trial, run_id=sync.trial(trial, parent), synced=True) for trial in results.trials)
-    sync.delivery.run_ids = {trial.number: str(trial.run_id) for trial in trials}
+    run_ids = sync.delivery.run_ids = {trial.number: sync.trial(trial, parent) for trial in results.trials}
+    trials = tuple(
+        replace(trial, run_id=run_ids[trial.number], synced=trial.number not in sync.delivery.incomplete)
+        for trial in results.trials
+    )
     noted = all(old.synced and old.run_id == new.run_id for old, new in zip(results.trials, trials, strict=True))
     if not noted and state.get("store", store.uri) == store.uri:  # another store has other runs
         folder.write_trials(trials)
     results = replace(results, trials=trials)
+    sync.remark()
     sync.conclude(parent, results)
     sync.delivery.counts["models"] += log_models(results, store)
     return sync.delivery
@@ -111,6 +122,7 @@ class _Sync:
         self.study_id = state["study_id"]
         self.delivery = Delivery()
         self.runs = self._find_runs()
+        self._refusals = Counter[str]()  # trials by what their runs say of metrics that MLflow refused
 
     def _find_runs(self) -> "dict[int, Run]":
         """The study's runs by trial; of several runs of one trial the newest."""
@@ -143,6 +155,7 @@ class _Sync:
         """Send what a trial's run lacks; returns its id."""
         run = self.runs.get(trial.number)
         if run is not None and _is_complete(run, trial):
+            self._refusals.update(filter(None, [run.data.tags.get(REFUSED)]))
             return run.info.run_id
         config = self._config(trial.overrides)
         if run is None:
@@ -162,10 +175,26 @@ class _Sync:
             self.delivery.counts["values"] += delivery.send(missing)
         recorded = {"config": dict(self.results.config), "overrides": trial.overrides}
         self._keep(run, recorded if config is None else config.plain())
-        self._tags(run, {**ending_tags(trial), "rounds": str(rounds), DELIVERED: str(rounds)})
+        shortfall = delivery.shortfall()
+        if shortfall is not None:
+            log.warning("trial %d: %s", trial.number, shortfall)
+            self.delivery.incomplete.add(trial.number)
+        tags = {**ending_tags(trial), "rounds": str(rounds)}
+        if delivery.refused:
+            tags[REFUSED] = refusal_tag(delivery.refused)
+            self._refusals[tags[REFUSED]] += 1
+        self._tags(run, tags if shortfall is not None else {**tags, DELIVERED: str(rounds)})
         self._end(run, run_status(trial.status), trial.ended)
         note.remove()
         return run.info.run_id
+
+    def remark(self) -> None:
+        """Say which metrics MLflow has by another name, and which it refuses."""
+        for trial in self.results.trials:
+            if self.results.folder.records(trial.number).is_dir() and self.results.lost(trial) is None:
+                self.delivery.remarks += renamed(metric_names(self.results.records(trial)))
+                break  # all trials measure the same
+        self.delivery.remarks += [f"MLflow refused of {count} trials {what}" for what, count in self._refusals.items()]
 
     def conclude(self, run: "Run", results: StudyResults) -> None:
         """Send the final values that a study's run lacks."""
@@ -231,8 +260,9 @@ class _Sync:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _params(self, run: "Run", params: Mapping[str, Any]) -> None:
-        lacking = {name: value for name, value in params.items() if name not in run.data.params}
-        self._send("parameters", self.store.log_params, run, lacking)
+        lacking = {name: value for name, value in params.items() if mlflow_name(name) not in run.data.params}
+        if lacking:
+            self.delivery.counts["parameters"] += self._attempt(self.store.log_params, run.info.run_id, lacking) or 0
 
     def _tags(self, run: "Run", tags: Mapping[str, str]) -> None:
         """Send the tags that differ; ends that the run claims and the folder does not are taken back."""
@@ -240,15 +270,13 @@ class _Sync:
         wrong = [name for name in BAD_ENDS if TRIAL in run_tags and run_tags.get(name) == "true" and name not in tags]
         # MLflow may have cut a long one.
         differing = {name: value for name, value in tags.items() if run_tags.get(name, "")[:1000] != value[:1000]}
-        self._send("tags", self.store.log_tags, run, {**differing, **dict.fromkeys(wrong, "false")})
+        changed: dict[str, str] = {**differing, **dict.fromkeys(wrong, "false")}
 
-    def _send(self, kind: str, call: Callable[[str, Any], None], run: "Run", content: Any) -> None:
-        def sent() -> int:
-            call(run.info.run_id, content)
-            return len(content)
+        def send() -> int:
+            self.store.log_tags(run.info.run_id, changed)
+            return len(changed)
 
-        if content:
-            self.delivery.counts[kind] += self._attempt(sent) or 0
+        self.delivery.counts["tags"] += self._attempt(send) or 0
 
     def _attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """A call's result; None where MLflow refuses it, as it would again."""

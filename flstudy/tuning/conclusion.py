@@ -89,7 +89,10 @@ def conclude(searched: SearchedStudy, *, report: bool) -> StudyResult:
         numbers = ", ".join(str(trial.number) for trial in table.starved)
         searched.progress.say(f"trials {numbers} ran {MEMORY}: {remedy(MEMORY)}")
     console = searched.study.plan.console
-    result.delivered = table.deliver(searched.study.store)
+    delivery = table.deliver(searched.study.store)
+    result.delivered = delivery is not None and not delivery.incomplete
+    for remark in delivery.remarks if delivery is not None else ():
+        console.print(remark, highlight=False, markup=False)
     if not result.delivered and (result.failed or not result.hopeless):
         console.print(f"MLflow is away: deliver later with [bold]flstudy sync {folder.name}[/bold]", highlight=False)
     if report:

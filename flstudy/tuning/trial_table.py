@@ -17,7 +17,7 @@ from flstudy.study import BestTrial, Status, StudyFolder, Trial, best_trials
 from flstudy.study.best import ranked
 from flstudy.study.objectives import objective_values, violations, worst_value
 from flstudy.tracking.store import Store, one_line
-from flstudy.tracking.sync import sync_study
+from flstudy.tracking.sync import Delivery, sync_study
 from flstudy.tuning.files import LEFT
 from flstudy.tuning.progress import StudyProgress
 from flstudy.tuning.proposals import Proposal, algorithm_of, reported
@@ -276,16 +276,16 @@ class TrialTable:
         if self._write() or (self.spare(self._folder.make_room) and self._write()):
             self.spare(lambda: self._tidy([winner.trial for winner in self.best] if complete else self.trials))
 
-    def deliver(self, store: Store) -> bool:
-        """Give MLflow what it has missed of the study; returns whether it has all of it now."""
+    def deliver(self, store: Store) -> Delivery | None:
+        """Give MLflow what it has missed of the study; None if it went away."""
         try:
-            runs = sync_study(self._folder, store).run_ids
+            delivery = sync_study(self._folder, store)
         except Exception as error:  # the folder has it all: a store that went away must not lose the study
             log.warning("MLflow has not got all of the study: %s", one_line(error))
-            return False
+            return None
         for trial in self.trials:
-            trial.synced, trial.run_id = True, runs[trial.number]
-        return True
+            trial.synced, trial.run_id = trial.number not in delivery.incomplete, delivery.run_ids[trial.number]
+        return delivery
 
 
 class RayEvents(tune.Callback):
