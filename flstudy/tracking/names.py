@@ -34,7 +34,7 @@ def mlflow_text(text: str) -> str:
     return _NOT_STORED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def renamed(names: Iterable[str]) -> list[str]:
+def renamings(names: Iterable[str]) -> list[str]:
     """Sentences about metrics that MLflow has by another name, or, since two would share one, not at all."""
     owners, sentences = dict[str, str](), []
     ordered = sorted(dict.fromkeys(names), key=lambda name: mlflow_name(name) != name)  # stable: own names first

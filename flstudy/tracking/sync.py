@@ -39,7 +39,7 @@ from flstudy.tracking.content import (
 )
 from flstudy.tracking.delivery import MetricDelivery, PendingNote
 from flstudy.tracking.models import log_models
-from flstudy.tracking.names import mlflow_name, renamed
+from flstudy.tracking.names import mlflow_name, renamings
 from flstudy.tracking.runs import log_study_files
 from flstudy.tracking.store import MetricValue, Store, is_refusal, one_line
 from flstudy.user_error import UserError
@@ -192,7 +192,7 @@ class _Sync:
         """Say which metrics MLflow has by another name, and which it refuses."""
         for trial in self.results.trials:
             if self.results.folder.records(trial.number).is_dir() and self.results.lost(trial) is None:
-                self.delivery.remarks += renamed(metric_names(self.results.records(trial)))
+                self.delivery.remarks += renamings(metric_names(self.results.records(trial)))
                 break  # all trials measure the same
         self.delivery.remarks += [f"MLflow refused of {count} trials {what}" for what, count in self._refusals.items()]
 

@@ -62,7 +62,7 @@ def test_commands_and_their_options(tab):
     assert tab("") >= {*COMMANDS}
     assert tab("st") == {"studies"}
     assert tab("report", "--") == {"--json", "--help", "--traceback"}
-    assert tab("init", "--a") == {"--algorithms"}
+    assert tab("init", "--a") == {"--algorithms", "--arms"}
     assert {"prepare", "describe", "list", "quick"} <= tab("data", "")
     assert tab("completion", "") >= {"bash", "zsh", "fish"}
 

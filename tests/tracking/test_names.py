@@ -11,7 +11,7 @@ from flstudy.metrics.registry import METRICS
 from flstudy.study.records import RecordWriter
 from flstudy.tracking.content import DELIVERED, REFUSED, round_values
 from flstudy.tracking.delivery import MetricDelivery, PendingNote
-from flstudy.tracking.names import NAME_LENGTH, mlflow_name, mlflow_text, renamed
+from flstudy.tracking.names import NAME_LENGTH, mlflow_name, mlflow_text, renamings
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import MetricValue, open_store
 from flstudy.tracking.sync import sync_study
@@ -84,12 +84,12 @@ def test_two_long_names_with_one_beginning_stay_two():
 def test_of_two_metrics_with_one_name_in_mlflow_the_one_with_that_name_has_it():
     metrics = {"acc@1": [0.1], "acc_1": [0.2], "acc#1": [0.3], "loss[ce]": [0.4]}
     assert dict(round_values(metrics, [0])) == {"acc_1": 0.2, "loss_ce_": 0.4}
-    assert renamed(metrics) == [
+    assert renamings(metrics) == [
         "MLflow lacks 'acc@1', which it cannot tell from 'acc_1': log it under another name",
         "MLflow lacks 'acc#1', which it cannot tell from 'acc_1': log it under another name",
         "MLflow has 'loss[ce]' as loss_ce_",
     ]
-    assert renamed(METRICS) == []
+    assert renamings(METRICS) == []
 
 
 def test_texts_that_no_store_holds_are_replaced(store):
