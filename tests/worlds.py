@@ -182,9 +182,13 @@ def play(
     begin = made.start if resume is None else partial(made.resume, resume)
     begin(population or world(), rounds, precision=precision)
     made.records, made.servers = [], []
-    for record in made.play(evaluate_every=1 if evaluate else rounds + 1):
-        made.records.append(record)
+    while made.goes_on:
+        made.play_round(evaluated=evaluate)
+        if evaluate:
+            made.evaluate()
+        made.records.append(made.state.record)
         made.servers.append(pytree.tree_map(torch.clone, made.state.server))
+    made.finish()
     return made
 
 

@@ -1,5 +1,6 @@
 """Rules between a config's parts, which no single value can break, checked on the objects that are built of them."""
 
+import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,8 @@ from flstudy.federation.private_aggregator import PrivateAggregator
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import Measure
 from flstudy.metrics.panel import Panel
-from flstudy.metrics.registry import refuse_unmeasured
+from flstudy.metrics.registry import METRICS, refuse_unmeasured
+from flstudy.metrics.run_summary import CURVES, RunSummary
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Population
 from flstudy.privacy import Privacy
@@ -78,6 +80,25 @@ def check_parts(config: "Config", parts: Parts) -> None:
         for name in config.study.constraints:
             if not cannot_know(parts.coordinator.task_function, name):
                 refuse_unmeasured(name, measured, "study.constraints")
+        check_evaluations(config)
+
+
+def check_evaluations(config: "Config") -> None:
+    """Raise ConfigError for a figure of whole runs, such as a recovery, that a study compares and that evaluations as
+    rare as the config's cannot tell, whatever the curve."""
+    rounds, every, study = config.rounds, config.settings.evaluate_every, config.study
+    level = RunSummary(config.drift_rounds(), rounds, config.session_rounds(), config.recovery)
+    for round in {*range(every, rounds, every), rounds}:
+        level.add(round, {f"{prefix}accuracy": [1.0] for prefix in CURVES})
+    figures = level.figures()
+    for name in [study.objective.metric, *(goal.metric for goal in study.objectives), *study.constraints]:
+        of_curve = name in METRICS and METRICS[name].measured == "run" and name.startswith(CURVES)
+        if of_curve and not math.isfinite(figures.get(name, [math.nan])[0]):
+            events = sorted({*config.drift_rounds(), *config.session_rounds()})
+            raise ConfigError(
+                f"evaluate_every must let {name} be told, got {every}: there are too few evaluations before or after "
+                f"what happens in round {', '.join(map(str, events))}; lower it, or name another metric"
+            )
 
 
 def check_rule_keys(config: "Config", parts: Parts) -> None:

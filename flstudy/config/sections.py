@@ -18,7 +18,7 @@ class Settings(RunSettings):
     rounds: int = hyper(100, "[1, 1e6]")
     """Federated rounds."""
     evaluate_every: int = hyper(1, "[1, 1e6]")
-    """Rounds between evaluations."""
+    """Rounds between evaluations; the last round is always evaluated."""
     initial: Literal["seeded", "given"] = "seeded"
     accelerator: str = "cpu"
     """Lightning's accelerator: cpu, gpu or auto."""

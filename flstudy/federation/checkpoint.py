@@ -5,17 +5,21 @@ A checkpoint is data: classes are looked up among those that are imported alread
 Lightning does, and nothing but numbers and plain containers is read from it.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 import pickle
 import sys
 import zipfile
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.data import AttributeDict
 from torch import Tensor
 
 from flstudy.execution.row_segments import Segment, read_segments
@@ -26,6 +30,8 @@ from flstudy.user_error import UserError
 if TYPE_CHECKING:
     from flstudy.federation.federated_run import FederatedRun
 
+CLASS, NAMESPACE, NOT_KEPT = "flstudy.class", "flstudy.namespace", "flstudy.not_kept"
+"""Keys of the only entry of an argument that is `described` otherwise than by itself."""
 PLAIN = (bool, int, float, str, type(None), Tensor)
 OWN = tuple(f"flstudy.{room}." for room in ("algorithms", "controllers", "metrics", "privacy", "tasks"))
 
@@ -93,10 +99,53 @@ def known_class(path: str, base: type[Any] = object) -> type[Any]:
     return resolved_class
 
 
+def task_arguments(task: L.LightningModule) -> dict[str, Any]:
+    """Arguments that ``save_hyperparameters`` saved of a task, or those of one of flstudy's."""
+    return dict(task.hparams) or vars(task).get("init_args", {})
+
+
+def described(argument: Any) -> Any:
+    """The plain value of an argument in a checkpoint: of a class its path, of a Namespace its values; of what a file of
+    numbers cannot hold its kind, so that nobody who loads it takes a default in its place."""
+    plain = recipe_or_none(argument)
+    if plain is not None or argument is None:
+        return plain
+    if isinstance(argument, type):
+        return {CLASS: f"{argument.__module__}.{argument.__qualname__}"}
+    values = recipe_or_none(vars(argument)) if isinstance(argument, Namespace) else None
+    return {NOT_KEPT: type(argument).__name__} if values is None else {NAMESPACE: values}
+
+
+def understood(path: Any, task_class: type[L.LightningModule], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that its checkpoint has `described` otherwise than by themselves.
+
+    Raises:
+        UserError: names one that the checkpoint does not hold.
+    """
+    saved: Mapping[str, Any] = content.get(L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, {})
+    arguments: dict[str, Any] = {name: value for name, value in saved.items() if isinstance(value, Mapping)}
+    for name, value in arguments.items():
+        if NOT_KEPT in value:
+            raise UserError(
+                f"{path} does not hold the argument {name} of {task_class.__name__}, since a {value[NOT_KEPT]} is no "
+                f"plain value: give task={task_class.__name__}(...), made with it"
+            )
+        if CLASS in value:
+            arguments[name] = known_class(value[CLASS])
+        elif NAMESPACE in value:
+            arguments[name] = Namespace(**value[NAMESPACE])
+        else:
+            with contextlib.suppress(UserError):  # a mapping of the user's own
+                arguments[name] = rebuilt(value)
+    whole = content.get(L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME) or ""
+    if arguments and whole in inspect.signature(task_class).parameters:  # all of them are one argument of its
+        return {whole: AttributeDict({**saved, **arguments})}
+    return arguments
+
+
 def task_hyper_parameters(task: L.LightningModule) -> dict[str, Any]:
-    """Hyper-parameters that ``save_hyperparameters`` saved of a task, or the arguments of one of flstudy's, as far as
-    they are plain values."""
-    arguments = dict(task.hparams) or vars(task).get("init_args", {})
+    """The `task_arguments` that are plain values."""
+    arguments = task_arguments(task)
     plain = {name: recipe_or_none(value) for name, value in arguments.items()}
     return {name: value for name, value in plain.items() if value is not None or arguments[name] is None}
 
@@ -115,8 +164,12 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
         if names[id(part)] in tensors and name in state:
             state[name] = tensors[names[id(part)]].detach().to("cpu", part.dtype, copy=True)
     entries: dict[str, Any] = {"state_dict": state}
-    if arguments := task_hyper_parameters(task):
-        entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = arguments
+    if arguments := task_arguments(task):
+        parameters = inspect.signature(type(task)).parameters
+        usual = {name for name, value in arguments.items() if name in parameters and value is parameters[name].default}
+        plain = {name: described(value) for name, value in arguments.items()}
+        plain = {name: value for name, value in plain.items() if name not in usual or not isinstance(value, Mapping)}
+        entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = plain
         if dict(task.hparams) and hasattr(task, "_hparams_name"):
             entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_NAME] = task._hparams_name
     return entries
@@ -211,12 +264,14 @@ def task_from(path: Any, content: Mapping[str, Any], **how: Any) -> L.LightningM
         task_class = known_class(named, L.LightningModule)
     except (ValueError, ImportError) as error:
         raise UserError(f"task: {error}, or give task=, to load {path}") from error
+    how |= {"map_location": "cpu", "weights_only": True, **understood(path, task_class, content)}
     try:
-        task: L.LightningModule = task_class.load_from_checkpoint(path, map_location="cpu", weights_only=True, **how)
+        task: L.LightningModule = task_class.load_from_checkpoint(path, **how)
     except Exception as error:  # a constructor raises what it likes
+        saves = L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY in content
         raise UserError(
-            f"{named} cannot be made from {path} ({' '.join(str(error).split())[:80]}): give task=, or let its "
-            "__init__ call self.save_hyperparameters()"
+            f"{named} cannot be made from {path} ({' '.join(str(error).split())[:80]}): give task="
+            + ("" if saves else ", or let its __init__ call self.save_hyperparameters()")
         ) from error
     return task
 

@@ -1,8 +1,8 @@
 """The coordinator: a federated run under an ordinary Lightning Trainer, its rounds as epochs."""
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from flstudy.federation.trainer_flags import (
     last_round,
     refuse_flags,
     seconds_left,
+    stops,
+    validating_now,
 )
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import Measure
@@ -56,8 +58,8 @@ class Coordinator(L.LightningModule):
     """LightningModule that trains a task on a population with a federated algorithm: one round is one epoch.
 
     Use it under any ``lightning.Trainer`` with a :class:`~flstudy.population.Population` as datamodule; checkpoints,
-    loggers and callbacks work as usual, and evaluation happens as often as ``check_val_every_n_epoch`` says. After
-    ``fit``, ``task`` holds the first replica's global model.
+    loggers and callbacks work as usual, and evaluation happens as often as ``check_val_every_n_epoch`` says, and after
+    the last round. After ``fit``, ``task`` holds the first replica's global model.
 
     Args:
         task: any LightningModule with ``training_step`` or ``example_losses``, or a function that builds one.
@@ -116,6 +118,7 @@ class Coordinator(L.LightningModule):
         )
         self._saved: dict[str, Any] | None = None  # of a checkpoint, until the fit starts
         self._folder: Path | None = None  # of the checkpoint
+        self._validates_now = contextlib.ExitStack()  # from the end of the last round to its evaluation
 
     def measures(self, population: Population, rounds: int) -> list[str]:
         """Names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end; the world
@@ -152,6 +155,9 @@ class Coordinator(L.LightningModule):
             self.run.panel.check(population.clients, self._evaluate_every)
         return population
 
+    def _seconds_left(self) -> float | None:
+        return seconds_left(self.trainer)
+
     @property
     def _evaluate_every(self) -> int:
         return self.trainer.check_val_every_n_epoch or 1
@@ -169,7 +175,7 @@ class Coordinator(L.LightningModule):
             precision=self.trainer.precision,
             devices=lanes_devices(self.trainer),
             nodes=self.trainer.num_nodes,
-            seconds_left=partial(seconds_left, self.trainer),
+            seconds_left=self._seconds_left,
             saved=self._saved,
             folder=self._folder,
         )
@@ -194,9 +200,13 @@ class Coordinator(L.LightningModule):
         self._tell_rate(self.trainer.current_epoch + 1)
 
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
-        """Play one round."""
+        """Play one round, unless it is that of a checkpoint which was written when it had been evaluated: Lightning
+        begins it again where its flags foresee no evaluation."""
         round = self.trainer.current_epoch + 1
-        due = self.trainer.enable_validation and round % self._evaluate_every == 0
+        if round == self.run.state.round:
+            return
+        may_end = self.run.is_last(round) or self._seconds_left() is not None
+        due = self.trainer.enable_validation and (may_end or round % self._evaluate_every == 0)
         record = self.run.play_round(cohort, round=round, evaluated=due)
         clock = self.optimizers()
         assert not isinstance(clock, list)
@@ -204,6 +214,12 @@ class Coordinator(L.LightningModule):
         self._show(record.metrics)
         if not self.run.aggregator.allows(round):
             self.trainer.should_stop = True
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Let Lightning evaluate the last round, too, by plan or by a callback that ends the fit, as a Timer does."""
+        round = self.trainer.current_epoch + 1
+        if self.trainer.enable_validation and (self.run.is_last(round) or stops(self.trainer, round)):
+            self._validates_now.enter_context(validating_now(self.trainer))
 
     def on_train_epoch_end(self) -> None:
         """Log the round, its evaluation included, as one row of every logger."""
@@ -248,6 +264,7 @@ class Coordinator(L.LightningModule):
         if self.trainer.state.fn != TrainerFn.FITTING:
             self._log_split("valid")
         elif not self.trainer.sanity_checking:
+            self._validates_now.close()
             self._show(self.run.evaluate(self._evaluate_every))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:

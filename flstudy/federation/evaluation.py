@@ -90,13 +90,14 @@ class Evaluation:
             cohort: of this round, as it was trained.
             fit: its results.
             round: its number.
-            looked: of the participants' local models, where these are no longer there.
+            looked: of the participants' local models, where these are no longer there; without it they are left out.
         """
         metrics = self.of_devices(server, bank, cohort.round, round)
-        with self.evaluator.attached(round, self.trainer):
-            personal = self.personal(cohort, fit.personal, round) if looked is None else looked
-        of_participants = over_devices([Column("test/personal_accuracy", personal.accuracy)], self.trace_cache)
-        return with_logged(of_participants, metrics, self.evaluator.task_function)
+        if looked is None and fit.personal.shape[-1]:
+            with self.evaluator.attached(round, self.trainer):
+                looked = self.personal(cohort, fit.personal, round)
+        of_participants = [] if looked is None else [Column("test/personal_accuracy", looked.accuracy)]
+        return with_logged(over_devices(of_participants, self.trace_cache), metrics, self.evaluator.task_function)
 
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED

@@ -45,6 +45,7 @@ from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, ExampleStore, Population, Split
 from flstudy.population.ahead import Ahead
 from flstudy.privacy import Privacy
+from flstudy.process_state import PROCESS_STATE
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.findings import TO_SAY_CORRECT, check_module
@@ -119,6 +120,11 @@ class FederatedRun:
         self._of_round: tuple[str, ...] = ()  # names of the last round's metrics but those of its evaluation
         self.evaluation: Any = None  # an Evaluation, once there is a world
         self._read: dict[str, Any] | None = None  # the checkpoint whose models these are, where no round was played
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The run with its models and its world, but without what computes: it goes on as from a checkpoint."""
+        parts = {name: part for name, part in vars(self).items() if name not in ("executor", "fits")}
+        return {**parts, "trainer": None, "evaluation": None}
 
     def measures(self, population: Population, rounds: int) -> list[str]:
         """Names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end; the world
@@ -284,12 +290,13 @@ class FederatedRun:
         evaluation.
 
         Args:
-            evaluate_every: rounds between evaluations.
+            evaluate_every: rounds between evaluations; the last round is always evaluated.
         """
         if self.panel is not None:
             self.panel.check(self.population.clients, evaluate_every)
         while self.goes_on:
-            due = (self.state.round + 1) % evaluate_every == 0
+            round = self.state.round + 1
+            due = round % evaluate_every == 0 or self.is_last(round)
             record = self.play_round(evaluated=due)
             if due:
                 self.evaluate(evaluate_every)
@@ -305,8 +312,11 @@ class FederatedRun:
     @property
     def goes_on(self) -> bool:
         """Whether another round is planned, and privacy allows it."""
-        done = self.state.round
-        return done != self.horizon.last and (done == 0 or self.aggregator.allows(done))
+        return self.state.round == 0 or not self.is_last(self.state.round)
+
+    def is_last(self, round: int) -> bool:
+        """Whether no round follows a round (from 1): none is planned, or privacy allows none."""
+        return round == self.horizon.last or not self.aggregator.allows(round)
 
     def play_round(self, cohort: Cohort | None = None, *, round: int | None = None, evaluated: bool = False) -> Record:
         """Play one round: controllers, the round itself, controllers, record.
@@ -415,19 +425,18 @@ class FederatedRun:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """Compute with new tensors and products in the run's precision, a small model on one thread."""
-        before = torch.get_default_dtype()
-        mixed = self.precision == "bf16-mixed"
-        torch.set_default_dtype(torch.float64 if self.precision == "64-true" else before)
-        try:
-            with contextlib.ExitStack() as stack:
-                if mixed:
-                    stack.enter_context(torch.autocast(self.device.type, torch.bfloat16))
-                if self._small:
-                    stack.enter_context(one_thread())
-                yield
-        finally:
-            torch.set_default_dtype(before)
+        """Compute with new tensors and products in the run's precision, a small model on one thread, alone in the
+        process."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(PROCESS_STATE)
+            before = torch.get_default_dtype()
+            stack.callback(torch.set_default_dtype, before)
+            torch.set_default_dtype(torch.float64 if self.precision == "64-true" else before)
+            if self.precision == "bf16-mixed":
+                stack.enter_context(torch.autocast(self.device.type, torch.bfloat16))
+            if self._small:
+                stack.enter_context(one_thread())
+            yield
 
     @property
     def begun(self) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
 from flstudy.federation.hyper_parameters import made_with
 from flstudy.hyper import keeps_own_arguments
 from flstudy.population.streams import torch_seed
+from flstudy.process_state import PROCESS_STATE
 from flstudy.run_settings import RunSettings
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.findings import brief, trained_parameters
@@ -42,10 +44,12 @@ class InitialModels:
 
     def __init__(self, task: L.LightningModule | BuildTask, settings: RunSettings) -> None:
         self.seeds, self.given = tuple(settings.seeds), settings.initial == "given"
-        self._dtype = torch.get_default_dtype()  # in a round it is that of the run's precision
+        with PROCESS_STATE:
+            self._dtype = torch.get_default_dtype()  # in a round it is that of the run's precision
         self.task: L.LightningModule
         if isinstance(task, nn.Module) or not callable(task):
-            self._build, self.task = builder_of(task), task  # type: ignore[assignment]  # check_module refuses others
+            self.task = uncompiled(task)
+            self._build = builder_of(self.task)
         else:
             self._build = task
             self.task = self._built(self.seeds[0], "init")
@@ -106,19 +110,29 @@ class InitialModels:
         """The task as it is built under a seed and a name."""
         self.refuse_unknown()
         assert self._build is not None
-        number, dtype = torch_seed(seed, name), torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)
-        try:
-            with isolate_rng():
+        number = torch_seed(seed, name)
+        with PROCESS_STATE, isolate_rng():
+            dtype = torch.get_default_dtype()
+            torch.set_default_dtype(self._dtype)
+            try:
                 torch.manual_seed(number)
                 np.random.seed(number % 2**32)  # noqa: NPY002 of the generator that tasks use
                 random.seed(number)
-                task = called(self._build)
+                task = uncompiled(called(self._build))
                 if isinstance(task, L.LightningModule):
                     set_up(task, StandInTrainer(type(task).__name__))
                 return task
-        finally:
-            torch.set_default_dtype(dtype)
+            finally:
+                torch.set_default_dtype(dtype)
+
+
+def uncompiled(task: Any) -> Any:
+    """A task without what `torch.compile` put around it, whose names a checkpoint would have; rounds are compiled as
+    wholes. What is no module of Lightning's stays, and is refused elsewhere."""
+    try:
+        return to_uncompiled(task)
+    except (ValueError, TypeError):  # it is not compiled, or no LightningModule
+        return task
 
 
 def stream_names(starts: int, name: str) -> list[str]:

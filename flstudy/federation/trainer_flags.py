@@ -1,7 +1,8 @@
 """Flags of a Lightning Trainer where one round is one epoch of one batch: flags that would be dropped without a word
 are refused, with what to say instead; all others work as they always do."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -219,7 +220,7 @@ MEANINGS = {
     "limit_predict_batches": "devices",
     "overfit_batches": "",
     "val_check_interval": "a time",
-    "check_val_every_n_epoch": "rounds between evaluations",
+    "check_val_every_n_epoch": "rounds between evaluations; the last round is always evaluated",
     "num_sanity_val_steps": "nothing: there is nothing to check before the first round",
     "log_every_n_steps": "nothing: every round is logged",
     "enable_checkpointing": ALWAYS,
@@ -273,6 +274,23 @@ def last_round(trainer: L.Trainer) -> int | None:
     epochs, steps = trainer.max_epochs, trainer.max_steps
     ends = [end for end in (epochs, steps) if end is not None and end >= 0]
     return min(ends) if ends else None
+
+
+def stops(trainer: L.Trainer, round: int) -> bool:
+    """Whether a fit ends after a round (from 1), since somebody has asked for it."""
+    return trainer.should_stop and round >= max(trainer.min_epochs or 0, trainer.min_steps or 0)
+
+
+@contextlib.contextmanager
+def validating_now(trainer: L.Trainer) -> Iterator[None]:
+    """Have a Trainer validate when its present batch is over, in the last round, whatever its flags say."""
+    every, trainer.check_val_every_n_epoch = trainer.check_val_every_n_epoch, 1
+    if getattr(trainer, "val_check_interval", None) != 1:  # it counts batches over epochs, or seconds
+        trainer.should_stop = True
+    try:
+        yield
+    finally:
+        trainer.check_val_every_n_epoch = every
 
 
 def seconds_left(trainer: L.Trainer) -> float | None:

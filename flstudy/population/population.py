@@ -233,6 +233,10 @@ class Population(L.LightningDataModule):
         self.seeds: tuple[int, ...] = ()
         self.ahead = Ahead[Cohort]()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The population without its Trainer, as Lightning pickles a module."""
+        return {**vars(self), "trainer": None}
+
     # ---- the world, settled once per run -----------------------------------------------------------------------------
 
     def settle(self, seeds: Sequence[int]) -> "Population":

@@ -20,6 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
 from flstudy.lightning_hooks import REFUSED_HOOKS, TRAINING_HOOKS, UNCALLED_HOOKS
+from flstudy.process_state import PROCESS_STATE
 from flstudy.tasks.attention import mappable_attention
 from flstudy.tasks.module_steps import (
     CORRECT_BY,
@@ -135,7 +136,7 @@ def look(task_function: "TaskFunction", x: Tensor, y: Tensor, classes: int) -> T
         UserError: where its training_step fails, or returns no loss.
     """
     findings = plain_findings(task_function.model)
-    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), task_function.stand_in.at(0, 0, 0):
+    with drawing_apart(x.device), task_function.stand_in.at(0, 0, 0):
         torch.default_generator.manual_seed(0)
         task = near(task_function)
         if findings.runs == "mapped":
@@ -235,6 +236,13 @@ def kind_of(part: Tensor) -> str:
     return f"{list(part.shape)} {str(part.dtype).removeprefix('torch.')}"
 
 
+@contextlib.contextmanager
+def drawing_apart(device: torch.device) -> Iterator[None]:
+    """Draw random numbers of torch that leave no trace, on the host and a device."""
+    with PROCESS_STATE, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+
+
 def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
     """Whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task that
     cannot be called by itself."""
@@ -252,7 +260,7 @@ def is_random(task_function: "TaskFunction", x: Tensor, y: Tensor) -> bool:
             return losses.mean()
 
     try:
-        with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
+        with drawing_apart(x.device):
             return not torch.equal(loss(0), loss(1))
     except Exception:  # as its first round will say
         return False
@@ -451,7 +459,7 @@ def names_logged(task_function: "TaskFunction", x: Tensor, y: Tensor) -> dict[st
     """
     names, named = {}, trained_parameters(task_function.model)
     splits = [split for split in STAGES if task_function.steps is not None and task_function.steps.has(split)]
-    with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), task_function.stand_in.at(0, 0, 0):
+    with drawing_apart(x.device), task_function.stand_in.at(0, 0, 0):
         for split in splits:
             try:
                 names[split] = tuple(task_function.logged(named, split, *evenly_chosen(x, y, EXAMPLES)))

@@ -125,8 +125,28 @@ def check_study(config: "Config") -> Space:
     optuna_sampler(sampler)
     if config.study.scheduler is not None:
         config.study.scheduler.check(config)
+        check_rungs(config)
     wanted_name(config)
     return space
+
+
+def first_judged(config: "Config") -> int:
+    """The round in which the study's scheduler first judges trials: the first evaluated one from its first rung on."""
+    assert config.study.scheduler is not None
+    every, rounds = config.settings.evaluate_every, config.rounds
+    first = int(min(config.study.scheduler.rungs(rounds), default=rounds))
+    return min(-(-first // every) * every, rounds)
+
+
+def check_rungs(config: "Config") -> None:
+    """Raise ConfigError for a scheduler that judges trials in no round before their last."""
+    rounds, name = config.rounds, type(config.study.scheduler).__name__
+    if first_judged(config) >= rounds:
+        raise ConfigError(
+            f"study.scheduler must judge trials before round {rounds}, their last, but {name} meets no evaluation "
+            f"there, got evaluate_every {config.settings.evaluate_every}: lower that or the scheduler's first round, "
+            "or leave study.scheduler out"
+        )
 
 
 def check_bucket(uri: str) -> None:
@@ -142,9 +162,7 @@ def before_the_drift(config: "Config") -> list[str]:
     scheduler, last = config.study.scheduler, max(config.drift_rounds(), default=0)
     if scheduler is None or not last:
         return []
-    every = config.settings.evaluate_every
-    first = min((-(-int(rung) // every) * every for rung in scheduler.rungs(config.rounds)), default=last)
-    if first >= last:
+    if (first := first_judged(config)) >= last:
         return []
     later = (
         "raise study.scheduler.grace_rounds beyond it" if hasattr(scheduler, "grace_rounds") else "let it begin later"

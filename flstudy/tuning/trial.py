@@ -226,8 +226,9 @@ class TrialTraining:
             return
         record = Record(self.trial.rounds, self.summary.figures())
         self._take(record, writer)
-        if self.objective.metric in record.metrics:
-            value = self.trial.metrics[self.objective.metric]
+        metric = self.objective.metric
+        if metric in record.metrics or math.isfinite(self.trial.objective):  # else it was undefined all the time
+            value = self.trial.metrics[metric]  # after the last round, which an earlier one's does not replace
             self.trial.objective = value if math.isfinite(value) else worst_value(self.objective)
 
     def _take(self, record: RoundRecord, writer: RoundBuffer | None) -> None:

@@ -55,7 +55,7 @@ def counted(name: str, threads: int) -> list[list[float]]:
             devices=1,
             logger=False,
             callbacks=[counting],
-            check_val_every_n_epoch=ROUNDS + 1,
+            limit_val_batches=0,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -2,7 +2,9 @@
 Trainer that only evaluates."""
 
 import inspect
+import pickle
 import warnings
+from argparse import Namespace
 from dataclasses import fields
 
 import lightning as L
@@ -23,7 +25,7 @@ from flstudy.metrics.wireless import Wireless
 from flstudy.privacy import AdaptiveClip, Privacy
 from flstudy.tasks import Mlp
 
-from ..worlds import CLASSES, DEVICES, FEATURES, arguments, difference, drifting, mlp, run, state, trainer
+from ..worlds import CLASSES, DEVICES, FEATURES, arguments, difference, drifting, mlp, run, state, trainer, world
 
 SEEDS = (0, 44)
 
@@ -302,6 +304,88 @@ def test_every_argument_comes_back(tmp_path, left_out):
     assert [back.record.metrics[name] for name in names] == [whole.record.metrics[name] for name in names]
 
 
+class Configured(L.LightningModule):
+    """A user's, of any arguments."""
+
+    def __init__(self, hidden=7, activation=nn.ReLU, options=None, last=None, **more):
+        super().__init__()
+        self.save_hyperparameters()
+        sizes = getattr(options, "hidden", hidden)
+        last = last or nn.Linear(sizes, CLASSES)
+        self.net = nn.Sequential(nn.Linear(FEATURES, sizes), activation(), last)
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+
+class OfOne(L.LightningModule):
+    """A user's, whose arguments are one namespace."""
+
+    forward, training_step = Configured.forward, Configured.training_step
+
+    def __init__(self, options):
+        super().__init__()
+        self.save_hyperparameters(options)
+        self.net = nn.Sequential(
+            nn.Linear(FEATURES, options.hidden), options.activation(), nn.Linear(options.hidden, CLASSES)
+        )
+
+
+def saved_by(folder, task):
+    saving = ModelCheckpoint(folder, filename="c")
+    outer = trainer(1, callbacks=[saving], enable_checkpointing=True)
+    coordinator = Coordinator(task, FedAvg(lr=0.1), RunSettings(compile=False, initial="given"))
+    outer.fit(coordinator, datamodule=drifting())
+    return folder / "c.ckpt", coordinator.task
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lambda: Configured(5, nn.Tanh),
+        lambda: Configured(options=Namespace(hidden=3, rates=[0.1, 0.2], nested={"a": None})),
+        lambda: Configured(more={"class_path": "torch.optim.Adam", "init_args": {"lr": 0.1}}),
+        lambda: Configured(more=Flash(lr=0.3)),
+        lambda: OfOne(Namespace(hidden=5, activation=nn.Tanh)),
+        lambda: torch.compile(Configured(5, nn.Tanh)),
+    ],
+    ids=["class", "namespace", "mapping", "setting", "one namespace", "compiled"],
+)
+def test_arguments_that_are_no_plain_values_come_back(task, tmp_path):
+    path, trained = saved_by(tmp_path, task())
+    x = torch.randn(4, FEATURES)
+    assert set(torch.load(path, weights_only=True)["state_dict"]) == set(trained.state_dict())
+    for back in (load_task(path), Coordinator.load_from_checkpoint(path).task):
+        assert type(back) is type(trained)
+        assert dict(back.hparams) == dict(trained.hparams)
+        assert torch.equal(back(x), trained(x))
+
+
+def test_an_argument_that_a_checkpoint_cannot_hold_is_named(tmp_path):
+    path, trained = saved_by(tmp_path, Configured(7, last=nn.Linear(7, CLASSES, bias=False)))  # and of its usual class
+    for load in (load_task, Coordinator.load_from_checkpoint):
+        with pytest.raises(
+            ValueError, match=r"does not hold the argument last of Configured, since a Linear is no pla"
+        ):
+            load(path)
+    x = torch.randn(4, FEATURES)
+    assert torch.equal(load_task(path, Configured(7, last=nn.Linear(7, CLASSES, bias=False)))(x), trained(x))
+    with pytest.raises(TypeError):  # Lightning's own way takes no default in its place
+        Configured.load_from_checkpoint(path)
+    assert torch.equal(Configured.load_from_checkpoint(path, last=nn.Linear(7, CLASSES, bias=False))(x), trained(x))
+
+
+def test_lightnings_own_way_takes_no_default_for_a_class(tmp_path):
+    path, trained = saved_by(tmp_path, Configured(5, nn.Tanh))
+    with pytest.raises(TypeError):
+        Configured.load_from_checkpoint(path)
+    x = torch.randn(4, FEATURES)
+    assert torch.equal(Configured.load_from_checkpoint(path, activation=nn.Tanh)(x), trained(x))
+
+
 def test_a_task_that_cannot_be_made_is_asked_for(tmp_path):
     coordinator, _, _, saving = fitted(tmp_path, FedAvg(), Bare(8))
     path = saving.final
@@ -352,3 +436,16 @@ def test_damaged_and_missing_files_are_told(tmp_path):
         load_task(saving.final, replica=2)
     with pytest.raises(ValueError, match="nothing to evaluate before the first round"):
         trainer(1).test(Coordinator(mlp(), FedAvg()), datamodule=drifting())
+
+
+@pytest.mark.parametrize("executor", ["vectorized", "sequential", "trainer", "threads", "auto"])
+def test_a_coordinator_can_be_pickled_after_a_fit(executor):
+    fitted = run(Ditto(lr=0.1), 2, evaluate=True, executor=executor)
+    back = pickle.loads(pickle.dumps(fitted))
+    assert difference(state(back), state(fitted)) == 0
+    assert same(back.personal(3), fitted.personal(3))
+    measured = [
+        trainer(1, limit_val_batches=1.0).validate(module, datamodule=world(), verbose=False)
+        for module in (back, fitted)
+    ]
+    assert measured[0] == measured[1]

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 from flstudy.config import ConfigError, Objective, Resources, StopRun, StudySection
@@ -74,6 +75,10 @@ class StandIn:
 
     def left_out(self) -> list[str]:
         return []
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(evaluate_every=2)
 
     @property
     def method(self) -> str:

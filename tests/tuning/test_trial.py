@@ -6,6 +6,7 @@ import math
 import pytest
 
 from flstudy.config import Objective
+from flstudy.federation import Record
 from flstudy.study import Trial
 from flstudy.study.objectives import WORST, worst_value
 from flstudy.study.records import curve, read_records
@@ -59,6 +60,23 @@ def test_a_trial_runs_to_its_end(tmp_path):
     rounds, values = curve(table, "valid/accuracy")
     assert rounds.tolist() == [2, 4, 6]
     assert values[:, -1].mean() == pytest.approx(trial.objective)  # the mean over replicas
+
+
+class UndefinedInTheEnd(StandIn):
+    """A config whose objective is a number in its second round, and none in its last."""
+
+    def run(self, on_round, **named):
+        for r in range(1, self.rounds + 1):
+            metrics = {"train/loss": [1.0]} | ({2: {"valid/accuracy": [0.7]}, 6: {"valid/accuracy": [math.nan]}}).get(
+                r, {}
+            )
+            on_round(Record(r, metrics))
+
+
+def test_a_value_of_an_earlier_round_is_not_told_as_the_last_ones():
+    trial, heard, _ = run({}, config=UndefinedInTheEnd())
+    assert [(one.rounds, one.objective) for one in heard] == [(2, 0.7), (6, 0.0)]
+    assert (trial.status, trial.objective) == ("finished", 0.0)
 
 
 def test_a_diverging_trial_reports_the_worst_value_and_is_tagged():

@@ -30,6 +30,7 @@ from flstudy.population.datasets.columns import (
     part_of_columns,
 )
 from flstudy.population.datasets.loaders import sampled, tell_shared
+from flstudy.process_state import PROCESS_STATE
 from flstudy.user_error import UserError
 
 ROWS = (Tensor, np.ndarray, list, tuple)  # what can be a row of a data set
@@ -66,7 +67,7 @@ class InMemory(Dataset):
         inputs: Sequence[str] | None = None,
         missing: Missing = "refuse",
     ) -> None:
-        with torch.random.fork_rng(devices=[]):  # samplers and DataLoaders draw, though nothing random stays
+        with PROCESS_STATE, torch.random.fork_rng(devices=[]):  # samplers and DataLoaders draw; nothing random stays
             part = part_of(data, Columns(label, client, split, inputs, missing))
         self.examples, self._form = numbered(part), part.form
 
