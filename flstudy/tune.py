@@ -232,9 +232,16 @@ def param_space(config: Source) -> dict[str, Any]:
             space[key] = tune.choice(list(domain.options))
         elif domain.kind in ("randint", "lograndint"):
             space[key] = getattr(tune, domain.kind)(*map(int, domain.bounds))
+        elif domain.kind == "quniform" and not _divides(domain.bounds[2], domain.extremes()):
+            space[key] = tune.choice(domain.values(0))  # Ray's own draws multiples of q alone
         else:
-            space[key] = getattr(tune, domain.kind)(*domain.bounds)
+            space[key] = getattr(tune, domain.kind)(*domain.extremes(), *domain.bounds[2:])
     return space
+
+
+def _divides(q: float, ends: Sequence[float]) -> bool:
+    """Whether numbers are multiples of q."""
+    return all(math.isclose(end / q, round(end / q)) for end in ends)
 
 
 def model_of(result: Any) -> "L.LightningModule":

@@ -11,6 +11,7 @@ from ray import tune
 
 import flstudy
 from flstudy.config import ConfigError, load
+from flstudy.study import Space
 from flstudy.tasks import Logistic
 from flstudy.tune import check_space, overrides_of, param_space
 from tests.small_study import TWO_METHODS, TWO_METHODS_SEARCH
@@ -116,6 +117,22 @@ def test_a_space_that_fits_is_taken(config):
     check_space(config, {"algorithm.lr": tune.sample_from(lambda spec: -1), "algorithm.server_lr": tune.randn()})
 
 
+@pytest.mark.parametrize(
+    ("bounds", "values"),
+    [
+        ([0.05, 0.95, 0.1], [0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95]),
+        ([0.1, 0.5, 0.2], [0.1, 0.3, 0.5]),
+        ([0.3, 1.0, 0.3], [0.3, 0.6, 0.9]),
+    ],
+)
+def test_a_quantized_range_is_the_same_grid_for_rays_searchers(path, bounds, values):
+    config = load(path, {"study.search": {"algorithm.lr": {"quniform": bounds}}}, command="tune")
+    domain = param_space(config)["algorithm.lr"]
+    drawn = {round(domain.sample(), 12) for _ in range(400)}
+    assert drawn == set(values)
+    assert set(Space.of_study(config.study).domains["algorithm.lr"].values(0)) == drawn
+
+
 # ---- Optuna ------------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +141,20 @@ class SecondAfterThree(optuna.pruners.BasePruner):
 
     def prune(self, study, trial):
         return trial.number == 1 and trial.last_step >= 3
+
+
+@pytest.mark.slow
+def test_optunas_threads_find_what_one_finds(path, tmp_path):
+    config = CONFIG | {"task": "tests.laws.test_side_by_side.Drops", "compile": False, "rounds": 4}
+    (tmp_path / "drops.yaml").write_text(yaml.safe_dump(config))
+    found = []
+    for jobs in (1, 3):
+        study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner())
+        for lr in (0.1, 0.3, 0.5):
+            study.enqueue_trial({"algorithm": "FedAvg", "algorithm.lr": lr})
+        study.optimize(flstudy.objective(tmp_path / "drops.yaml"), n_trials=3, n_jobs=jobs)
+        found.append({trial.params["algorithm.lr"]: trial.value for trial in study.trials})
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

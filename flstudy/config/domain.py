@@ -164,8 +164,13 @@ def _options(where: str, written: Any) -> tuple[Any, ...]:
     if not written:
         raise ConfigError(f"{where}: choice must have at least one value, got []: add values or remove the key")
     for i, value in enumerate(written):
-        if value in written[:i] and any(type(v) is type(value) and v == value for v in written[:i]):
-            raise ConfigError(f"{where}: choice must have distinct values, got {value!r} twice: remove one")
+        parameter = Domain.parameter(value)
+        for earlier in written[:i]:
+            if Domain.parameter(earlier) == parameter:  # Optuna would draw the first of them alone
+                raise ConfigError(
+                    f"{where}: choice must have values that a search tells apart, got {earlier!r} and {value!r}: "
+                    "remove one"
+                )
     return tuple(written)
 
 

@@ -359,6 +359,10 @@ WORLD = tuple(f"population.{part}" for part in ("dataset", "partition", "drift",
 ARM_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
 
 
+SPENT = ("rounds", "seeds", "evaluate_every")
+"""Keys by which trials cost and are measured alike."""
+
+
 def of_world(key: str) -> bool:
     """Whether a dotted key is one of the world's or of one of its parts."""
     return any(f"{key}.".startswith(f"{part}.") for part in WORLD)
@@ -389,6 +393,11 @@ def _check_study(values: Mapping[str, Any], imports: bool) -> None:
     for name, arm in study["arms"].items():
         searched += [(f"study.arms.{name}.search", arm_key(str(key))) for key in arm["search"]]
     for where, key in searched:
+        if key in SPENT:
+            raise ConfigError(
+                f"{where}.{key} must not be searched, since trials are compared after the same rounds on the same "
+                "seeds, and a budget counts these: run a study for each value, or set the key in the config"
+            )
         if not study["choose_world"] and of_world(key):
             raise ConfigError(
                 f"{where}.{key} must not be searched, since a search would choose the easiest world: run a study for "

@@ -18,6 +18,7 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -63,14 +64,35 @@ def close_doors() -> None:
     os.environ.update({**SETTINGS, **os.environ})
 
 
+def check_sockets() -> None:
+    """Raise UserError where a folder for temporary files has so long a path that the system takes no socket below it,
+    neither Ray's nor those between Python's processes."""
+    most = (104 if sys.platform == "darwin" else 108) - 1  # bytes of a socket's path
+    session = f"/ray/session_2000-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
+    ray_variable = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    places = [
+        ("TMPDIR", tempfile.gettempdir(), "/pymp-00000000/listener-00000000", "TMPDIR"),
+        (ray_variable, os.environ.get(ray_variable, ""), session, "RAY_TMPDIR"),
+    ]
+    for name, folder, below, shorter in places:
+        length = len(os.fsencode(folder))
+        if length + len(below) > most:
+            raise UserError(
+                f"{name} must be a folder whose path has at most {most - len(below)} bytes, since sockets lie below "
+                f"it, got {folder!r} of {length}: set {shorter}=/tmp"
+            )
+
+
 def start_local_ray(environment: Mapping[str, str]) -> Path:
     """Start a local Ray whose servers listen on this machine only, and ask for a token; its workers have the variables
     of ``environment``. Returns the folder of its own files, for `owned_session`.
 
     Raises:
-        UserError: where Ray is too old, or was imported by somebody who let it listen to others.
+        UserError: where Ray is too old, was imported by somebody who let it listen to others, or finds no room for the
+            paths of its sockets.
     """
     check_ray_version()
+    check_sockets()
     close_doors()
     import ray
 

@@ -22,6 +22,7 @@ from flstudy.tracking.content import (
     BAD_ENDS,
     DELIVERED,
     NOTE,
+    PARENT,
     REFUSED,
     STUDY,
     STUDY_ID,
@@ -154,6 +155,9 @@ class _Sync:
     def trial(self, trial: Trial, parent: "Run") -> str:
         """Send what a trial's run lacks; returns its id."""
         run = self.runs.get(trial.number)
+        if run is not None and run.data.tags.get(PARENT) != parent.info.run_id:  # the one that it had was deleted
+            self.delivery.counts["tags"] += 1
+            self.store.log_tags(run.info.run_id, {PARENT: parent.info.run_id})
         if run is not None and _is_complete(run, trial):
             self._refusals.update(filter(None, [run.data.tags.get(REFUSED)]))
             return run.info.run_id

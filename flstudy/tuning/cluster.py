@@ -22,6 +22,7 @@ from flstudy.execution.local_ray import (
     QUIET,
     SETTINGS,
     check_ray_version,
+    check_sockets,
     close_doors,
     joins_cluster,
     owned_session,
@@ -29,7 +30,7 @@ from flstudy.execution.local_ray import (
 )
 from flstudy.tuning import nodes, own_files
 from flstudy.tuning.address import ClusterPlace, check_answers, cluster_address, found, reached
-from flstudy.tuning.resources import check_fit, check_local, trials_that_fit
+from flstudy.tuning.resources import check_fit, check_local, refuse_none, trials_that_fit
 
 if TYPE_CHECKING:
     from flstudy.config import Resources
@@ -255,10 +256,13 @@ def starting(trials: int) -> Iterator[None]:
 
 def check_resources(resources: "Resources") -> None:
     """Raise ConfigError, before Ray starts, for a trial that this machine cannot hold; a cluster is asked later."""
+    refuse_none(resources)
     _prepare()  # before Ray is imported
     import ray
 
     if not ray.is_initialized() and not joins_cluster():
+        with _refusing():
+            check_sockets()
         import torch
 
         check_local(resources, torch.cuda.device_count())

@@ -41,6 +41,15 @@ def trials_that_fit(resources: "Resources", nodes: Sequence[Mapping[str, float]]
     return sum(int(min(has.get(name, 0.0) / amount for name, amount in wanted.items()) + 1e-6) for has in nodes)
 
 
+def refuse_none(resources: "Resources") -> None:
+    """Raise ConfigError for a trial that reserves nothing, by which Ray cannot place it."""
+    if not any(request(resources).values()):
+        raise ConfigError(
+            "study.resources.cpu must be > 0 where a trial reserves nothing else, got 0: give a fraction, such as 0.5, "
+            "for several trials on a core"
+        )
+
+
 def check_local(resources: "Resources", gpus: int) -> None:
     """Raise ConfigError for a trial that a Ray of this machine cannot hold."""
     known_later = {"memory": math.inf, f"accelerator_type:{resources.accelerator_type}": float(gpus > 0)}

@@ -104,10 +104,11 @@ class TrialTable:
         return self._leaders(self._config.study.confirm.top)
 
     def _leaders(self, top: int) -> list[Trial]:
-        counts, leaders = Counter[str](), []
+        """The best trials of each algorithm, of those with one configuration the first."""
+        leaders = list[Trial]()
         for trial in ranked(self.trials, self._config.study.objective, self._config.rounds):
-            counts[trial.algorithm] += 1
-            if counts[trial.algorithm] <= top:
+            ahead = [leader.overrides for leader in leaders if leader.algorithm == trial.algorithm]
+            if len(ahead) < top and trial.overrides not in ahead:
                 leaders.append(trial)
         return leaders
 

@@ -83,6 +83,9 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides: dict, sentence: str) -
             "'algorithm.tau' of FedAvg or FedProx",
         ),
         ("{population.participant: {randint: [1, 5]}}", "did you mean 'population.participants'?"),
+        ("{rounds: {choice: [20, 2]}}", "study.search.rounds must not be searched, since trials are compared after"),
+        ("{seeds: {choice: [[0], [1]]}}", "study.search.seeds must not be searched"),
+        ("{evaluate_every: {randint: [1, 5]}}", "study.search.evaluate_every must not be searched"),
     ],
 )
 def test_search_keys_are_checked_at_once(space: str, sentence: str, tmp_path: Path) -> None:

@@ -41,7 +41,11 @@ SEARCH = {
         ({"quniform": [0, 1, 2]}, "quniform q must lie in (0, 1], got 2"),
         ({"choice": []}, "choice must have at least one value, got []"),
         ({"choice": "FedAvg"}, "choice must be a list of values, got 'FedAvg'"),
-        ({"choice": [1, 2, 1]}, "choice must have distinct values, got 1 twice"),
+        ({"choice": [1, 2, 1]}, "choice must have values that a search tells apart, got 1 and 1: remove one"),
+        ({"choice": [1, 1.0]}, "choice must have values that a search tells apart, got 1 and 1.0: remove one"),
+        ({"choice": [True, 1]}, "choice must have values that a search tells apart, got True and 1: remove one"),
+        ({"choice": [0, False, None]}, "choice must have values that a search tells apart, got 0 and False: remove"),
+        ({"choice": ["[1, 2]", [1, 2]]}, "values that a search tells apart, got '[1, 2]' and [1, 2]: remove one"),
     ],
 )
 def test_wrong_domains_are_refused_in_one_sentence(written, said):

@@ -222,6 +222,22 @@ def test_only_what_is_missing_is_sent(tmp_path):
 
 
 @pytest.mark.slow
+def test_trials_of_a_study_s_run_that_was_deleted_belong_to_the_new_one(tmp_path):
+    folder, store = study_folder(tmp_path, trial(0), trial(1)), open_store(f"sqlite:///{tmp_path}/mlflow.db")
+    keep(folder, 0, 60), keep(folder, 1, 60)
+    sync_study(folder, store)
+    (parent,) = (run for run in store.client.search_runs([store.experiment_id]) if TRIAL not in run.data.tags)
+    store.client.delete_run(parent.info.run_id)
+    delivery = sync_study(folder, store)
+    assert delivery.counts["runs"] == 1
+    runs = store.client.search_runs([store.experiment_id])
+    (again,) = (run for run in runs if TRIAL not in run.data.tags)
+    assert again.info.run_id != parent.info.run_id
+    assert {run.data.tags[PARENT] for run in runs if TRIAL in run.data.tags} == {again.info.run_id}
+    assert str(sync_study(folder, store)) == "nothing was missing"
+
+
+@pytest.mark.slow
 def test_the_best_trial_of_the_run_is_that_of_the_study(tmp_path):
     """Whatever was ahead when it was pruned, and whatever led before it was trained again."""
     ahead = trial(1, "pruned", 20, objective=0.9)

@@ -150,6 +150,20 @@ def test_winners_are_confirmed_on_new_seeds_when_the_search_is_over(tmp_path):
     assert play.algorithms().total() == 6  # they are no part of the search
 
 
+def test_a_configuration_that_was_drawn_several_times_is_confirmed_once(tmp_path):
+    play = Play(tmp_path, trials=6, confirm=Confirm(top=2, seeds=1))
+    for number, (name, lr) in enumerate([("FedAvg", 0.1), ("FedAvg", 0.1), ("Flash", 0.1), ("FedAvg", 0.3)]):
+        overrides = {"algorithm": name, "algorithm.lr": lr}
+        play.proposals.append(
+            {"number": number, "overrides": overrides, "stage": "search", "confirms": None, "known": 0}
+        )
+        play.table.started(play.proposals[-1], anew=True)
+        result = report("finished", -abs(math.log10(lr) + 1), 6)
+        play.table.report(play.proposals[-1], result)
+        play.table.end(play.proposals[-1], result)
+    assert [trial.number for trial in play.table.winners()] == [0, 2, 3]
+
+
 def test_a_trial_whose_worker_died_comes_back_under_its_number(tmp_path):
     play = Play(tmp_path, trials=2)
     first = play.start()

@@ -1,5 +1,6 @@
 """Who can reach Ray, what its workers are told, what a user is told where there is no cluster, and what is left."""
 
+import contextlib
 import functools
 import http.server
 import os
@@ -19,7 +20,7 @@ from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
 from flstudy.execution.local_ray import is_loopback, owned_session, sweep_sessions
 from flstudy.tuning.address import check_address, found, sentence
-from flstudy.tuning.cluster import cluster
+from flstudy.tuning.cluster import check_resources, cluster
 from tests.servers import free_port
 
 from ..processes import family
@@ -46,6 +47,46 @@ def test_an_address_that_nobody_answers_is_told(scheme):
     address = f"{scheme}127.0.0.1:{free_port()}"
     with pytest.raises(ConfigError, match=rf"nobody answers at {address} \(.*Connection refused\)"):
         found(address)
+
+
+def long_folder(place, length):
+    """A folder below a place, whose path has so many bytes."""
+    folder = place / ("d" * (length - len(str(place)) - 1))
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"TMPDIR": 50}, r"TMPDIR must be a folder whose path has at most \d+ bytes, .* of 50: set RAY_TMPDIR=/tmp"),
+        ({"TMPDIR": 95}, r"TMPDIR must be a folder whose path has at most 75 bytes, .* of 95: set TMPDIR=/tmp"),
+        ({"TMPDIR": 95, "RAY_TMPDIR": 0}, r"TMPDIR must be .* of 95: set TMPDIR=/tmp"),
+        ({"RAY_TMPDIR": 60}, r"RAY_TMPDIR must be a folder .* of 60: set RAY_TMPDIR=/tmp"),
+        ({"TMPDIR": 50, "RAY_TMPDIR": 0}, None),
+        ({"TMPDIR": 30}, None),
+    ],
+)
+def test_folders_that_are_too_long_for_sockets_are_named(variables, said, monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which Python finds once
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        for name, length in variables.items():
+            monkeypatch.setenv(name, str(long_folder(Path(place), length)) if length else "/tmp")
+        with contextlib.nullcontext() if said is None else pytest.raises(ConfigError, match=said):
+            check_resources(Resources())
+
+
+@pytest.mark.slow
+def test_the_longest_folder_that_is_taken_holds_rays_sockets():
+    program = "import ray; from flstudy.config import Resources; from flstudy.tuning.cluster import cluster\n"
+    program += "with cluster(Resources()): print(ray.get(ray.remote(lambda: 7).remote()))"
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folder = long_folder(Path(place), 39)  # of a process whose number has seven digits
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment | {"TMPDIR": str(folder)}, capture_output=True, text=True)
+    assert done.stdout.strip() == "7", done.stderr
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 
 from flstudy.config import ConfigError
 from flstudy.config.sections import Resources
-from flstudy.tuning.resources import check_fit, check_local, request, trials_that_fit
+from flstudy.tuning.resources import check_fit, check_local, refuse_none, request, trials_that_fit
 
 SMALL = {"CPU": 4.0, "memory": 8e9}
 LARGE = {"CPU": 16.0, "GPU": 2.0, "memory": 64e9, "accelerator_type:T4": 1.0, "big": 1.0}
@@ -41,6 +41,13 @@ def test_what_no_node_has_is_refused(monkeypatch, asked, sentence):
     monkeypatch.setattr("flstudy.tuning.resources.grows", lambda: False)
     with pytest.raises(ConfigError, match=sentence):
         check_fit(asked, [SMALL, LARGE], pytest.fail)
+
+
+def test_a_trial_that_reserves_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"study.resources.cpu must be > 0 where a trial reserves nothing else, got"):
+        refuse_none(Resources(cpu=0))
+    for some in ({"gpu": 0.5}, {"memory": 1e9}, {"custom": {"big": 1.0}}, {"accelerator_type": "T4"}):
+        refuse_none(Resources(cpu=0, **some))
 
 
 def test_what_no_node_has_together_is_refused(monkeypatch):
