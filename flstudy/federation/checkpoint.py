@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flstudy.federation.federated_run import FederatedRun
 
 CLASS, NAMESPACE, NOT_KEPT = "flstudy.class", "flstudy.namespace", "flstudy.not_kept"
-"""Keys of the only entry of an argument that is `described` otherwise than by itself."""
+"""Keys of the only entry of an argument that is written otherwise than by itself (`argument_recipe`)."""
 PLAIN = (bool, int, float, str, type(None), Tensor)
 OWN = tuple(f"flstudy.{room}." for room in ("algorithms", "controllers", "metrics", "privacy", "tasks"))
 
@@ -104,7 +104,7 @@ def task_arguments(task: L.LightningModule) -> dict[str, Any]:
     return dict(task.hparams) or vars(task).get("init_args", {})
 
 
-def described(argument: Any) -> Any:
+def argument_recipe(argument: Any) -> Any:
     """The plain value of an argument in a checkpoint: of a class its path, of a Namespace its values; of what a file of
     numbers cannot hold its kind, so that nobody who loads it takes a default in its place."""
     plain = recipe_or_none(argument)
@@ -116,8 +116,8 @@ def described(argument: Any) -> Any:
     return {NOT_KEPT: type(argument).__name__} if values is None else {NAMESPACE: values}
 
 
-def understood(path: Any, task_class: type[L.LightningModule], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a task that its checkpoint has `described` otherwise than by themselves.
+def rebuilt_arguments(path: Any, task_class: type[L.LightningModule], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that stand in its checkpoint otherwise than by themselves (`argument_recipe`).
 
     Raises:
         UserError: names one that the checkpoint does not hold.
@@ -167,7 +167,7 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
     if arguments := task_arguments(task):
         parameters = inspect.signature(type(task)).parameters
         usual = {name for name, value in arguments.items() if name in parameters and value is parameters[name].default}
-        plain = {name: described(value) for name, value in arguments.items()}
+        plain = {name: argument_recipe(value) for name, value in arguments.items()}
         plain = {name: value for name, value in plain.items() if name not in usual or not isinstance(value, Mapping)}
         entries[L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY] = plain
         if dict(task.hparams) and hasattr(task, "_hparams_name"):
@@ -264,7 +264,7 @@ def task_from(path: Any, content: Mapping[str, Any], **how: Any) -> L.LightningM
         task_class = known_class(named, L.LightningModule)
     except (ValueError, ImportError) as error:
         raise UserError(f"task: {error}, or give task=, to load {path}") from error
-    how |= {"map_location": "cpu", "weights_only": True, **understood(path, task_class, content)}
+    how |= {"map_location": "cpu", "weights_only": True, **rebuilt_arguments(path, task_class, content)}
     try:
         task: L.LightningModule = task_class.load_from_checkpoint(path, **how)
     except Exception as error:  # a constructor raises what it likes
