@@ -267,7 +267,7 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
     """Names of the metrics that a task's own steps are known to log, in training too.
 
     Raises:
-        UserError: for one that the run has ``measured`` already, or that two logged names make.
+        UserError: for one that the run has ``measured`` already, that two logged names make, or that no file takes.
     """
     task = type(task_function.module).__name__
     ours = "measured by flstudy"
@@ -288,6 +288,10 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
             which = "it" if origins[metric] == ours else "one of them"
             raise UserError(f"task: {metric} is {origins[metric]}, and {origin}: log {which} under another name")
         origins[metric] = origin
+        try:
+            metric.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"task: {metric!r} is {origin}, and no file takes it: log it under another name") from error
     return [metric for metric, _ in own_metrics]
 
 

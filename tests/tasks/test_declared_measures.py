@@ -307,6 +307,14 @@ def test_two_measures_of_one_name_are_refused_with_both_origins(step, names, sen
     assert str(refused.value).endswith("under another name")
 
 
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+def test_a_name_that_no_file_takes_is_refused(step):
+    with pytest.raises(
+        ValueError, match=rf"a.ud800' is logged as .* by Logs\.{step}, and no file takes it: log it under"
+    ):
+        fitted(partial(Logs, step, "a\ud800"))
+
+
 def test_names_that_only_a_run_tells_are_refused_in_its_first_round():
     class UnderTrainer(Logs):
         def on_train_epoch_start(self):
