@@ -222,14 +222,16 @@ class Coordinator(L.LightningModule):
             self._validates_now.enter_context(validating_now(self.trainer))
 
     def on_train_epoch_end(self) -> None:
-        """Log the round, its evaluation included, as one row of every logger."""
+        """Log the round, its evaluation included, as one row of every logger, at the step at which Lightning has what
+        callbacks log: batches that were trained before."""
         self._tell_rate(self.trainer.current_epoch + 2)
         if not self.loggers or self.record is None:
             return
         means = replica_means(self.record.metrics)
         self.trainer.logged_metrics.update(as_tensors(means))
+        epoch = self.record.round - 1
         for logger in self.loggers:
-            logger.log_metrics({**means, "epoch": self.record.round - 1}, step=self.record.round)
+            logger.log_metrics({**means, "epoch": epoch}, step=epoch)
             logger.save()
 
     def on_fit_end(self) -> None:

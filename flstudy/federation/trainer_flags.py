@@ -206,7 +206,7 @@ MEANINGS = {
     "devices": 'with `strategy="lanes"`: how many share a round, on a CPU as Ray actors; in a config `devices: N`',
     "num_nodes": 'with `strategy="lanes"`: machines of a Ray cluster, with `devices` each; in a config `num_nodes: M`',
     "precision": ", ".join(PRECISIONS),
-    "logger": "one row a round, its evaluation included",
+    "logger": "one row a round, its evaluation included, at the step that Lightning gives to values of its epoch",
     "callbacks": "see a round as an epoch of one batch; `LearningRateMonitor` shows the devices' rate",
     "fast_dev_run": "one round",
     "max_epochs": "rounds",

@@ -3,6 +3,7 @@
 `FLAGS` is the table of them: a flag that Lightning adds fails here until it is told what becomes of it.
 """
 
+import csv
 import inspect
 import re
 from datetime import timedelta
@@ -151,6 +152,50 @@ def test_callbacks_hear_of_the_devices_learning_rate(tmp_path):
     algorithm = FedAvg(lr=0.1)
     fitted(outer, algorithm, schedule=Polynomial(floor=0.5))
     assert rates.lrs["lr-RoundClock"] == pytest.approx([Polynomial(floor=0.5).at(algorithm, t, 3).lr for t in range(3)])
+
+
+class Tells(L.Callback):
+    """Logs the epoch after each batch and at its end, by the module as callbacks do."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        pl_module.log("batch", float(trainer.current_epoch), on_step=True)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        pl_module.log("end", float(trainer.current_epoch))
+
+
+class OfLightning(L.LightningModule):
+    """A module of Lightning's own, which logs its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        loss = self.net(batch[0]).mean()
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_what_callbacks_log_stands_beside_the_round_as_in_lightning(tmp_path):
+    logs = {}
+    for name in ("flstudy", "lightning"):
+        outer = trainer(3, "32-true", callbacks=[Tells(), callbacks.LearningRateMonitor("epoch")], log_every_n_steps=1)
+        outer.logger = CSVLogger(tmp_path, name=name)
+        if name == "flstudy":
+            fitted(outer)
+        else:
+            ones = torch.utils.data.TensorDataset(torch.ones(2, 1))
+            outer.fit(OfLightning(), torch.utils.data.DataLoader(ones, batch_size=2))
+        with open(tmp_path / name / "version_0" / "metrics.csv") as file:
+            rows = list(csv.DictReader(file))
+        shared = ("train/loss", "batch", "end")
+        logs[name] = {key: [(row["step"], row["epoch"]) for row in rows if row[key]] for key in shared}
+    assert logs["flstudy"] == logs["lightning"]
+    assert logs["flstudy"]["train/loss"] == logs["flstudy"]["end"] == [("0", "0"), ("1", "1"), ("2", "2")]
 
 
 def test_the_summary_is_the_task_s_and_the_bar_shows_numbers(capsys):
