@@ -9,6 +9,7 @@ from flstudy.execution.executor import TrainingContext
 from flstudy.execution.program_key import program_key
 from flstudy.population import ExampleStore
 from flstudy.population.datasets.base import Dataset
+from flstudy.process_state import PROCESS_STATE
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.findings import EXAMPLES
 from flstudy.user_error import UserError
@@ -71,7 +72,7 @@ def embedded(task_function: TaskFunction, store: ExampleStore, device: torch.dev
         part, _ = store.read(slice(begin, end))
         return part.to(device, dtype if part.is_floating_point() else None)
 
-    with task_function.evaluating():
+    with PROCESS_STATE, task_function.evaluating():
         computed, _ = program_key(embed, inputs(0, 1))
         key = computed, x.data_ptr(), x._version, tuple(x.shape), x.dtype, device, dtype
         if _last is not None and _last[0] == key:

@@ -405,7 +405,8 @@ class FederatedRun:
         """Metrics of a split in the world of the last round, as they were then, a value per replica."""
         state = self.models.state
         world = self.population.cohort(state.round).to(self.device).round
-        return self.evaluation.of_devices(state.server, state.bank, world, state.round, [split])
+        with PROCESS_STATE:
+            return self.evaluation.of_devices(state.server, state.bank, world, state.round, [split])
 
     def finish(self) -> None:
         """Leave the first replica's model in the task, and give freed memory back to the system."""
