@@ -140,8 +140,8 @@ def test_a_browser_keeps_the_frame_that_was_chosen_once(page, pages):
     page.goto(f"{run}/{pages.parent}")
     expect(page.get_by_text("Evaluation runs")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Model training").click()
-    # It leads back to the table; unless that is awaited, it may come after the page below.
-    page.wait_for_url("**/runs?*workflowType=machine_learning*", timeout=WAIT_MS)
+    # It leads back to the table, which then writes its order into the address: unless that is awaited, it comes later.
+    page.wait_for_url("**/runs?*workflowType=machine_learning*orderByKey=*", timeout=WAIT_MS)
     page.goto(f"{run}/{pages.trials[0]}")
     page.reload()
     expect(page.get_by_role("heading", name="0 Flash")).to_be_visible(timeout=WAIT_MS)
