@@ -87,13 +87,16 @@ def check_evaluations(config: "Config") -> None:
     """Raise ConfigError for a figure of whole runs, such as a recovery, that a study compares and that evaluations as
     rare as the config's cannot tell, whatever the curve."""
     rounds, every, study = config.rounds, config.settings.evaluate_every, config.study
+    goals = [study.objective.metric, *(goal.metric for goal in study.objectives), *study.constraints]
+    goals = [name for name in goals if name in METRICS and METRICS[name].measured == "run" and name.startswith(CURVES)]
+    if not goals:
+        return
     level = RunSummary(config.drift_rounds(), rounds, config.session_rounds(), config.recovery)
     for round in {*range(every, rounds, every), rounds}:
         level.add(round, {f"{prefix}accuracy": [1.0] for prefix in CURVES})
     figures = level.figures()
-    for name in [study.objective.metric, *(goal.metric for goal in study.objectives), *study.constraints]:
-        of_curve = name in METRICS and METRICS[name].measured == "run" and name.startswith(CURVES)
-        if of_curve and not math.isfinite(figures.get(name, [math.nan])[0]):
+    for name in goals:
+        if not math.isfinite(figures.get(name, [math.nan])[0]):
             events = sorted({*config.drift_rounds(), *config.session_rounds()})
             raise ConfigError(
                 f"evaluate_every must let {name} be told, got {every}: there are too few evaluations before or after "

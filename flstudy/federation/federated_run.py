@@ -312,7 +312,8 @@ class FederatedRun:
     @property
     def goes_on(self) -> bool:
         """Whether another round is planned, and privacy allows it."""
-        return self.state.round == 0 or not self.is_last(self.state.round)
+        done = self.state.round
+        return done != self.horizon.last and (done == 0 or not self.is_last(done))
 
     def is_last(self, round: int) -> bool:
         """Whether no round follows a round (from 1): none is planned, or privacy allows none."""
