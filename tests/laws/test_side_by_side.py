@@ -57,6 +57,7 @@ def model(number, executor):
     return run.state.server.x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["vectorized", "sequential", "trainer"])
 def test_threads_give_the_bits_of_one_after_another(executor):
     alone = [model(number, executor) for number in range(6)]

@@ -69,6 +69,7 @@ def long_folder(place, length):
 )
 def test_folders_that_are_too_long_for_sockets_are_named(variables, said, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(tempfile, "tempdir", None)  # which Python finds once
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         for name, length in variables.items():

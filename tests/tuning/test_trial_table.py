@@ -18,10 +18,12 @@ def table(tmp_path, mode: str, ends: list[tuple[str, str, float]], **settings) -
     folder = StudyFolder.create(config)
     made = TrialTable(config, folder, StudyProgress(Console(file=io.StringIO()), name="small", config=config))
     for number, (algorithm, status, objective) in enumerate(ends):
-        made.started(proposal(number, algorithm))
+        proposed = proposal(number, algorithm)
+        proposed["overrides"]["algorithm.lr"] = 0.1 * (number + 1)
+        made.started(proposed)
         folder.model(number).write_bytes(b"weights")
-        made.report(proposal(number, algorithm), report(status, objective, 6))
-        made.end(proposal(number, algorithm), report(status, objective, 6))
+        made.report(proposed, report(status, objective, 6))
+        made.end(proposed, report(status, objective, 6))
     return made, folder
 
 
