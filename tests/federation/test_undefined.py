@@ -81,8 +81,8 @@ def test_an_undefined_measure_of_a_device_is_left_out_counted_and_told_once(task
     assert {"auc", "auc_spread", "auc_devices"} <= set(federated.measures(population, 2))
 
 
-def test_a_trial_s_objective_may_be_undefined_for_a_while_but_not_for_ever(monkeypatch):
-    values = {2: math.nan, 4: 0.5, 6: math.nan}
+def test_a_trial_s_objective_may_be_undefined_for_a_while_but_not_in_the_end_nor_for_ever(monkeypatch):
+    values = {2: math.nan, 4: 0.5, 6: 0.6}
     plain = StandIn.run
 
     def undefined(self, on_round, **named):
@@ -96,7 +96,10 @@ def test_a_trial_s_objective_may_be_undefined_for_a_while_but_not_for_ever(monke
 
     monkeypatch.setattr(StandIn, "run", undefined)
     trial, _, _ = run_trial({"algorithm": "Flash"})
-    assert (trial.status, trial.rounds, trial.objective, trial.error) == ("finished", 6, 0.5, None)
+    assert (trial.status, trial.rounds, trial.objective, trial.error) == ("finished", 6, 0.6, None)
+    values[6] = math.nan
+    trial, _, _ = run_trial({"algorithm": "Flash"})
+    assert (trial.status, trial.rounds, trial.objective, trial.error) == ("finished", 6, 0.0, None)
     values[4] = math.nan
     trial, _, _ = run_trial({"algorithm": "Flash"})
     assert trial.status == "failed"
