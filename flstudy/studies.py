@@ -183,7 +183,8 @@ class Study:
         """Table with a row per trial: its fields, its searched keys, its last metrics (mean over seeds)."""
         import pandas as pd
 
-        plain = ("algorithm", "status", "stage", "rounds", "objective", "feasible", "confirms", "started", "ended")
+        counts = ("rounds", "objective", "feasible", "proposed", "confirms")
+        plain = ("algorithm", "status", "stage", *counts, "started", "ended")
         rows = [
             {name: getattr(trial, name) for name in plain}
             | {key: value for key, value in trial.overrides.items() if key != "algorithm"}

@@ -145,7 +145,7 @@ class Budget(Configurable):
     """Limits of a study beside its number of trials. When one is reached no trial starts, and those under way end."""
 
     rounds: int | None = hyper(None, "[1, 1e12]")
-    """Federated rounds of all trials together; null is no limit."""
+    """Federated rounds of all trials of the search together; null is no limit."""
     hours: float | None = hyper(None, "(0, 1e6]")
     """Hours from the study's start, those before a resume included; null is no limit."""
 
@@ -195,7 +195,7 @@ class StudySection(Configurable):
     name: str | None = None
     """Name of the study's folder and MLflow run; null takes the config file's name."""
     trials: int | None = hyper(16, "[1, 1e6]")
-    """Configurations to try; null is as many as the budget allows."""
+    """Proposals of the search, of which equal ones are trained once; null is as many as the budget allows."""
     budget: Budget = field(default_factory=Budget)
     """Limits of the study beside its number of trials."""
     allocation: Literal["equal", "free"] = "equal"

@@ -56,6 +56,8 @@ def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
     """Tables of a trial: its status and searched values, its algorithm's fixed values, and its last metrics."""
     what = [("Status", f"{entry['status']} after {entry['rounds']} rounds"), ("Algorithm", entry["algorithm"])]
     what += [(key, str(value)) for key, value in entry["overrides"].items() if key != "algorithm"]
+    if entry["repeats"]:
+        what.append(("Proposed", f"{1 + len(entry['repeats'])} times, trained once"))
     if entry["run_id"]:
         what.append(("MLflow run", entry["run_id"]))
     line = sparkline([value for value in entry["curve"]["mean"] if value is not None])

@@ -263,7 +263,7 @@ def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: F
 def _notes_on_others(results: StudyResults) -> list[str]:
     """Sentences on the trials that are not in the table."""
     searched, again = results.searched, results.confirmations
-    notes = [f"{plural(len(searched), 'trial')}: {_tally(searched)}."] if searched else []
+    notes = [f"{tried(results)}: {_tally(searched)}."] if searched else []
     if again:
         seeds = max(len(results.seeds_of(trial)) for trial in again)
         notes.append(f"{plural(len(again), 'confirmation')} on {plural(seeds, 'new seed')}: {_tally(again)}.")
@@ -280,6 +280,12 @@ def _notes_on_others(results: StudyResults) -> list[str]:
     if len(failed) > REASONS_SHOWN:
         notes.append(f"{len(failed) - REASONS_SHOWN} more failed; their reasons are in trials.jsonl.")
     return notes
+
+
+def tried(results: StudyResults) -> str:
+    """Number of trials of a study's search, and how often they were proposed if that is more."""
+    trials, proposals = plural(len(results.searched), "trial"), sum(trial.proposed for trial in results.searched)
+    return trials if proposals == len(results.searched) else f"{trials} of {proposals} proposals"
 
 
 def failure_reason(trial: Trial) -> str:

@@ -70,6 +70,8 @@ class Trial:
     """Number of starts."""
     lineage: list[dict[str, Any]] = field(default_factory=list)
     """Earlier overrides of a population's trial, with the rounds until which they held."""
+    repeats: list[dict[str, int]] = field(default_factory=list)
+    """Later proposals of the same configuration, which was not trained again: each one's ``number`` and ``known``."""
     synced: bool = True
     """Whether MLflow has all of the trial."""
     deployed: Deployed | None = None
@@ -96,6 +98,16 @@ class Trial:
     def is_confirmation(self) -> bool:
         """Whether the trial trains a trial of the search again."""
         return self.stage == "confirm"
+
+    @property
+    def proposed(self) -> int:
+        """How often the search proposed the configuration."""
+        return 1 + len(self.repeats)
+
+    @property
+    def configuration(self) -> str:
+        """Text by which trials of one configuration are known."""
+        return configuration_of(self.overrides)
 
     @property
     def reason(self) -> str:
@@ -127,11 +139,16 @@ class Trial:
         return trial
 
 
+def configuration_of(overrides: Mapping[str, Any]) -> str:
+    """Text of overrides that is equal where they are; 1, 1.0 and true are three values."""
+    return json.dumps(overrides, sort_keys=True, default=str)
+
+
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("number", "rounds", "attempts"), (int,)),
     **dict.fromkeys(("algorithm", "status", "stage"), (str,)),
     **dict.fromkeys(("overrides", "metrics"), (dict,)),
-    **dict.fromkeys(("values", "lineage"), (list,)),
+    **dict.fromkeys(("values", "lineage", "repeats"), (list,)),
     **dict.fromkeys(("feasible", "synced"), (bool,)),
     **dict.fromkeys(("objective", "started", "ended"), (float, int, type(None))),
     **dict.fromkeys(("source", "run_id", "error", "deployed"), (str, type(None))),
@@ -151,8 +168,15 @@ def _check_kind(name: str, value: Any) -> None:
         fits = value in (None, *JUDGED)
     elif name == "lineage":
         fits = fits and all(isinstance(entry, dict) for entry in value)
+    elif name == "repeats":
+        fits = fits and all(isinstance(entry, dict) and _is_repeat(entry) for entry in value)
     if not fits:
         raise TypeError(f"{name} cannot be {value!r}")
+
+
+def _is_repeat(entry: dict[str, Any]) -> bool:
+    """Whether an entry has the two numbers of a later proposal."""
+    return all(type(entry.get(name)) is int and entry[name] >= 0 for name in ("number", "known"))
 
 
 def _number(value: Any) -> float:

@@ -189,11 +189,12 @@ def _check_room_for_more(config: "Config", past: Sequence[Trial], folder: StudyF
     """Raise ConfigError for a study that has had all its trials, unless winners are still to be confirmed."""
     study = config.study
     search = [trial for trial in past if not trial.is_confirmation]
-    if not past or study.trials is None or sum(trial.is_over for trial in search) < study.trials:
+    if not past or study.trials is None or sum(t.proposed for t in search if t.is_over) < study.trials:
         return
     ended = folder is not None and folder.state().get("state") in ("finished", "failed")
     if not study.confirm.seeds or (ended and all(trial.is_over for trial in past)):
         raise ConfigError(
-            f"study.trials must be > {len(search)}, the trials that the study has, got {study.trials}: "
+            f"study.trials must be > {sum(trial.proposed for trial in search)}, the trials that the study has, got "
+            f"{study.trials}: "
             "raise it to extend the study"
         )

@@ -6,6 +6,9 @@ one. Here the samplers live in the driver; their history goes to a journal file,
 With ``allocation: equal`` every algorithm is an arm with an Optuna study of its own, and the arms take turns; with
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 
+A configuration is trained once, since it would end as before: where a sampler proposes one again that is under way, or
+did all its rounds or diverged, its arm hears the same end, the trial counts one proposal more, and no worker starts.
+
 The proposals of an arm are a function of the sampler's seed, the arm, and the order in which its trials were proposed
 and ended with their reports. A resumed study repeats its search from its list of trials, draw by draw, and goes on as
 if nothing had happened: with one trial at a time to the same proposals as an undisturbed study; with several side by
@@ -27,6 +30,7 @@ from ray.tune.search import Searcher
 from flstudy.study import Domain, Space, Status, Trial
 from flstudy.study.objectives import arm_shares, objective_values, objectives_of, violations
 from flstudy.study.space import keys_known
+from flstudy.study.trial import configuration_of
 from flstudy.tuning.optuna_classes import DriverJournal, Repeated
 from flstudy.tuning.proposals import Proposal, fresh_seeds, proposal_of, reported
 from flstudy.tuning.samplers import CONSTRAINTS, STATUS, Sequel, optuna_sampler, sampler_of
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
     from flstudy.config import Config, StudySection
 
 log = logging.getLogger(__name__)
+
+_REPEATS = (
+    100  # in a row, after which an arm is over: where only a budget ends a study, nothing else may be left to try
+)
 
 
 class Spending(Protocol):
@@ -56,6 +64,10 @@ class Spending(Protocol):
         """Note a trial before anybody starts it."""
         ...
 
+    def repeat(self, number: int, again: dict[str, int]) -> None:
+        """Note that a trial's configuration was proposed again."""
+        ...
+
 
 @dataclass
 class Arm:
@@ -71,6 +83,8 @@ class Arm:
     started: int = 0
     ends_told: int = 0
     """Number of trials whose ends the sampler was told."""
+    repeats: int = 0
+    """Number of the latest proposals in a row that were repeats."""
     share: float = float("inf")
     """Number of trials that the arm may get if more points follow."""
     sequel: Sequel | None = None
@@ -85,6 +99,11 @@ class Arm:
             return
         self.sequel, self.points = None, [*self.points, *more]
         self.trials = min(self.share, len(self.points))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the arm has proposals to make."""
+        return self.started < self.trials and self.repeats < _REPEATS
 
 
 class OpenProposal(NamedTuple):
@@ -122,13 +141,19 @@ class Search(Searcher):
     _lost: dict[int, OpenProposal] = field(default_factory=dict)  # by number: their workers died
     _again: list[OpenProposal] = field(default_factory=list)
     _confirmed: set[int] = field(default_factory=set)
+    _trained: dict[str, int] = field(default_factory=dict)  # by configuration: the number of its trial
+    _shared_ends: dict[int, Trial] = field(default_factory=dict)  # by number: of trials that are over
+    _sharing: dict[int, list[optuna.Trial]] = field(default_factory=dict)  # by number of a trial under way: its repeats
 
     def __post_init__(self) -> None:
         super().__init__(metric="objective", mode=self.config.study.objective.mode)
         self._has_key = keys_known(self.config)
+        scheduler = self.config.study.scheduler
+        self._depends = scheduler is not None and scheduler.passes_state  # a trial's end, on the trials beside it
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.arms = self._make_arms()
-        self._numbers = itertools.count(max((trial.number for trial in self.past), default=-1) + 1)
+        numbers = [draw.number for trial in self.past for draw in _draws(trial)]
+        self._numbers = itertools.count(max(numbers, default=-1) + 1)
         for trial in self.past:
             if not _repeatable(trial):
                 self._remember(trial)
@@ -157,27 +182,34 @@ class Search(Searcher):
         return dict(asked.proposal)
 
     def _next(self) -> OpenProposal | None:
-        """A new trial of the arm that has had the fewest trials, or rounds, so far."""
-        if self.spending is not None and self.spending.exhausted():
-            return None
-        for arm in self.arms:
-            arm.go_on()
-        open_arms = [arm for arm in self.arms if arm.started < arm.trials]
-        if not open_arms:
-            return None
-        arm = min(open_arms, key=self._had)
-        ends_told, number = arm.ends_told, next(self._numbers)
-        trial, overrides = self._ask(arm, number)
-        proposal: Proposal = {
-            "number": number,
-            "overrides": overrides,
-            "stage": "search",
-            "confirms": None,
-            "known": ends_told,
-        }
-        if self.spending is not None:
-            self.spending.propose(proposal)
-        return OpenProposal(proposal, arm, trial)
+        """A configuration that was not tried yet, of the arm that has had the fewest trials, or rounds, so far."""
+        while self.spending is None or not self.spending.exhausted():
+            for arm in self.arms:
+                arm.go_on()
+            open_arms = [arm for arm in self.arms if arm.is_open]
+            if not open_arms:
+                return None
+            arm = min(open_arms, key=self._had)
+            ends_told, number = arm.ends_told, next(self._numbers)
+            trial, overrides = self._ask(arm, number)
+            proposal: Proposal = {
+                "number": number,
+                "overrides": overrides,
+                "stage": "search",
+                "confirms": None,
+                "known": ends_told,
+            }
+            trained = self._trained.get(configuration_of(overrides))
+            if trained is None or self._depends:
+                arm.repeats, self._trained[configuration_of(overrides)] = 0, number
+                if self.spending is not None:
+                    self.spending.propose(proposal)
+                return OpenProposal(proposal, arm, trial)
+            arm.repeats += 1
+            if self.spending is not None:
+                self.spending.repeat(trained, {"number": number, "known": ends_told})
+            self._share(arm, trained, trial)
+        return None
 
     def _ask(self, arm: Arm, number: int, repeated: Repeated | None = None) -> tuple[optuna.Trial, dict[str, Any]]:
         """The arm's next point or, after its last one, its sampler for the values of a trial."""
@@ -226,7 +258,7 @@ class Search(Searcher):
         if error:
             self._lost[asked.proposal["number"]] = asked
         elif asked.arm is not None:
-            self._tell(asked.arm, asked.trial, reported(result) if result and "trial" in result else None)
+            self._end(asked, reported(result) if result and "trial" in result else None)
 
     def lost(self, number: int, *, again: bool) -> None:
         """Propose a trial whose worker died once more, or give it up."""
@@ -234,13 +266,32 @@ class Search(Searcher):
         if again:
             self._again.append(asked)
         elif asked.arm is not None:
-            self._tell(asked.arm, asked.trial, None)
+            self._end(asked, None)
 
-    def _tell(self, arm: Arm, trial: optuna.Trial | None, ended: Trial | None) -> None:
-        """Tell the arm's sampler how a trial ended; None where its worker was lost."""
-        assert trial is not None
+    def _end(self, asked: OpenProposal, ended: Trial | None) -> None:
+        """Take in how a trial of the search ended, for its repeats, too; None where its worker was lost."""
+        assert asked.arm is not None
+        assert asked.trial is not None
         if ended is not None and ended.status is Status.INTERRUPTED:
             return  # a resumed study runs it again
+        number = asked.proposal["number"]
+        for trial in (asked.trial, *self._sharing.pop(number, ())):
+            self._tell(asked.arm, trial, ended)
+        if ended is not None and ended.status in (Status.FINISHED, Status.DIVERGED):
+            self._shared_ends[number] = ended
+        else:  # a failure may pass, and a scheduler may let it go on the next time
+            self._trained.pop(configuration_of(asked.proposal["overrides"]), None)
+
+    def _share(self, arm: Arm, trained: int, trial: optuna.Trial) -> None:
+        """Give a repeat the end of the trial of the same configuration, at once or when it comes."""
+        ended = self._shared_ends.get(trained)
+        if ended is None:
+            self._sharing.setdefault(trained, []).append(trial)
+        else:
+            self._tell(arm, trial, ended)
+
+    def _tell(self, arm: Arm, trial: optuna.Trial, ended: Trial | None) -> None:
+        """Tell the arm's sampler how a trial ended; None where its worker was lost."""
         study, section = arm.study, self.config.study
         arm.ends_told += 1
         if ended is None or ended.status is Status.FAILED:
@@ -290,24 +341,30 @@ class Search(Searcher):
         """Repeat the questions and results that the arm's sampler got in the study's earlier starts, in the same order,
         so that it comes into the state in which it was; returns whether it draws the same."""
         ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
-        asked: dict[int, optuna.Trial] = {}
+        asked: dict[int, OpenProposal] = {}
         same = True
-        for trial in past:
-            assert trial.known is not None
-            while arm.ends_told < trial.known and ended and ended[0].number in asked:
-                self._tell(arm, asked.pop(ended[0].number), ended.pop(0))
+        for number, known, trial in sorted(draw for earlier in past for draw in _draws(earlier)):
+            while arm.ends_told < known and ended and ended[0].number in asked:
+                self._end(asked.pop(ended[0].number), ended.pop(0))
             arm.go_on()
             overrides = trial.lineage[0]["overrides"] if trial.lineage else trial.overrides  # as they were drawn
             sampler = arm.study.sampler
             repeated = Repeated(sampler, {key: Domain.parameter(value) for key, value in overrides.items()})
             arm.study.sampler = repeated
-            asked[trial.number], drawn = self._ask(arm, trial.number, repeated)
+            optuna_trial, drawn = self._ask(arm, number, repeated)
             arm.study.sampler = sampler
             same = same and not repeated.differs and drawn == overrides
+            if number != trial.number:
+                arm.repeats += 1
+                self._share(arm, trial.number, optuna_trial)
+                continue
+            arm.repeats = 0
+            self._trained[trial.configuration] = number
+            asked[number] = OpenProposal(proposal_of(trial), arm, optuna_trial)
             if not trial.is_over:
-                self._again.append(OpenProposal(proposal_of(trial), arm, asked[trial.number]))
+                self._again.append(asked[number])
         for trial in ended:
-            self._tell(arm, asked.pop(trial.number), trial)
+            self._end(asked.pop(trial.number), trial)
         return same
 
     def _remember(self, past: Trial) -> None:
@@ -376,6 +433,21 @@ def frozen_trial(
         user_attrs={"trial": ended.number, CONSTRAINTS: limits, STATUS: str(ended.status)},
         system_attrs={"constraints": limits} if limits else None,
     )
+
+
+class Draw(NamedTuple):
+    """Proposal by an arm's sampler: a trial's own, or a repeat of its configuration."""
+
+    number: int
+    known: int
+    """Number of the arm's ends that the sampler had been told."""
+    trial: Trial
+
+
+def _draws(trial: Trial) -> list[Draw]:
+    """All proposals of a trial's configuration, its own first."""
+    repeats = [Draw(again["number"], again["known"], trial) for again in trial.repeats]
+    return [Draw(trial.number, trial.known or 0, trial), *repeats]
 
 
 def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:

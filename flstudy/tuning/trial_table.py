@@ -107,8 +107,8 @@ class TrialTable:
         """The best trials of each algorithm, of those with one configuration the first."""
         leaders = list[Trial]()
         for trial in ranked(self.trials, self._config.study.objective, self._config.rounds):
-            ahead = [leader.overrides for leader in leaders if leader.algorithm == trial.algorithm]
-            if len(ahead) < top and trial.overrides not in ahead:
+            ahead = [leader.configuration for leader in leaders if leader.algorithm == trial.algorithm]
+            if len(ahead) < top and trial.configuration not in ahead:
                 leaders.append(trial)
         return leaders
 
@@ -123,6 +123,12 @@ class TrialTable:
         self._by_number[trial.number] = trial
         self._write(trial)
         return trial
+
+    def repeat(self, number: int, again: dict[str, int]) -> None:
+        """Note that the search proposed a trial's configuration again."""
+        trial = self._by_number[number]
+        trial.repeats.append(again)
+        self._write(trial)
 
     def started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
         """The trial of a proposal; ``anew``: a worker starts it."""

@@ -14,7 +14,7 @@ import pytest
 from ray.tune.search import Searcher
 from rich.console import Console
 
-from flstudy.config import Confirm, Objective
+from flstudy.config import Budget, Confirm, Objective
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.space import Space
 from flstudy.study.trial import by_algorithm
@@ -103,8 +103,8 @@ class Start:
 
 
 def values(trials: list[Trial]) -> list[tuple[Any, ...]]:
-    """What was proposed, and what the search knew."""
-    return [(t.number, t.overrides, t.known, t.stage, t.confirms, str(t.status)) for t in trials]
+    """What was proposed, how often, and what the search knew."""
+    return [(t.number, t.overrides, t.known, t.stage, t.confirms, str(t.status), t.repeats) for t in trials]
 
 
 SAMPLERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -156,6 +156,66 @@ def test_a_cut_search_proposes_what_an_undisturbed_one_does(tmp_path, caplog, na
         assert any(not trial.is_over for trial in trials)
     assert values(Start(tmp_path / "cut", **settings).play()) == whole
     assert not caplog.records
+
+
+FEW = {"algorithm": {"choice": ["FedAvg", "Flash"]}, "algorithm.lr": {"choice": [0.01, 0.1, 1.0]}}
+
+
+def ends_told(start: Start) -> int:
+    """Number of ends that the samplers of all arms were told."""
+    return sum(trial.state.is_finished() for arm in start.search.arms for trial in arm.study.trials)
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize("allocation", ["equal", "free"])
+@pytest.mark.parametrize("sampler", [Tpe(startup_trials=2), RandomSearch(seed=3), Nsga2(population=3)], ids=repr)
+def test_a_configuration_that_ends_by_itself_is_trained_once_also_in_a_search_that_was_cut(
+    tmp_path, caplog, sampler, allocation, at_once
+):
+    settings = {"trials": 30, "search": FEW, "sampler": sampler, "allocation": allocation, "at_once": at_once}
+    start = Start(tmp_path / "whole", **settings)
+    whole = start.play()
+    assert sum(trial.proposed for trial in whole) == 30 == ends_told(start)
+    assert len(whole) < 20
+    ended = [trial.configuration for trial in whole if trial.status in ("finished", "diverged")]
+    assert len(ended) == len(set(ended)) <= 6
+    for trial in whole:  # one that a scheduler stopped, or that failed, is tried again
+        assert trial.repeats == [] or trial.status in ("finished", "diverged") or at_once > 1
+    for time, cut in enumerate((1, 3, 5)):
+        Start(tmp_path / "cut", **settings).play(cut, heard=time % 2 == 0)
+    assert values(Start(tmp_path / "cut", **settings).play()) == values(whole)
+    assert not caplog.records
+
+
+def test_a_sampler_hears_the_same_end_of_every_proposal_of_a_configuration(tmp_path):
+    start = Start(tmp_path, trials=30, search=FEW, sampler=Tpe(startup_trials=2), at_once=2)
+    values_by_point: dict[str, set[float]] = {}
+    start.play()
+    for arm in start.search.arms:
+        for trial in arm.study.trials:
+            if trial.state.name == "COMPLETE":
+                values_by_point.setdefault(str((arm.fixed, trial.params)), set()).add(trial.value)
+    assert {len(heard) for heard in values_by_point.values()} == {1}
+
+
+def test_a_study_that_only_a_budget_ends_is_over_once_nothing_new_is_proposed(tmp_path):
+    start = Start(tmp_path, trials=None, budget=Budget(rounds=10_000), search=FEW, sampler=RandomSearch(seed=3))
+    trials = start.play()
+    assert len({trial.configuration for trial in trials}) == 6
+    assert start.table.rounds() < 200
+    again = Start(tmp_path, trials=None, budget=Budget(rounds=10_000), search=FEW, sampler=RandomSearch(seed=3))
+    assert values(again.play()) == values(trials)
+
+
+def test_equal_configurations_are_one_row_that_says_how_often_it_was_proposed(tmp_path):
+    start = Start(tmp_path, trials=24, search=FEW, sampler=RandomSearch(seed=3), confirm=Confirm(top=3, seeds=2))
+    trials = start.play()
+    fresh = {trial.configuration for trial in trials if trial.is_confirmation}
+    by_number = {trial.number: trial for trial in trials}
+    winners = [by_number[trial.confirms].configuration for trial in trials if trial.is_confirmation]
+    assert sorted(winners) == sorted({trial.configuration for trial in trials if trial.status == "finished"} - fresh)
+    assert sum(t.proposed for t in trials if not t.is_confirmation) == 24
+    assert start.table._progress.summary().startswith(f"s: {24 + len(winners)}/27 trials")
 
 
 @pytest.mark.parametrize("sampler", [RandomSearch(seed=3), CmaEs(startup_trials=20)], ids=["RandomSearch", "CmaEs"])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flstudy.config.values import label
-from flstudy.reporting.ranking import Findings
+from flstudy.reporting.ranking import Findings, tried
 from flstudy.reporting.section import Content, ReportSection
 from flstudy.reporting.sections.comparison import StudyComparison, compare_study, verdicts
 from flstudy.reporting.sections.cost import algorithm_costs, budget_notes, format_hours
@@ -30,7 +30,7 @@ class SummarySection(ReportSection):
         hours = [cost.hours for cost in costs if not math.isnan(cost.hours)]
         spent = f" and {format_hours(sum(hours))} hours of workers' time" if hours else ""
         rounds = plural(sum(cost.rounds for cost in costs), "round")
-        points.append(f"{plural(len(results.searched), 'trial')}, {rounds}{spent}.")
+        points.append(f"{tried(results)}, {rounds}{spent}.")
         headline = study_headline(found)
         return Content(
             name="Summary",
