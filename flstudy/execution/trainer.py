@@ -335,7 +335,7 @@ class Journal(L.Callback):
     """
 
     def __init__(self, task: L.LightningModule, task_function: TaskFunction) -> None:
-        self.heard, self.names = Log(), task_function.findings.training_logs
+        self.heard, self.names = Log(task_function.display), task_function.findings.training_logs
         self.sums = dict[str, Tensor]()
         self.like = next(p for p in task.parameters() if p.requires_grad).detach().new_zeros(())
         if self.names == ():

@@ -249,9 +249,10 @@ class Coordinator(L.LightningModule):
         """Show means over replicas to callbacks and the progress bar. ``self.log`` takes a third of a millisecond a
         metric, a third of a whole round; a round's values are final when measured and need none of its reductions."""
         means: dict[str, Any] = as_tensors(replica_means(metrics))
-        self.trainer.callback_metrics.update(means)
-        names = {"train/loss", "valid/accuracy" if "valid/accuracy" in means else "valid/loss"}
-        names |= self.task_function.shown
+        display = self.task_function.display
+        of_epoch = {f"{name}_epoch": value for name, value in means.items() if name in display.twofold}
+        self.trainer.callback_metrics.update(means | of_epoch)
+        names = {"train/loss", "valid/accuracy" if "valid/accuracy" in means else "valid/loss"} | display.bar
         shown = {name: float(value) for name, value in means.items() if name in names}
         self.trainer.progress_bar_metrics.update(shown)
 

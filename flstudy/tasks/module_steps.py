@@ -212,18 +212,48 @@ class LoggedValue(NamedTuple):
     reduce: Any  # Lightning's reduction of the values of several batches
 
 
-class Log:
-    """Recorder in the place of ``log`` and ``log_dict``: remembers the logged values."""
+class Display:
+    """Names that a module's own steps log for the progress bar, and those of which they ask two values, the step's and
+    the epoch's, which Lightning then calls ``NAME_epoch``."""
 
     def __init__(self) -> None:
+        self.bar, self.twofold = set[str](), set[str]()
+
+    def note(
+        self,
+        name: str,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        *further: Any,
+        training: bool,
+        **others: Any,
+    ) -> None:
+        """Note how a name is logged, by the arguments and defaults of ``LightningModule.log``."""
+        if prog_bar:
+            self.bar.add(name)
+        if (training if on_step is None else on_step) and (not training if on_epoch is None else on_epoch):
+            self.twofold.add(name)
+
+
+class Log:
+    """Recorder in the place of ``log`` and ``log_dict``: remembers the logged values.
+
+    Args:
+        display: is told how they are logged; None where that is known.
+        training: whether a training_step logs.
+    """
+
+    def __init__(self, display: Display | None = None, *, training: bool = True) -> None:
         self.entries: dict[str, list[LoggedValue]] = {}
-        self.bar: set[str] = set()  # names for the progress bar
         self.examples = 1
+        self._display, self._training = display, training
 
     def __call__(self, name: str, value: Any, *positional: Any, **options: Any) -> None:
         """Record a value, as ``LightningModule.log`` takes it."""
-        if positional[:1] == (True,) or options.get("prog_bar"):
-            self.bar.add(name)
+        if self._display is not None:
+            self._display.note(name, *positional, **options, training=self._training)
         examples = options.get("batch_size") or self.examples
         value = value.detach() if isinstance(value, Tensor) else value
         self.entries.setdefault(name, []).append(LoggedValue(value, examples, options.get("reduce_fx", "mean")))
@@ -284,9 +314,11 @@ def training_logs(log: Log) -> dict[str, list[Any]]:
     return {name: values for name, values in numbers.items() if values}
 
 
-def step_and_log(task: L.LightningModule, batch: Any, index: Any = 0) -> tuple[Tensor, dict[str, list[Any]]]:
+def step_and_log(
+    task: L.LightningModule, batch: Any, index: Any = 0, display: Display | None = None
+) -> tuple[Tensor, dict[str, list[Any]]]:
     """The loss of a training_step, and the numbers that it logs; the module's log is silent before and afterwards."""
-    log = Log()
+    log = Log(display)
     task.log, task.log_dict = log, log.all  # type: ignore
     try:
         loss = loss_of(run_step(task, "training", batch, index), task)
@@ -301,10 +333,11 @@ class OwnSteps:
 
     Args:
         module: in evaluation mode; nobody else may call it.
+        display: is told how the steps log.
     """
 
-    def __init__(self, module: L.LightningModule) -> None:
-        self.module, self.log = module, Log()
+    def __init__(self, module: L.LightningModule, display: Display) -> None:
+        self.module, self.log = module, Log(display, training=False)
         module.log, module.log_dict = self.log, self.log.all  # type: ignore
         self._metrics = [part for part in module.modules() if is_metric(part)]
 

@@ -20,6 +20,7 @@ from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names
 from flstudy.tasks.module_steps import (
     STAGES,
     CorrectBy,
+    Display,
     OwnSteps,
     as_pair,
     call_on_batch,
@@ -73,7 +74,8 @@ class TaskFunction:
             )
         self.module = without_values(task)
         has_steps = any(overrides(task, f"{stage}_step") for stage in STAGES.values())
-        self.steps = OwnSteps(copy.deepcopy(task).eval()) if has_steps else None
+        self.display = Display()
+        self.steps = OwnSteps(copy.deepcopy(task).eval(), self.display) if has_steps else None
         # One of flstudy's own has no hooks and never asks for its Trainer.
         self.shipped = isinstance(task, Task) and type(task).__module__.startswith("flstudy.")
         self.model = task if self.shipped else copy.deepcopy(task)  # as it is, its log and metrics alive
@@ -148,11 +150,6 @@ class TaskFunction:
     def has_loss(self) -> bool:
         """Whether there is a loss of a device's data: not where a module optimises by itself."""
         return self.tells_losses or bool(self.module.automatic_optimization)
-
-    @property
-    def shown(self) -> set[str]:
-        """Names that the task's own steps log for the progress bar."""
-        return set() if self.steps is None else self.steps.log.bar
 
     def meet(self, x: Tensor, y: Tensor, classes: int, form: Callable[[Tensor, Tensor], Any] | None = None) -> None:
         """Find out by some examples how the task can be trained, and what it logs.
@@ -304,7 +301,8 @@ class TaskFunction:
 
     def training_logs(self, y: Any, batch: Batch) -> tuple[str, ...]:
         """Names of the numbers that training_step logs of a batch, at parameters y."""
-        return tuple(self._at(y, step_and_log, self.form(batch.x, batch.y), self.stand_in.batch_idx)[1])
+        form, index = self.form(batch.x, batch.y), self.stand_in.batch_idx
+        return tuple(self._at(y, step_and_log, form, index, self.display)[1])
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Values by name that the task's own validation_step or test_step logs of a device's data x [D, ...], at

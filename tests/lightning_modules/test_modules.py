@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional as F
 
 from flstudy import Coordinator, Population
@@ -96,6 +97,44 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     assert {"valid/loss", "test/loss"} <= set(metrics)
     assert any("accuracy" in name for name in metrics) == classifies
     assert {*metrics} <= {*coordinator.measures(world(kind), ROUNDS)}
+
+
+class LitTwofold(m.LitClassifier):
+    """Logs each name by another pair of on_step and on_epoch, given in the two ways that there are."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("told", loss)
+        self.log("told_twice", loss, on_epoch=True)
+        self.log("told_by_place", loss, True, True, True, True)
+        self.log_dict({"told_at_last": loss}, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val", F.cross_entropy(self(x), y))
+        self.log("val_twice", F.cross_entropy(self(x), y), on_step=True)
+
+
+@pytest.mark.parametrize("executor", ["vectorized", "sequential", "trainer"])
+def test_the_epoch_s_value_of_a_name_that_is_logged_twofold_has_lightning_s_name(executor, tmp_path):
+    x, y = world().dataset.examples[:2]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32)
+    by_lightning = trainer(1, "32-true")
+    by_lightning.fit(LitTwofold(), loader, loader)
+    kept = ModelCheckpoint(tmp_path, monitor="told_twice_epoch", filename="{told_by_place_epoch:.2f}")
+    federated = trainer(1, "32-true", callbacks=[kept], enable_checkpointing=True)
+    coordinator = Coordinator(LitTwofold(), FedAvg(lr=0.1), **arguments(compile=False, executor=executor))
+    federated.fit(coordinator, datamodule=world())
+    names = {name for name in by_lightning.callback_metrics if not name.endswith("_step")}
+    assert names <= set(federated.callback_metrics)
+    ours = {name for name in federated.callback_metrics if name.endswith("_epoch")}
+    assert ours == {name for name in names if name.endswith("_epoch")} == {
+        "told_twice_epoch", "told_by_place_epoch", "val_twice_epoch"
+    }  # fmt: skip
+    assert kept.best_model_score == federated.callback_metrics["told_twice"]
+    assert "told_by_place" in federated.progress_bar_metrics
 
 
 @pytest.mark.slow
