@@ -23,7 +23,7 @@ from flstudy.config.lines import told_with_line
 from flstudy.config.objects import chosen, section
 from flstudy.config.reading import content_of, pairs, text_of
 from flstudy.config.registry import SECTIONS, check_files
-from flstudy.config.rules import Parts, check_parts, check_work
+from flstudy.config.rules import Parts, check_measures, check_parts, check_work
 from flstudy.config.sections import Run, Settings, StudySection
 from flstudy.config.values import classes_in, flat, label
 from flstudy.federation import Coordinator, Record
@@ -241,11 +241,11 @@ class Config:
                 raise
             except SystemExit as error:
                 raise ModuleExit(error) from error
-            except (ValueError, TypeError, ImportError, OSError, ArithmeticError, MemoryError) as error:
+            except (ValueError, TypeError, ImportError, OSError, ArithmeticError) as error:
                 message = str(error) if isinstance(error, ValueError) else told(error)
                 raise ConfigError(f"{Path(self.path).name}: {message}") from error
-            except RuntimeError as error:  # torch has no other word for a tensor that memory does not hold
-                if "memory" not in str(error) and "overflow" not in str(error):
+            except (RuntimeError, MemoryError) as error:  # torch has no word of its own for what memory does not hold
+                if isinstance(error, RuntimeError) and "memory" not in str(error) and "overflow" not in str(error):
                     raise
                 message = f"{error}: make the model or the population smaller"
                 raise ConfigError(f"{Path(self.path).name}: {message}") from error
@@ -302,6 +302,7 @@ class Config:
         with self._refusing(), installed(cache):
             population = _part("population", self._values, None)
             population.settle(self.seeds)
+            check_measures(self.parts, population)
         check_work(self.parts.algorithm, population)
         return dict(cache.own)
 

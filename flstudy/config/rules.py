@@ -4,15 +4,19 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
 from flstudy.config.values import arm_key
 from flstudy.controllers import Controller, Schedule
+from flstudy.execution.trees import take
 from flstudy.federation import Coordinator
+from flstudy.federation.blocks import job_bytes
 from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
-from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.measure import Measure
 from flstudy.metrics.panel import Panel
 from flstudy.metrics.registry import METRICS, refuse_unmeasured
@@ -55,7 +59,8 @@ def check_parts(config: "Config", parts: Parts) -> None:
         parts.evaluation.check(population.clients, config.settings.evaluate_every)
     if parts.controller is not None:
         try:
-            check_horizons([parts.controller], parts.schedule, population, rounds)
+            (controller,) = check_horizons([parts.controller], parts.schedule, population, rounds)
+            controller.init(take(first_server(parts), 0))
         except ValueError as error:
             raise ConfigError(f"controller: {error}") from error
     try:
@@ -143,6 +148,27 @@ def check_privacy(config: "Config", parts: Parts) -> None:
             f"{aggregator.epsilon(rounds):.4g}), and a study compares whole runs: set privacy.solve in place of "
             "privacy.noise, or lower rounds"
         )
+
+
+def first_server(parts: Parts) -> Any:
+    """The server's state of a run's algorithm, leaves [1, ...], with a model of zeros."""
+    run = parts.coordinator.run
+    layout = run.task_function.layout
+    return torch.vmap(lambda x: run.algorithm.server_init(x, layout))(torch.zeros(1, layout.n))
+
+
+def check_measures(parts: Parts, population: Population) -> None:
+    """Raise UserError for a regret or a radio cell that cannot be measured in the first round of a settled
+    population; where that comes later, the rounds before are kept."""
+    run = parts.coordinator.run
+    if parts.regret is not None:
+        DynamicRegret(parts.regret, population, parts.task).optimum(1)
+    if parts.wireless is not None:
+        layout = run.task_function.layout
+        sent = job_bytes(run.algorithm, first_server(parts), layout)
+        clients, batch_size = population.cohort(1).jobs.client, population.plan.batch_size
+        amounts = {"down": 8 * sent.down, "up": 8 * sent.up, "steps": 1, "batch_size": batch_size}
+        parts.wireless.costs(population.seeds, 1, clients, **amounts, parameters=layout.n)
 
 
 def check_work(algorithm: Algorithm, population: Population) -> None:

@@ -32,8 +32,8 @@ class Schedule(Configurable, ABC):
         return self.floor + (1 - self.floor) * self.left(min(age, rounds - 1) / rounds)
 
     def at(self, algorithm: Method, age: int, session: int | None = None) -> Method:
-        """The algorithm as it is in that round."""
-        return replace(algorithm, lr=algorithm.lr * self.scale(age, session))
+        """The algorithm as it is in that round; a rate too small for a number is the smallest one."""
+        return replace(algorithm, lr=max(algorithm.lr * self.scale(age, session), math.ulp(0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)

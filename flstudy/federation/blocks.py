@@ -120,6 +120,8 @@ class JobBytes(NamedTuple):
 
     training: int  # while it trains
     until_end: int  # of its part that stays until the end of the round
+    down: int  # of the server's message
+    up: int  # of the device's
 
 
 def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
@@ -132,7 +134,8 @@ def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
         upload, _ = algorithm.local_end(local, msg, row)
     moved = nbytes(msg, 1) + 2 * sum(nbytes(tree, 1) for tree in (row, local, upload))
     until_end = nbytes(upload, 1) * algorithm.reads_each + nbytes(row, 1) * algorithm.prepares_rows
-    return JobBytes(moved + 3 * local.y.numel() * local.y.element_size(), until_end)  # gradient, step, local model
+    training = moved + 3 * local.y.numel() * local.y.element_size()  # gradient, step, local model
+    return JobBytes(training, until_end, nbytes(msg, 1), nbytes(upload, 1))
 
 
 def jobs_at_once(algorithm: Algorithm, server: Any, layout: Layout, population: Population, memory: int) -> int:

@@ -1,6 +1,8 @@
 """Metrics of a round: its fits, its traffic, the radio cell's costs and the regret of its model."""
 
-from collections.abc import Mapping, Sequence
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import lightning as L
@@ -10,9 +12,11 @@ from torch import Tensor
 from flstudy.execution.devices import to_device
 from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.play_round import RoundResult
+from flstudy.metrics import dynamic_regret, wireless
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Event, Population
+from flstudy.user_error import UserError
 
 
 class Record(NamedTuple):
@@ -67,18 +71,34 @@ class RoundMetrics:
         for way in ("down", "up"):
             bytes_of = [(getattr(played, way) * played.fit.steps.shape[1]).squeeze(1) for played in (result, *probes)]
             metrics[f"traffic/{way}_bytes"] = torch.stack(bytes_of).sum(0).tolist()
-        if self._dynamic_regret is not None:
-            metrics |= self._dynamic_regret.metrics(round, x, before)
-        if self.wireless is not None:
-            metrics |= self._in_the_cell(self.wireless, round, x.shape[-1], (result, *probes))
+        if (regret := self._dynamic_regret) is not None:
+            metrics |= self._measured(round, dynamic_regret.NAMES, lambda: regret.metrics(round, x, before))
+        if (cell := self.wireless) is not None:
+            played = (result, *probes)
+            metrics |= self._measured(
+                round, wireless.NAMES, lambda: self._in_the_cell(cell, round, x.shape[-1], played)
+            )
         return metrics
 
+    def _measured(
+        self, round: int, names: Sequence[str], measure: Callable[[], dict[str, list[float]]]
+    ) -> dict[str, list[float]]:
+        """Metrics of a round, which are undefined where they cannot be measured: that is no reason to lose the rounds
+        before. In the first round there are none."""
+        try:
+            return measure()
+        except UserError as error:
+            if round == 1:
+                raise
+            warnings.warn(f"{', '.join(names)} are undefined in round {round}: {error}", stacklevel=2)
+            return {name: [math.nan] * len(self.population.seeds) for name in names}
+
     def _in_the_cell(
-        self, wireless: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
+        self, cell: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
     ) -> dict[str, list[float]]:
         """Metrics of the radio cell; the first result is the round's own."""
         costs = [
-            wireless.costs(
+            cell.costs(
                 self.population.seeds,
                 round,
                 result.cohort.jobs.client.cpu(),
@@ -91,7 +111,7 @@ class RoundMetrics:
             )
             for repeat, result in enumerate(results)
         ]
-        return wireless.metrics(costs[0], costs[1:])
+        return cell.metrics(costs[0], costs[1:])
 
 
 def fit_metrics(result: RoundResult, batch_size: int, trace_cache: TraceCache) -> dict[str, list[float]]:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from flstudy.hyper import Configurable, hyper
-from flstudy.metrics.optimum import RoundLoss
+from flstudy.metrics.optimum import Optimum, RoundLoss
 from flstudy.population import Population
 from flstudy.user_error import UserError
 
 SO_FAR = "regret/dynamic"
+NAMES = ("regret/round", SO_FAR, "world/variation")
+"""Names of a round's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,10 @@ class DynamicRegret:
     def __init__(self, settings: Regret, population: Population, task: L.LightningModule) -> None:
         self.settings, self.round_loss = settings, RoundLoss(population, task)
 
+    def optimum(self, round: int) -> Optimum:
+        """A minimum of a round's loss; UserError where the tolerance is not reached."""
+        return self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
+
     def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
         """The metrics of a round, a value per replica.
 
@@ -65,18 +71,15 @@ class DynamicRegret:
             x = x.squeeze(1)
         if x.dim() != 2:
             raise UserError(f"regret: it is that of one global model, got {x.shape[1]} of them: leave regret out")
-        best = self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
+        best = self.optimum(round)
         moved = [0.0] * len(x)
         world = self.round_loss.world
         if round > 1 and any(world(round, s) != world(round - 1, s) for s in range(len(x))):
-            earlier = self.round_loss.optimum(round - 1, self.settings.tolerance, self.settings.steps)
+            earlier = self.optimum(round - 1)
             models = torch.stack([x, best.x, earlier.x], 1)
             gaps = (self.round_loss.loss(round, models) - self.round_loss.loss(round - 1, models)).abs()
             moved = gaps.max(1).values.tolist()
         suffered = (self.round_loss.loss(round, x[:, None])[:, 0] - best.loss).tolist()
         so_far = before[SO_FAR] if round > 1 else [0.0] * len(x)
-        return {
-            "regret/round": suffered,
-            SO_FAR: [total + now for total, now in zip(so_far, suffered, strict=True)],
-            "world/variation": moved,
-        }
+        total = [before + now for before, now in zip(so_far, suffered, strict=True)]
+        return dict(zip(NAMES, (suffered, total, moved), strict=True))

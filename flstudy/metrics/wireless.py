@@ -19,6 +19,8 @@ from flstudy.user_error import UserError
 
 Floats = NDArray[np.float64]
 CHUNK = 2**15  # fading values that are drawn at once: they and what follows from them stay in a core's cache
+NAMES = ("wireless/latency_s", "wireless/energy_j", "wireless/initialization_s", "wireless/initialization_j")
+"""Names of a round's metrics."""
 MOST = 10**8  # slots that a transmission may take, 14 hours of the paper's
 
 
@@ -201,12 +203,8 @@ class Wireless(Configurable):
         extra_s = np.sum([exchange.latency for exchange in initialization], axis=0) + np.zeros(training.replicas)
         extra_j = np.sum([exchange.energy for exchange in initialization], axis=0) + np.zeros(training.replicas)
         charged = self.initialization == "charged"
-        return {
-            "wireless/latency_s": (training.latency + charged * extra_s).tolist(),
-            "wireless/energy_j": (training.energy + charged * extra_j).tolist(),
-            "wireless/initialization_s": extra_s.tolist(),
-            "wireless/initialization_j": extra_j.tolist(),
-        }
+        latency, energy = training.latency + charged * extra_s, training.energy + charged * extra_j
+        return {name: values.tolist() for name, values in zip(NAMES, (latency, energy, extra_s, extra_j), strict=True)}
 
     def gains(self, seed: Any, number: int, device: Any, repeat: int = 0) -> Floats:
         """ψ, the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or arrays."""
@@ -223,8 +221,9 @@ class Wireless(Configurable):
     def _slots(self, amounts: Floats, gain: Floats, band: Floats, fading: Fading) -> Floats:
         """The least numbers of slots [2, L] in which bits [2, L] pass (eq. (26)), of rates as in eq. (24) and (25)."""
         snr = self.snr(gain, band)
-        needed = amounts / (band * self.slot)  # the sum of log2(1 + SNR |h|²) that sends them
-        longest = (needed * math.log(2) / np.log1p(snr)).max()  # fading makes it more: the logarithm is concave
+        with np.errstate(all="ignore"):  # infinity is refused below
+            needed = amounts / (band * self.slot)  # the sum of log2(1 + SNR |h|²) that sends them
+            longest = (needed * math.log(2) / np.log1p(snr)).max()  # fading makes it more: the logarithm is concave
         if not longest <= MOST:
             raise UserError(
                 f"Wireless: a device needs {longest:.0e} slots of {self.slot} s, more than {MOST:.0e}: raise "

@@ -41,6 +41,7 @@ def refuse_late(key: str, number: int, rounds: int | None, remedy: str) -> None:
         raise UserError(f"{key} must be ≤ rounds ({rounds}), got {number}: raise rounds or {remedy}")
 
 
+MOST_ROUNDS = 1_000_000  # of a run
 COVTYPE = (65, 187, 233, 367, 411, 489)
 """Rounds of the drifts in Master-FL's covtype runs of 500 rounds (Ganguly & Aggarwal 2024, sec. VI)."""
 
@@ -154,7 +155,7 @@ class IncrementalDrift(OneChange):
         return 0.0 if number < self.round else min(1.0, self.step * (1 + (number - self.round) // self.every))
 
     def events(self) -> list[Event]:
-        increments = int(np.ceil(1 / self.step - 1e-9))
+        increments = int(min(np.ceil(1 / self.step - 1e-9), MOST_ROUNDS // self.every + 1))
         shares = [min(1.0, self.step * (i + 1)) for i in range(increments)]
         return [Event(self.round + i * self.every, f"drift {share:.0%}") for i, share in enumerate(shares)]
 

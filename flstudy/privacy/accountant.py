@@ -44,12 +44,13 @@ class Accountant:
         """ε at δ after the given numbers of rounds of each kind.
 
         Args:
-            noise: σ > 0.
+            noise: σ > 0; above 2^20, where the library's sums fail, ε is that of 2^20, which is no smaller.
             rounds: number of rounds by the sampling of their devices.
         """
         spent = {sample: count for sample, count in sorted(rounds.items()) if count > 0}
         if not spent:
             return 0.0
+        noise = min(noise, MOST)
         return self._of_losses(noise, spent) if self.privacy.accountant == "pld" else self._of_orders(noise, spent)
 
     def solve(self, target: float, rounds: Mapping[Sample, int]) -> float:

@@ -234,8 +234,9 @@ class Lstm(Task):
     Shakespeare's characters (McMahan et al. 2017; 820,522 parameters with 90 characters), and embedding 96, hidden 670
     and projection 96 for Stack Overflow's words (4,050,748 with 10,004).
 
-    Inputs are integer tokens [B, T]. Labels are the tokens that follow each position [B, T], or the one after the whole
-    sequence [B]. Labels below 0 are padding and count nowhere; inputs are tokens everywhere.
+    Inputs are integer tokens [B, T]. Labels are the tokens that follow each position [B, T], the one after the whole
+    sequence [B], or the classes of texts [B]. Labels below 0 are padding and count nowhere; inputs are tokens
+    everywhere.
 
     Args:
         shape: (sequence length,) of one input; a config leaves it out and gets the data set's.
@@ -245,6 +246,7 @@ class Lstm(Task):
         layers: number of LSTM layers.
         projection: width of a dense layer between the LSTM's and the vocabulary's; null has none.
         biases: bias vectors of an LSTM layer, 1 or 2; two are torch's, and add up.
+        tokens: size of the inputs' vocabulary, where labels are others than its tokens; a config leaves it out, too.
     """
 
     @checked
@@ -257,13 +259,14 @@ class Lstm(Task):
         layers: Annotated[int, "[1, 1e3]"] = 1,
         projection: Annotated[int | None, "[1, 1e5]"] = None,
         biases: Literal[1, 2] = 2,
+        tokens: Annotated[int, "[0, 1e6]"] = 0,
     ) -> None:
         super().__init__()
         if len(shape) != 1 or shape[0] < 1:
             raise UserError(
                 f"Lstm: shape must be (sequence length ≥ 1,), got {tuple(shape)}; flatten the inputs, or use Mlp or Cnn"
             )
-        self.embedding = nn.Embedding(classes, embedding)
+        self.embedding = nn.Embedding(max(tokens, classes), embedding)
         self.lstm = LstmLayers(embedding, hidden, layers, biases)
         self.head: nn.Module = nn.Linear(hidden, classes)
         if projection is not None:

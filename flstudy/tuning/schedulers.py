@@ -74,6 +74,16 @@ class Asha(Scheduler):
             stop_last_trials=False,  # a trial ends by itself, with a last report
         )
 
+    def check(self, config: "Config") -> None:
+        """Refuse more rungs than there are rounds."""
+        super().check(config)
+        rounds, factor = config.rounds, self.reduction_factor
+        if self.grace_rounds * factor**rounds < rounds:
+            raise ConfigError(
+                f"study.scheduler.reduction_factor must make fewer rungs than the {rounds} rounds, got {factor}: 3 is "
+                "usual"
+            )
+
     def rungs(self, rounds: int) -> list[float]:
         """Rounds of the rungs: the grace, and from there on each times the reduction factor."""
         rungs, rung = [], float(self.grace_rounds)

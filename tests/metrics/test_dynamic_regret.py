@@ -9,10 +9,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from flstudy.algorithms import FedAvg, HypCluster
 from flstudy.config import ConfigError, load
-from flstudy.metrics.dynamic_regret import Regret
+from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.optimum import RoundLoss
 from flstudy.metrics.regret import dynamic_regret, variation
 from flstudy.population import RepeatedDrift
+from flstudy.user_error import UserError
 
 from ..config.test_config import QUICK
 from ..worlds import SEEDS, difference, logistic, measured, run, world
@@ -70,6 +71,24 @@ def test_regret_changes_nothing_else(scene):
     plain = go(ROUNDS, regret=None)
     assert torch.equal(plain.server.x, module.server.x)
     assert not any(name.startswith(("regret", "world")) for name in plain.record.metrics)
+
+
+def test_a_later_round_that_cannot_be_solved_has_no_regret_and_the_rounds_go_on(scene, monkeypatch):
+    optimum = DynamicRegret.optimum
+
+    def fails(self, round):
+        if round == 4:
+            raise UserError("optimum: ‖∇F‖ is 1, above the tolerance")
+        return optimum(self, round)
+
+    monkeypatch.setattr(DynamicRegret, "optimum", fails)
+    module = go(6)
+    assert torch.equal(module.server.x, go(6, regret=None).server.x)
+    defined = measured(module, "regret/round", "regret/dynamic", "world/variation").isfinite().all(-1)
+    assert defined.tolist() == [[True] * 3] * 3 + [[False] * 3, [True, False, True], [True, False, True]]
+    monkeypatch.setattr(DynamicRegret, "optimum", lambda self, round: fails(self, 4))
+    with pytest.raises(UserError, match="above the tolerance"):  # before there are rounds to lose
+        go(1)
 
 
 def test_several_models_are_refused():
