@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 ROWS = [
-    {"user_error", "lightning_hooks", "process_state"},
+    {"user_error", "lightning_hooks", "process_state", "pytree"},
     {"hyper", "registry", "remote"},
     {"run_settings"},
     {"algorithms"},
@@ -139,7 +139,7 @@ def test_algorithms_import_torch_and_their_own_room_only():
     for path in files("algorithms"):
         for name in imported(path):
             assert name.split(".")[0] in sys.stdlib_module_names | {"torch"} or name.startswith(
-                ("flstudy.algorithms", "flstudy.hyper", "flstudy.registry", "flstudy.user_error")
+                ("flstudy.algorithms", "flstudy.hyper", "flstudy.pytree", "flstudy.registry", "flstudy.user_error")
             ), f"{path}: {name}"
 
 

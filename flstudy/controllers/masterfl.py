@@ -30,8 +30,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.controllers.controller import Detector, Moment
 from flstudy.controllers.instances import BlockSchedule, Rate, running_instance
 from flstudy.hyper import hyper

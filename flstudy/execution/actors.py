@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm
 from flstudy.execution.executor import TrainingContext
 from flstudy.execution.parts import PartDone, PartWork, Share

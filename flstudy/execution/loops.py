@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.execution.trees import leaves, refill
 from flstudy.population.ahead import leaves_python
 from flstudy.tasks import compiler, kernels
@@ -110,7 +110,7 @@ def lane_graph(step: Step, carried: Any, rows: Tensor, constants: Any, shared: A
     with compiler.fake_tensors(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(leaf) for leaf in flat]
         graph = make_fx(function, decomposition_table=compiler.core_decompositions())(*fakes)
-        if any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in graph.graph.nodes):
+        if any(compiler.mutates(node.target) for node in graph.graph.nodes):
             graph = make_fx(torch.func.functionalize(graph, remove="mutations"))(*fakes)  # as compilers want it
     simplify(graph)
     graph.graph.eliminate_dead_code()

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm, Job
 from flstudy.algorithms.parts.signatures import trained_by
 from flstudy.execution.devices import forked_random

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.execution.bank import Fetch
 from flstudy.execution.executor import Executor, TrainingContext
 from flstudy.execution.model_evaluator import ModelEvaluator

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm
 from flstudy.execution.loops import NotCompiled, Step, reason
 from flstudy.execution.trees import leaves, names_of

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
 from flstudy.execution.devices import accelerated, numbers

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from flstudy.execution.trees import collect
+from flstudy.tasks import compiler
 
 PATIENCE = 16  # calls before recording pays: it takes about as long as what that many calls lose
 MOST = 2**26  # bytes of the arguments
@@ -75,7 +75,7 @@ class TraceCache:
 def worthwhile(tensors: Sequence[Tensor]) -> bool:
     """Whether nothing but these tensors decides which operations run, and they are so small that the Python around
     these is felt."""
-    decided = _get_current_dispatch_mode() is not None or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
+    decided = compiler.dispatching() or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
     return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST
 
 
@@ -116,15 +116,8 @@ def leave_out(graph: torch.fx.GraphModule) -> None:
             seen, source = node.meta["val"], node.args[0].meta["val"]
             if (seen.shape, seen.stride()) == (source.shape, source.stride()):
                 node.replace_all_uses_with(node.args[0])
-    graph.graph.eliminate_dead_code(acts)
+    graph.graph.eliminate_dead_code(compiler.acts)
     graph.recompile()
-
-
-def acts(node: torch.fx.Node) -> bool:
-    """Whether a recorded call does more than to return its result."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.is_impure()
-    return node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def rebuilder(tree: Any) -> Callable[[Iterator[Any]], Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
-from torch.nn.modules.module import _IncompatibleKeys
 
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Schedule
@@ -308,9 +307,10 @@ class Coordinator(L.LightningModule):
             UserError: it was written with another algorithm, population or the like.
         """
         saved = files.state_of_run(checkpoint)
-        fits = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
-        if self._trainer is not None and self.trainer.ckpt_path is not None:
-            self._folder = local_folder(self.trainer.ckpt_path)
+        trainer = trainer_of(self)
+        fits = trainer is not None and trainer.state.fn == TrainerFn.FITTING
+        if trainer is not None and trainer.ckpt_path is not None:
+            self._folder = local_folder(trainer.ckpt_path)
         files.refuse_other_run(self.run, saved, checkpoint["state_dict"], goes_on=fits)
         if fits:
             self._saved = saved
@@ -320,7 +320,7 @@ class Coordinator(L.LightningModule):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a checkpoint's ``state_dict`` but for trained tensors, which come with the server's state."""
         self.run.load_untrained(state_dict)
-        return _IncompatibleKeys([], [])
+        return torch.nn.Module().load_state_dict({})  # no key is missing, none unexpected
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -371,3 +371,11 @@ class Coordinator(L.LightningModule):
 def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
     """Metrics as 0-d tensors, as Lightning keeps them."""
     return dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))
+
+
+def trainer_of(module: L.LightningModule) -> L.Trainer | None:
+    """The Trainer to which a module is attached; None where there is none, for which Lightning's property raises."""
+    try:
+        return module.trainer
+    except RuntimeError:
+        return None

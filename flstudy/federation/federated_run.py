@@ -12,8 +12,8 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.buffers import with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule

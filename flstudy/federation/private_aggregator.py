@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm, Inbox
 from flstudy.algorithms.parts.signatures import Totals
 from flstudy.controllers import Controller

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.execution import ClientBank
 from flstudy.execution.trees import leaves, refill
 from flstudy.federation.round_metrics import Record

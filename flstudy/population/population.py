@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import fold_in
 from flstudy.algorithms.parts.signatures import Job, Round
 from flstudy.hyper import checked

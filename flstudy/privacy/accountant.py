@@ -81,7 +81,7 @@ class Accountant:
 
     def _of_orders(self, noise: float, rounds: Mapping[Sample, int]) -> float:
         total = sum(count * self._order_by_order(sample, noise) for sample, count in rounds.items())
-        return float(self._dp.rdp.compute_epsilon(self._fresh()._orders, total, self.privacy.delta)[0])
+        return float(self._dp.rdp.compute_epsilon(self._fresh().orders, total, self.privacy.delta)[0])
 
     def _order_by_order(self, sample: Sample, noise: float) -> Any:
         """The Rényi divergences of one round; they add up over rounds, which the library's class does not show."""
@@ -89,7 +89,7 @@ class Accountant:
             accountant = self._fresh()
             with without_order_warnings():
                 accountant.compose(self.event(sample, noise))
-            self._known[sample, noise] = accountant._rdp
+            self._known[sample, noise] = accountant.rdp
         return self._known[sample, noise]
 
     def _fresh(self) -> Any:

@@ -17,6 +17,11 @@ from flstudy.algorithms.parts.buffers import Carried
 from flstudy.run_settings import BufferMode
 
 
+def is_batch_norm(part: nn.Module) -> bool:
+    """Whether a layer is a BatchNorm, of torch's or by others: torch has no public name for their common base."""
+    return isinstance(part, _BatchNorm)
+
+
 class TaskBuffers:
     """Buffers of a task as one vector b [b], the numbers that a module's own steps change: running statistics, and
     persistent buffers that the source of some class writes to. Buffers that nobody writes to are constants of the task.
@@ -34,7 +39,7 @@ class TaskBuffers:
         for part in module.modules():
             if mode == "freeze" and isinstance(part, _NormBase) and part.track_running_stats:
                 part.eval()
-            if isinstance(part, _BatchNorm) and part.track_running_stats:
+            if is_batch_norm(part) and part.track_running_stats:
                 part.register_forward_pre_hook(look_up_one)
                 part.register_forward_hook(look_on, always_call=True)
         norms = {name for name, part in module.named_modules() if isinstance(part, _NormBase)}
@@ -58,7 +63,7 @@ class TaskBuffers:
 
     def normalised(self) -> Tensor:
         """[w]: places of BatchNorm's weights among the trained parameters."""
-        norms = {id(p) for part in self._module.modules() if isinstance(part, _BatchNorm) for p in part.parameters()}
+        norms = {id(p) for part in self._module.modules() if is_batch_norm(part) for p in part.parameters()}
         places, begin = [torch.empty(0, dtype=torch.int64)], 0
         for p in self._module.parameters():
             end = begin + p.numel() * p.requires_grad

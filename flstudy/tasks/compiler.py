@@ -29,6 +29,26 @@ def tracing() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
+def dispatching() -> bool:
+    """Whether a mode of somebody's sees every operation."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode() is not None
+
+
+def mutates(target: Any) -> bool:
+    """Whether what a recording calls is an operator of torch's that writes to its arguments."""
+    return isinstance(target, torch._ops.OpOverload) and bool(target._schema.is_mutable)
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether a recorded call does more than to return its result."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.is_impure()
+    return mutates(target) or torch.Tag.nondeterministic_seeded in target.tags
+
+
 def fake_tensors(**options: Any) -> Any:
     """A mode in which tensors have shapes and no values; options as of torch's ``FakeTensorMode``."""
     from torch._subclasses import FakeTensorMode

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from flstudy.algorithms import Batch
 from flstudy.lightning_hooks import REFUSED_HOOKS, TRAINING_HOOKS, UNCALLED_HOOKS
 from flstudy.process_state import PROCESS_STATE
 from flstudy.tasks.attention import mappable_attention
+from flstudy.tasks.buffers import is_batch_norm
 from flstudy.tasks.module_steps import (
     CORRECT_BY,
     MOST,
@@ -40,6 +39,7 @@ from flstudy.user_error import UserError
 if TYPE_CHECKING:
     from flstudy.tasks.task_function import TaskFunction
 
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 EXAMPLES = 6  # on which a module is called
 LANES = (None, None, None)  # epoch, step and batch, as mapped devices know them
 NOISE = 0.05  # deviation of the noise on its parameters: at zeros nothing would depend on anything
@@ -100,7 +100,7 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
     correct_by = next(
         (by for by in CORRECT_BY if hasattr(task, by) and overrides(task, by)), None
     )  # a call may show that it tells nothing
-    draws = any(isinstance(part, _DropoutNd) and part.p > 0 for part in task.modules())
+    draws = any(isinstance(part, DROPOUT) and part.p > 0 for part in task.modules())
     return TaskFindings(per_example, runs, why, correct_by, training_logs=training_logs, draws=draws)
 
 
@@ -121,7 +121,7 @@ def declares_mean_over_examples(task: L.LightningModule) -> bool:
             f"task: {name} declares mean_over_examples, but optimises by itself (automatic_optimization = False), "
             "which flstudy gives whole minibatches: leave the declaration out"
         )
-    if any(isinstance(part, _BatchNorm) for part in task.modules()):
+    if any(is_batch_norm(part) for part in task.modules()):
         raise UserError(
             f"task: {name} declares mean_over_examples, but has BatchNorm, whose statistics tie the examples of a "
             "batch together: leave the declaration out, or use GroupNorm"
@@ -270,7 +270,7 @@ def without_dropout(task: L.LightningModule) -> None:
     """Set a module to training mode, but for its dropout."""
     task.train()
     for part in task.modules():
-        if isinstance(part, _DropoutNd):
+        if isinstance(part, DROPOUT):
             part.eval()
 
 

@@ -9,13 +9,12 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.lightning_hooks import SET_UP_HOOKS
 from flstudy.run_settings import BufferMode
-from flstudy.tasks.buffers import TaskBuffers
+from flstudy.tasks.buffers import TaskBuffers, is_batch_norm
 from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names_logged, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
@@ -89,7 +88,7 @@ class TaskFunction:
         penalty = getattr(task, "regulariser", None) if self.tells_losses else None  # a training_step has its own
         self.regulariser = penalty if isinstance(penalty, Penalty) else Penalty()
         self.buffers = TaskBuffers(self.module, buffers)
-        norms = any(isinstance(part, _BatchNorm) and part.training for part in self.module.modules())
+        norms = any(is_batch_norm(part) and part.training for part in self.module.modules())
         self._normalises = norms or self.buffers.change
         self.form: Callable[[Tensor, Tensor], Any] = as_pair
         self.rounds: int | None = None  # of the federation; None: nobody knows
@@ -454,7 +453,10 @@ def parameter_places(module: nn.Module) -> list[tuple[str, str]]:
     return [
         (f"{path}.{attribute}" if path else attribute, names[id(tensor)])
         for path, part in module.named_modules()
-        for attribute, tensor in (*part._parameters.items(), *part._buffers.items())
+        for attribute, tensor in (
+            *part.named_parameters(recurse=False, remove_duplicate=False),
+            *part.named_buffers(recurse=False, remove_duplicate=False),
+        )
         if id(tensor) in names
     ]
 

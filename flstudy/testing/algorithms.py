@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import Algorithm, Batch, Inbox, Job
 from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized

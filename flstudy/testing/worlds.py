@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms import FedAvg
 from flstudy.controllers import Controller
 from flstudy.metrics.measure import Measure

@@ -29,8 +29,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms.parts.rules import adagrad_moment, adam_moment, off
 from flstudy.algorithms.parts.signatures import Layout, Rule, State
 

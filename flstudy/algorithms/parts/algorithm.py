@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms.parts.rules import clip, sgd
 from flstudy.algorithms.parts.signatures import (
     Batch,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.algorithms.parts.algorithm import Algorithm
 from flstudy.algorithms.parts.clustered import own_model
 from flstudy.algorithms.parts.signatures import Batch, Gradient, Inbox, Job, Layout, Round, State

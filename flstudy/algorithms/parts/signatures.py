@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from flstudy import pytree
 from flstudy.user_error import UserError
 
 State = Any  # a NamedTuple (or tuple) of tensors
