@@ -1,8 +1,14 @@
 """State that all threads of a process share: random numbers of torch, numpy and Python, torch's default type and its
 number of threads."""
 
+import os
 import threading
 
 PROCESS_STATE = threading.RLock()
 """Lock of this state. Who sets it, or computes by it, holds the lock: runs in several threads give the bits that they
 give one after another. The threads of one run do not ask for it, since their run waits for them and holds it."""
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

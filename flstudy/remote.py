@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -178,21 +179,16 @@ class RemoteFolder:
             FileNotFoundError: it is not there.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
-        hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with hidden.open("wb") as file:
-                with _explained(self.uri):
-                    source = self.filesystem.open_input_stream(self._at(name), compression=None)
-                with source:
-                    while True:
-                        with _explained(self.uri):
-                            block = source.read(_BLOCK)
-                        if not block:
-                            break
-                        file.write(block)
-            os.replace(hidden, target)
-        finally:
-            hidden.unlink(missing_ok=True)
+        with whole_file(target, shared=True) as hidden, hidden.open("wb") as file:
+            with _explained(self.uri):
+                source = self.filesystem.open_input_stream(self._at(name), compression=None)
+            with source:
+                while True:
+                    with _explained(self.uri):
+                        block = source.read(_BLOCK)
+                    if not block:
+                        break
+                    file.write(block)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 

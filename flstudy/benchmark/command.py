@@ -17,7 +17,8 @@ from typing import Any
 from flstudy import __version__
 from flstudy.benchmark import tables
 from flstudy.benchmark.gauge import BusyMachine, Gauge
-from flstudy.benchmark.options import BenchOptions, bench_options, cores
+from flstudy.benchmark.options import BenchOptions, bench_options
+from flstudy.process_state import usable_cores
 from flstudy.user_error import UserError
 
 
@@ -89,7 +90,7 @@ def run_workloads(given: Sequence[str], options: BenchOptions, here: str, gauge:
         "schema": 1,
         "command": shlex.join(["flstudy", "bench", *given]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": {"cpu": cpu(), "cores": cores(), "gpu": gpu},
+        "hardware": {"cpu": cpu(), "cores": usable_cores(), "gpu": gpu},
         "versions": versions(),
         "settings": {"device": here, **{name: getattr(options, name) for name in tables.SETTINGS}},
         "load": [busy()],

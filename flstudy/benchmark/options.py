@@ -1,11 +1,11 @@
 """Options of ``flstudy bench``, checked before anything heavy is imported."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from flstudy.config.errors import nearest
+from flstudy.process_state import usable_cores
 from flstudy.user_error import UserError
 
 WORKLOADS = ("mlp", "mlp10", "synthetic", "synthetic3", "cnn", "lstm")
@@ -41,7 +41,7 @@ def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
     add, some = parser.add_argument, "any of {}; default: those that make sense for the workload"
     add("--workloads", nargs="+", default=WORKLOADS, metavar="NAME", help=f"any of {', '.join(WORKLOADS)}")
     add("--executors", nargs="+", metavar="NAME", help=some.format(", ".join(EXECUTORS)))
-    add("--threads", type=int, default=cores(), help="torch threads of every process; default: all cores")
+    add("--threads", type=int, default=usable_cores(), help="torch threads of every process; default: all cores")
     add("--repeats", type=int, default=5, help="passes over all executors; figures are medians over them")
     add("--seconds", type=float, default=0.4, help="length of one executor's turn in a pass, at least one round")
     add("--seeds", type=int, help="seeds at once, instead of the workload's number")
@@ -70,8 +70,3 @@ def bench_options(arguments: Sequence[str] | None = None) -> BenchOptions:
     options.workloads = tuple(dict.fromkeys(options.workloads))  # each once
     options.executors = options.executors and tuple(name for name in EXECUTORS if name in options.executors)
     return options
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

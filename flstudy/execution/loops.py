@@ -11,8 +11,6 @@ found again.
 
 import hashlib
 import operator
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from flstudy.execution.trees import leaves, refill
 from flstudy.population.ahead import leaves_python
 from flstudy.tasks import compiler, kernels
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 Step = Callable[[Any, Tensor, Tensor, Any, Any], Any]
 WIDTHS = 7, 11  # numbers of lanes at which a step is mapped, to see where the number occurs in the graph
@@ -301,9 +300,8 @@ def loaded(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, Any,
     cached = folder / f"{key}.{digest(built)}.so"
     for suffix in (".json", ".so"):  # the library last: it is what is looked for
         if built.with_suffix(suffix).exists():
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(built.with_suffix(suffix).read_bytes())
-            os.replace(file.name, cached.with_suffix(suffix))  # whole or not at all, whoever else writes it
+            with whole_file(cached.with_suffix(suffix), shared=True) as hidden:
+                hidden.write_bytes(built.with_suffix(suffix).read_bytes())
     return library(cached)
 
 

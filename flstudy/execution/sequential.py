@@ -1,7 +1,6 @@
 """Executors that specify a local fit: each job by itself, step by step, one after another or in a thread per core."""
 
 import copy
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +20,7 @@ from flstudy.execution.executor import (
 )
 from flstudy.execution.torch_threads import threads_for_parts
 from flstudy.population import Batches
+from flstudy.process_state import usable_cores
 from flstudy.tasks.stand_in_trainer import StandInTrainer
 from flstudy.user_error import UserError
 
@@ -99,7 +99,7 @@ class Threads(Executor):
                 "vectorized"
             )
         self.context = context
-        self.workers = workers or min(threads_for_parts(), os.cpu_count() or 1)
+        self.workers = workers or min(threads_for_parts(), usable_cores())
         self._own = threading.local()
 
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:

@@ -12,6 +12,8 @@ from typing import Final
 
 import torch
 
+from flstudy.process_state import usable_cores
+
 SMALL: Final = 2**14
 """Most parameters of a model that trains on one thread (measured: docs/speed.md)."""
 SET_BY: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -36,9 +38,9 @@ def threads_for_parts() -> int:
 
 def is_users_own() -> bool:
     """Whether torch's number of threads is another than the one that it takes by itself."""
-    cores = os.cpu_count() or 1
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    usual = {number // share for number in (cores, available) for share in (1, 2)}  # by cores, or by pairs of them
+    usual = {
+        number // share for number in (os.cpu_count() or 1, usable_cores()) for share in (1, 2)
+    }  # by cores, or by pairs of them
     return any(name in os.environ for name in SET_BY) or torch.get_num_threads() not in usual
 
 

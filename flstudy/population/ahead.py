@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Generic, TypeVar
 
+from flstudy.process_state import usable_cores
+
 Made = TypeVar("Made")
 
 _wanted: list[Callable[[], None]] = []  # calls that wait for a program that leaves Python
@@ -69,4 +71,4 @@ def planner(process: int) -> ThreadPoolExecutor:
 @cache
 def has_second_core() -> bool:
     """Whether this process may use more than one core."""
-    return len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
+    return usable_cores() > 1

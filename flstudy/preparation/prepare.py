@@ -40,6 +40,7 @@ from flstudy.population.datasets.federated_format import (
 from flstudy.remote import RemoteError, RemoteFolder
 from flstudy.study.lock import FolderLock, Holder
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 COPY = "copy"  # in the hidden folder, beside the notes
 PART_BYTES = 2**26  # of samples, before Parquet packs them
@@ -352,8 +353,7 @@ def _write_part(work: Path, number: int, after: int, pieces: list[Piece]) -> Not
         columns["split"] = pa.array(np.concatenate([piece.split for piece in pieces]).astype(np.int8))  # type: ignore
     columns |= {"x": as_column(x), "y": as_column(y)}
     name = f"{SAMPLES}/part-{number:05d}.parquet"
-    hidden = work / "part"
-    with hidden.open("wb") as file:
+    with whole_file(work / COPY / name, durable=True) as hidden, hidden.open("wb") as file:
         hashed = Hashed(file)
         parquet.write_table(
             pa.table(columns),
@@ -363,9 +363,6 @@ def _write_part(work: Path, number: int, after: int, pieces: list[Piece]) -> Not
             use_dictionary=["client", "split"],
             write_page_checksum=True,
         )
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(hidden, work / COPY / name)
     note = Note(
         name, after, len(y), hashed.bytes, hashed.digest.hexdigest(), str(x.dtype), str(y.dtype), list(x.shape[1:]),
         list(y.shape[1:]), clients, splits,
@@ -397,12 +394,8 @@ def as_column(array: NDArray[Any]) -> Any:
 
 def _write_whole(path: Path, content: bytes) -> None:
     """Write all of a file, or nothing."""
-    hidden = path.with_name(f".{path.name}.new")
-    with hidden.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(hidden, path)
+    with whole_file(path, durable=True) as hidden:
+        hidden.write_bytes(content)
 
 
 # ---- the end -----------------------------------------------------------------------------------------------------

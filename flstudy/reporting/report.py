@@ -17,10 +17,11 @@ from flstudy.config import ConfigError
 from flstudy.reporting.interactive import NAME, write_interactive
 from flstudy.reporting.page import render
 from flstudy.reporting.ranking import Findings
-from flstudy.reporting.section import Content, every_section, from_here
+from flstudy.reporting.section import Content, every_section
 from flstudy.reporting.style import to_png
 from flstudy.reporting.tables import Cells, write_latex
 from flstudy.study import StudyResults, load_study
+from flstudy.study.folder import from_here
 from flstudy.study.trial import without_nan
 from flstudy.user_error import UserError
 

@@ -8,7 +8,6 @@ import re
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
@@ -90,12 +89,6 @@ class ReportSection(ABC):
     def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
         """Contents in the common report of several studies."""
         return ()
-
-
-def from_here(path: Path) -> str:
-    """Path relative to the working directory where it lies below it, else absolute."""
-    path, here = path.absolute(), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @functools.cache

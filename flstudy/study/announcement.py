@@ -12,8 +12,9 @@ from flstudy.config import ConfigError
 from flstudy.config.composition import composed
 from flstudy.config.objects import section
 from flstudy.config.values import classes_in, completed, flat, label
+from flstudy.process_state import usable_cores
 from flstudy.remote import child_uri, is_uri, shown_uri
-from flstudy.study.folder import StudyFolder, free_path
+from flstudy.study.folder import StudyFolder, free_path, from_here
 from flstudy.study.working_copy import home_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def announced_study(
         name = place.name
         first = f"{name}: {at_most}{_trials(study, methods, equal)}"
     called = child_uri(study["folder"], name) if folder is None else folder.called
-    where = shown_uri(called) if is_uri(called) else _from_here(place)
+    where = shown_uri(called) if is_uri(called) else from_here(place)
     shorter = "up to " if study["scheduler"] is not None or _budget(study) else ""
     first += f", {shorter}{_count(values['rounds'], 'round')} with {_count(len(values['seeds']), 'seed')} each"
     confirm = study["confirm"]
@@ -112,7 +113,7 @@ def announced_run(values: Mapping[str, Any], path: str, store: str) -> list[str]
     first += f"{_count(len(values['seeds']), 'seed')} at once, {population['participants']} of "
     first += f"{_count(population['clients'], 'device')} in each round"
     tracked = f"; MLflow: {store}" if run["track"] else ""
-    return list(_wrapped(first, f"results: {_from_here(place)}{tracked}"))
+    return list(_wrapped(first, f"results: {from_here(place)}{tracked}"))
 
 
 def _methods(values: Mapping[str, Any]) -> list[str]:
@@ -149,7 +150,7 @@ def _resources(study: Mapping[str, Any]) -> str:
     address = os.environ.get("RAY_ADDRESS")
     if address not in (None, "", "local"):
         return f"on the Ray cluster at {address}, {per_trial} for a trial"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     most = [limit for limit in (study["trials"], study["concurrent"]) if limit is not None]
     if asked["cpu"] and not asked["gpu"]:
         beside = min([int(cores // asked["cpu"]), *most])
@@ -159,11 +160,6 @@ def _resources(study: Mapping[str, Any]) -> str:
 
 def _count(number: float, noun: str) -> str:
     return f"{number:,g} {noun}" if number == 1 else f"{number:,g} {noun}s"
-
-
-def _from_here(place: Path) -> str:
-    place = place.absolute()
-    return str(place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place)
 
 
 def _wrapped(*sentences: str) -> Iterator[str]:

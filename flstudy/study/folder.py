@@ -38,6 +38,7 @@ from flstudy.study.damage import reason_of
 from flstudy.study.lock import FolderLock, Holder, refusal
 from flstudy.study.trial import Trial, read_lines, write_line
 from flstudy.study.working_copy import WorkingCopy, home_of
+from flstudy.whole_file import whole_file
 
 if TYPE_CHECKING:
     from flstudy.config import Config
@@ -389,15 +390,8 @@ def _check_state(state: Any) -> None:
 
 def replace_text(path: Path, content: str) -> None:
     """Write a text so that a reader sees the old one or the new one."""
-    hidden = path.with_suffix(".tmp")
-    try:
-        with private(hidden, "w") as file:
-            file.write(content)
-        os.replace(hidden, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
-        raise
+    with whole_file(path) as hidden, private(hidden, "w") as file:
+        file.write(content)
 
 
 def append_text(path: Path, content: str) -> None:
@@ -421,6 +415,12 @@ def append_text(path: Path, content: str) -> None:
 def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
     """Open a text file that only this user can read: tracebacks may quote more than anybody foresees."""
     return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def from_here(path: Path) -> str:
+    """Path relative to the working directory where it lies below it, else absolute."""
+    path, here = path.absolute(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def free_path(wanted: Path) -> Path:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from flstudy.study.damage import DamageError, reason_of
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 log = logging.getLogger(__name__)
 
@@ -180,12 +181,8 @@ class RecordWriter(RoundBuffer):
     def write(self, table: pa.Table, replaces: int | None) -> None:
         """Write the table of some rounds to disk as one part."""
         name = f"{self._next_part:06d}" + ("" if replaces is None else f"-from-{replaces}") + ".parquet"
-        hidden = self.path / f".{name}.tmp"
-        with hidden.open("wb") as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())  # the rename must not reach the disk before the rows do
-        hidden.replace(self.path / name)
+        with whole_file(self.path / name, durable=True) as hidden:
+            pq.write_table(table, hidden, compression="zstd", write_page_checksum=True)
         self._next_part += 1
 
     def close(self) -> None:

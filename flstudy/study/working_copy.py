@@ -14,7 +14,6 @@ another machine, copies them from there first. A memo beside the copy, .NAME.jso
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from flstudy.config import ConfigError
 from flstudy.remote import RemoteError, RemoteFile, RemoteFolder, cached_folder, child_uri, is_uri, shown_uri, split_uri
 from flstudy.study.lease import CLAIMS, LEASE, Lease, is_gone
 from flstudy.study.lock import SILENT_S, Holder
+from flstudy.whole_file import whole_file
 
 AT_ONCE = 8  # files under way
 _URI = ".uri"  # in the folder of a bucket's working copies
@@ -81,12 +81,11 @@ class WorkingCopy:
 
     def note(self, **more: Any) -> None:
         """Add values to the memo."""
-        hidden = self._memo_file.with_suffix(".tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not (self.path.parent / _URI).exists():
             (self.path.parent / _URI).write_text(split_uri(self.uri)[0], encoding="utf-8")
-        hidden.write_text(json.dumps({**self.memo(), **more}), encoding="utf-8")
-        os.replace(hidden, self._memo_file)
+        with whole_file(self._memo_file) as hidden:
+            hidden.write_text(json.dumps({**self.memo(), **more}), encoding="utf-8")
 
     def remote(self) -> RemoteFolder:
         """The folder in the bucket.

@@ -1,7 +1,6 @@
 """A trained model of a study as a file for other programs: ``.pt``, ``.onnx`` or ``.safetensors``."""
 
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from flstudy.study.damage import reason_of
 from flstudy.study.results import StudyResults
 from flstudy.study.trial import Trial
 from flstudy.tracking.models import ServedTask
+from flstudy.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +43,7 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
         saved = read_file(model_path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    hidden = path.with_name(f".{path.name}.tmp")
-    try:
+    with whole_file(path) as hidden:
         if path.suffix == ".pt":
             torch.save({"state_dict": saved["state"], **saved}, hidden)
             reader = "flstudy.load_task({!r}), or the load_from_checkpoint of the task's own class"
@@ -54,9 +53,6 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
         else:
             write_onnx(ServedTask(load_study_config(results.folder).with_overrides(trial.overrides), saved), hidden)
             reader = "onnxruntime.InferenceSession({!r})"
-        os.replace(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
     return reader.format(str(path))
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from flstudy.config import ConfigError
 from flstudy.config.credentials import censored, take_credentials
 from flstudy.config.errors import ECHO, on_a_line, shown
+from flstudy.study.folder import from_here
 from flstudy.tracking.names import mlflow_name, mlflow_text
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def for_people(uri: str | None) -> str:
     file = sqlite_file(address)
     if file is None:
         return address
-    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+    return from_here(file)
 
 
 def sqlite_file(uri: str) -> Path | None:

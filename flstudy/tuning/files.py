@@ -3,14 +3,13 @@
 `TrialFiles` keeps them on this machine; `flstudy.tuning.outbox.Outbox` sends them to the study's writer.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from flstudy.study.records import RecordedRound, RecordWriter, RoundBuffer, read_records, rounds_of
 from flstudy.study.repair import begin_anew
 from flstudy.tuning.stop_signal import Directive, Lookout
+from flstudy.whole_file import whole_file
 
 Write = Callable[[Path], None]
 """Function that writes something to a file."""
@@ -86,11 +85,5 @@ class TrialFiles:
 
 def replace_file(path: Path, write: Write) -> None:
     """Write a file so that a reader sees the old one or the new one."""
-    hidden = path.with_suffix(".tmp")
-    try:
+    with whole_file(path) as hidden:
         write(hidden)
-        os.replace(hidden, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
-        raise

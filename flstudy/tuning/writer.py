@@ -29,6 +29,7 @@ from flstudy.tuning.outbox import WriterLostError
 from flstudy.tuning.shortage import shortage
 from flstudy.tuning.stop_signal import Directive, Lookout
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 _LOCK_S = 30.0  # for the writer of a driver that was killed to be gone
 Answer = tuple[Any, str | None, str | None]
@@ -203,7 +204,7 @@ class TrialDesk:
         self._lookout = Lookout(folder.going)
         self._records: RecordWriter | None = None
         self._shown = False  # the rounds before this attempt
-        self._file: tuple[Path, IO[bytes], int] | None = None  # arriving: hidden path, content, checksum so far
+        self._file: tuple[contextlib.ExitStack, IO[bytes], int] | None = None  # arriving; its checksum so far
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
@@ -267,29 +268,24 @@ class TrialDesk:
         path = self._place(name)
         if self._file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            hidden = path.with_suffix(".tmp")
-            self._file = hidden, hidden.open("wb"), 0
-        hidden, file, computed = self._file
+            opened = contextlib.ExitStack()
+            hidden = opened.enter_context(whole_file(path, shared=True, durable=True))  # attempts may overlap
+            self._file = opened, opened.enter_context(hidden.open("wb")), 0
+        opened, file, computed = self._file
         computed = zlib.crc32(part, computed)
-        self._file = hidden, file, computed
+        self._file = opened, file, computed
         try:
             file.write(part)
             if checksum is None:
                 return
             if computed != checksum:
                 raise UserError(f"{name} must have the checksum {checksum}, got {computed}: it was damaged on its way")
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            os.replace(hidden, path)
+            opened.close()
             self._file = None
         except (OSError, ValueError):
             self._file = None
-            with contextlib.suppress(OSError):
-                file.close()
-            with contextlib.suppress(OSError):
-                hidden.unlink(missing_ok=True)  # half of it would take room on a full disk
-            raise
+            with opened:  # hears of the error, and leaves nothing behind
+                raise
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete files that the trial's snapshot does not need any more."""

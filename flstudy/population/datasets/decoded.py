@@ -2,8 +2,6 @@
 
 import contextlib
 import hashlib
-import os
-import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flstudy.population.datasets.base import FileDataset
+from flstudy.whole_file import whole_file
 
 MARK = 32  # bytes of the digest of the files' names and sizes at the head of the decoded copy
 
@@ -86,10 +85,5 @@ class DecodedImages(FileDataset):
 
 def keep(path: Path, array: NDArray[Any]) -> None:
     """Save an array so that a reader sees all of it or what was there before, however many write it."""
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with hidden.open("wb") as file:
-            np.save(file, array)
-        os.replace(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with whole_file(path, shared=True) as hidden, hidden.open("wb") as file:
+        np.save(file, array)

@@ -14,8 +14,6 @@ machine share their pages. They are made once, when a data set is prepared, or w
 import contextlib
 import hashlib
 import json
-import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from torch import Tensor
 
 from flstudy.population.datasets.base import SPLITS, Ranges
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 FORMAT, VERSION = "federated parquet", 1
 METADATA, CLIENTS, SAMPLES, COLUMNS, VOCABULARY = (
@@ -196,32 +195,24 @@ def write_columns(folder: Path, metadata: Metadata, told: Callable[[int], None] 
     """
     target = folder / COLUMNS
     target.mkdir(exist_ok=True)
-    hidden = {name: target / f".{name}.{uuid.uuid4().hex}" for name in metadata.columns}
-    try:
-        with contextlib.ExitStack() as opened:
-            files: dict[str, BinaryIO] = {}
-            for name, path in hidden.items():
-                kind, shape = metadata.column(name)
-                files[name] = opened.enter_context(path.open("wb"))
-                header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
-                np.lib.format.write_array_header_1_0(files[name], {**header, "shape": (metadata.examples, *shape)})
-            rows = 0
-            for part in sample_files(folder, metadata):
-                for arrays in read_part(part, metadata):
-                    for name, file in files.items():
-                        file.write(np.ascontiguousarray(arrays[name]).data.cast("B"))
-                    rows += len(arrays["y"])
-                    told(rows)
-            if rows != metadata.examples:
-                damaged(folder / SAMPLES, f"it holds {rows} examples, not {metadata.examples}")
-            for file in files.values():
-                file.flush()
-                os.fsync(file.fileno())
-        for name, path in hidden.items():
-            os.replace(path, column_file(folder, name))
-    finally:
-        for path in hidden.values():
-            path.unlink(missing_ok=True)
+    with contextlib.ExitStack() as opened:
+        paths = [column_file(folder, name) for name in metadata.columns]
+        hidden = [opened.enter_context(whole_file(path, shared=True, durable=True)) for path in paths]
+        files: dict[str, BinaryIO] = {}
+        for name, path in zip(metadata.columns, hidden, strict=True):
+            kind, shape = metadata.column(name)
+            files[name] = opened.enter_context(path.open("wb"))
+            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(files[name], {**header, "shape": (metadata.examples, *shape)})
+        rows = 0
+        for part in sample_files(folder, metadata):
+            for arrays in read_part(part, metadata):
+                for name, file in files.items():
+                    file.write(np.ascontiguousarray(arrays[name]).data.cast("B"))
+                rows += len(arrays["y"])
+                told(rows)
+        if rows != metadata.examples:
+            damaged(folder / SAMPLES, f"it holds {rows} examples, not {metadata.examples}")
 
 
 def read_part(path: Path, metadata: Metadata) -> Iterator[dict[str, NDArray[Any]]]:

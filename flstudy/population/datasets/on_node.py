@@ -9,12 +9,12 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
 
 from flstudy.population.datasets.federated_format import COLUMNS, METADATA, SAMPLES
 from flstudy.remote import RemoteError, RemoteFolder, cached_folder, shown_uri
 from flstudy.user_error import UserError
+from flstudy.whole_file import whole_file
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,5 @@ def _copy(remote: RemoteFolder, metadata: bytes, copy: Path) -> None:
         if copied != checksum:
             (copy / name).unlink()
             raise UserError(f"{remote}/{name} is damaged, or being prepared: its bytes do not give its checksum")
-    hidden = copy / f".{METADATA}"
-    hidden.write_bytes(metadata)
-    os.replace(hidden, copy / METADATA)
+    with whole_file(copy / METADATA) as hidden:
+        hidden.write_bytes(metadata)

@@ -8,7 +8,8 @@ import yaml
 
 from flstudy.remote import is_uri
 from flstudy.reporting.ranking import Findings
-from flstudy.reporting.section import Content, Listing, ReportSection, from_here
+from flstudy.reporting.section import Content, Listing, ReportSection
+from flstudy.study.folder import from_here
 
 TOOLS = ("flstudy", "torch", "lightning", "ray", "optuna", "mlflow", "scipy", "numpy")
 NAME, TITLE = "How it was made", "How can this be made again?"

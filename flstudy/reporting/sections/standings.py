@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from flstudy.reporting.looks import looks_of
 from flstudy.reporting.ranking import Findings
-from flstudy.reporting.section import Content, ReportSection, from_here, pictures, present
+from flstudy.reporting.section import Content, ReportSection, pictures, present
 from flstudy.reporting.sections.comparison import (
     LEVEL,
     StudyComparison,
@@ -23,6 +23,7 @@ from flstudy.reporting.sections.comparison import (
 from flstudy.reporting.sections.ranking import models_cells, result_cells
 from flstudy.reporting.style import finish, new_panels, scale_of
 from flstudy.reporting.tables import Cells, format_value, percent_sign
+from flstudy.study.folder import from_here
 from flstudy.user_error import UserError
 
 LEAST_STUDIES = 3
