@@ -286,7 +286,7 @@ class Config:
             ConfigError: a constructor, or a rule between parts, refuses them.
         """
         with self._refusing():
-            check_parts(self, self.parts)
+            check_parts(self.parts, self.settings, self.recovery, self.study if self.command == "tune" else None)
         return self
 
     def rehearse(self) -> dict[str, CachedDataset]:

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from flstudy.algorithms import Algorithm
 from flstudy.config.errors import ConfigError
+from flstudy.config.sections import Settings, StudySection
 from flstudy.config.values import arm_key
 from flstudy.controllers import Controller, Schedule
 from flstudy.execution.trees import take
@@ -16,6 +17,7 @@ from flstudy.federation.blocks import job_bytes
 from flstudy.federation.controller_runner import check_horizons
 from flstudy.federation.module_metrics import cannot_know
 from flstudy.federation.private_aggregator import PrivateAggregator
+from flstudy.metrics.drift import Recovery
 from flstudy.metrics.dynamic_regret import DynamicRegret, Regret
 from flstudy.metrics.measure import Measure
 from flstudy.metrics.panel import Panel
@@ -26,9 +28,6 @@ from flstudy.population import Population
 from flstudy.privacy import Privacy
 from flstudy.tasks.own_optimizer import RULE_KEYS, by_own_optimizer
 from flstudy.user_error import UserError
-
-if TYPE_CHECKING:
-    from flstudy.config.config import Config
 
 
 class Parts(NamedTuple):
@@ -47,16 +46,23 @@ class Parts(NamedTuple):
     coordinator: Coordinator
 
 
-def check_parts(config: "Config", parts: Parts) -> None:
-    """Raise UserError, in one sentence, for parts that do not go together."""
-    population, drift, rounds = parts.population, parts.population.drift, config.rounds
+def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: StudySection | None) -> None:
+    """Raise UserError, in one sentence, for parts that do not go together.
+
+    Args:
+        parts: of a run.
+        settings: the config's keys at the top.
+        recovery: its recovery section.
+        study: its study section; None for a single run, of which less is asked.
+    """
+    population, drift, rounds = parts.population, parts.population.drift, settings.rounds
     if drift is not None:
         drift.check(population.clients, rounds)
         drift.tables(population.dataset.shape, population.dataset.classes)
     if population.availability is not None:
         population.availability.check(population.clients, rounds)
     if parts.evaluation is not None:
-        parts.evaluation.check(population.clients, config.settings.evaluate_every)
+        parts.evaluation.check(population.clients, settings.evaluate_every)
     if parts.controller is not None:
         try:
             (controller,) = check_horizons([parts.controller], parts.schedule, population, rounds)
@@ -67,57 +73,60 @@ def check_parts(config: "Config", parts: Parts) -> None:
         parts.algorithm.meets(1 if drift is None else drift.concepts)
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from error
-    check_privacy(config, parts)
-    check_rule_keys(config, parts)
-    devices, cores = config.settings.devices, config.study.resources.cpu
-    if config.command == "tune" and (nodes := config.settings.num_nodes) > 1:
+    check_privacy(parts, settings, in_study=study is not None)
+    check_rule_keys(parts, settings, study)
+    if study is None:
+        return
+    if (nodes := settings.num_nodes) > 1:
         raise ConfigError(f"num_nodes must be 1 in a study, whose trials take one machine, got {nodes}: leave it out")
-    if config.command == "tune" and config.settings.accelerator == "cpu" and devices > max(cores, 1):
+    devices, cores = settings.devices, study.resources.cpu
+    if settings.accelerator == "cpu" and devices > max(cores, 1):
         raise ConfigError(
             f"study.resources.cpu must be >= devices ({devices}), got {cores:g}: raise it, or lower devices"
         )
-    if config.command == "tune":
-        measured = parts.coordinator.measures(population, rounds)
-        for place, objective in enumerate([config.study.objective, *config.study.objectives]):
-            where = f"study.objectives[{place - 1}].metric" if place else "study.objective.metric"
-            if not cannot_know(parts.coordinator.task_function, objective.metric):
-                refuse_unmeasured(objective.metric, measured, where)
-        for name in config.study.constraints:
-            if not cannot_know(parts.coordinator.task_function, name):
-                refuse_unmeasured(name, measured, "study.constraints")
-        check_evaluations(config)
+    measured = parts.coordinator.measures(population, rounds)
+    for place, objective in enumerate([study.objective, *study.objectives]):
+        where = f"study.objectives[{place - 1}].metric" if place else "study.objective.metric"
+        if not cannot_know(parts.coordinator.task_function, objective.metric):
+            refuse_unmeasured(objective.metric, measured, where)
+    for name in study.constraints:
+        if not cannot_know(parts.coordinator.task_function, name):
+            refuse_unmeasured(name, measured, "study.constraints")
+    check_evaluations(population, settings, study, recovery)
 
 
-def check_evaluations(config: "Config") -> None:
+def check_evaluations(population: Population, settings: Settings, study: StudySection, recovery: Recovery) -> None:
     """Raise ConfigError for a figure of whole runs, such as a recovery, that a study compares and that evaluations as
     rare as the config's cannot tell, whatever the curve."""
-    rounds, every, study = config.rounds, config.settings.evaluate_every, config.study
+    rounds, every = settings.rounds, settings.evaluate_every
     goals = [study.objective.metric, *(goal.metric for goal in study.objectives), *study.constraints]
     goals = [name for name in goals if name in METRICS and METRICS[name].measured == "run" and name.startswith(CURVES)]
     if not goals:
         return
-    level = RunSummary(config.drift_rounds(), rounds, config.session_rounds(), config.recovery)
+    drifts = [event.round for event in population.drifts(rounds)]
+    sessions = [event.round for event in population.sessions(rounds)]
+    level = RunSummary(drifts, rounds, sessions, recovery)
     for round in {*range(every, rounds, every), rounds}:
         level.add(round, {f"{prefix}accuracy": [1.0] for prefix in CURVES})
     figures = level.figures()
     for name in goals:
         if not math.isfinite(figures.get(name, [math.nan])[0]):
-            events = sorted({*config.drift_rounds(), *config.session_rounds()})
+            events = sorted({*drifts, *sessions})
             raise ConfigError(
                 f"evaluate_every must let {name} be told, got {every}: there are too few evaluations before or after "
                 f"what happens in round {', '.join(map(str, events))}; lower it, or name another metric"
             )
 
 
-def check_rule_keys(config: "Config", parts: Parts) -> None:
+def check_rule_keys(parts: Parts, settings: Settings, study: StudySection | None) -> None:
     """Raise ConfigError for hyper-parameters of a device rule that is not used, since devices step by the task's own
     optimizer: fixed to other values than their defaults, or searched."""
-    if not by_own_optimizer(parts.task, config.settings.local_optimizer):
+    if not by_own_optimizer(parts.task, settings.local_optimizer):
         return
     searched = set[str]()
-    if config.command == "tune":
-        arms = config.study.arms.values()
-        searched = {*config.study.search, *(arm_key(key) for arm in arms for key in arm.search or ())}
+    if study is not None:
+        arms = study.arms.values()
+        searched = {*study.search, *(arm_key(key) for arm in arms for key in arm.search or ())}
     if searched & {"local_optimizer", "task"}:
         return
     where = f"devices step by {type(parts.task).__name__}.configure_optimizers"
@@ -134,12 +143,12 @@ def check_rule_keys(config: "Config", parts: Parts) -> None:
             )
 
 
-def check_privacy(config: "Config", parts: Parts) -> None:
+def check_privacy(parts: Parts, settings: Settings, *, in_study: bool) -> None:
     """Raise UserError for a private run that cannot be, or for a study whose trials would end early."""
-    privacy, rounds = parts.privacy, config.rounds
-    aggregator = PrivateAggregator(privacy, parts.algorithm, parts.coordinator.controllers, config.seeds)
+    privacy, rounds = parts.privacy, settings.rounds
+    aggregator = PrivateAggregator(privacy, parts.algorithm, parts.coordinator.controllers, list(settings.seeds))
     aggregator.foresee(parts.population, rounds)
-    if config.command != "tune" or privacy is None or privacy.target_epsilon is None or privacy.solve:
+    if not in_study or privacy is None or privacy.target_epsilon is None or privacy.solve:
         return
     aggregator.start(parts.population, rounds, None)
     if not aggregator.allows(rounds - 1):
