@@ -138,6 +138,20 @@ def init_arguments(setting: Any) -> dict[str, Any]:
     return {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting) if field.init}
 
 
+def made_with(part: Any) -> dict[str, Any] | None:
+    """The arguments that an object was made with, by name; None of one that keeps none."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return init_arguments(part)
+    if hparams := dict(getattr(part, "hparams", {})):
+        return hparams
+    passed = vars(part).get("init_args") if hasattr(part, "__dict__") else None  # kept by flstudy.hyper.checked
+    if passed is None:
+        return None
+    parameters = inspect.signature(type(part).__init__).parameters.values()
+    defaults = {argument.name: argument.default for argument in parameters if argument.default is not argument.empty}
+    return {**defaults, **passed}
+
+
 @functools.cache
 def declared(cls: Any) -> dict[str, Declared]:
     """The fields of a dataclass, or the arguments of another class's constructor, in their order."""

@@ -120,18 +120,12 @@ def test_a_room_imports_only_from_rows_above(here):
 
 @pytest.mark.slow
 def test_no_file_imports_itself_by_way_of_others():
-    """Imports inside of functions count; those for types alone do not."""
+    """Imports inside of functions and for types alone count, too."""
     modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
     graph = {}
     for module, path in modules.items():
-        for_types = {id(node) for branch in ast.walk(tree(path)) if typing_only(branch) for node in ast.walk(branch)}
-        names = [
-            f"{node.module}.{alias.name}"
-            for node in ast.walk(tree(path))
-            if isinstance(node, ast.ImportFrom) and id(node) not in for_types
-            for alias in node.names
-        ]
-        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & {*modules} - {module}
+        names = {name if name in modules else name.rpartition(".")[0] for name in imported(path)}
+        graph[module] = names & {*modules} - {module}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError names the circle
 
 

@@ -1,8 +1,8 @@
 """Execution of local work: four executors that agree, the evaluator of models, and the bank of client state."""
 
 from flstudy.execution.bank import ClientBank
-from flstudy.execution.context import training_context
-from flstudy.execution.executor import Executor, Fit, TrainingContext
+from flstudy.execution.context import TrainingContext, training_context
+from flstudy.execution.executor import Executor, Fit
 from flstudy.execution.model_evaluator import ModelEvaluator, Scores
 from flstudy.execution.programs import Programs
 from flstudy.execution.select import following, make_executor

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flstudy import pytree
 from flstudy.algorithms import Algorithm
-from flstudy.execution.executor import TrainingContext
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.parts import PartDone, PartWork, Share
 from flstudy.execution.places import LaneWorker, Make, Modes, Place, Rows
 from flstudy.execution.trees import leaves, refill

@@ -1,22 +1,28 @@
 """Task and examples on the device where a run works; outputs of frozen layers are computed once for each example."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from flstudy.execution.executor import TrainingContext
 from flstudy.execution.program_key import program_key
 from flstudy.population import ExampleStore
 from flstudy.population.datasets.base import Dataset
 from flstudy.process_state import PROCESS_STATE
 from flstudy.tasks import TaskFunction
-from flstudy.tasks.findings import EXAMPLES
+from flstudy.tasks.probing import EXAMPLES, meet
 from flstudy.user_error import UserError
 
 EMBEDDED = 64  # examples at once
 
 _last: tuple[Any, Tensor, Tensor] | None = None  # of this process: key, inputs and what became of them
+
+
+class TrainingContext(NamedTuple):
+    """Task and examples on one device, on which all executors stand."""
+
+    task_function: TaskFunction
+    store: ExampleStore
 
 
 def training_context(
@@ -55,9 +61,9 @@ def training_context(
     some = torch.linspace(0, len(moved.x) - 1, min(EXAMPLES, len(moved.x)), device=device).round().long()
     x, y = (moved.x, moved.y) if moved.like.numel() == 0 else moved.read(some)
     if dataset is None:
-        task_function.meet(x, y, 0 if y.is_floating_point() else int(moved.y.max()) + 1)
+        meet(task_function, x, y, 0 if y.is_floating_point() else int(moved.y.max()) + 1)
     else:
-        task_function.meet(x, y, dataset.classes, dataset.form)
+        meet(task_function, x, y, dataset.classes, dataset.form)
     return TrainingContext(task_function, moved)
 
 

@@ -1,21 +1,16 @@
-"""Interface of executors: the context that each stands on, and the fits that it returns."""
+"""Interface of executors, and the fits that they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
-from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.algorithms.parts.signatures import Gradient
+from flstudy.algorithms import Algorithm, Job
+from flstudy.execution.programs import Programs
 from flstudy.execution.trees import grid, nbytes, stack, take
-from flstudy.population import Batches, ExampleStore
-from flstudy.tasks import TaskFunction
-
-if TYPE_CHECKING:
-    from flstudy.execution.programs import Programs
+from flstudy.population import Batches
 
 
 class Fit(NamedTuple):
@@ -49,7 +44,7 @@ class Executor(ABC):
         """Choose how to go on by the seconds that a round's fits took; returns whether that is settled for good."""
         return True
 
-    def loops(self) -> "Programs | None":
+    def loops(self) -> Programs | None:
         """The programs by which it trains, once these are compiled loops; others can then be made beside them."""
         return None
 
@@ -60,13 +55,6 @@ class Executor(ABC):
     def choose(self, choices: dict[str, Any]) -> None:
         """Take up the choices of a checkpoint."""
         return
-
-
-class TrainingContext(NamedTuple):
-    """Task and examples on one device, on which all executors stand."""
-
-    task_function: TaskFunction
-    store: ExampleStore
 
 
 def one_by_one(
@@ -109,58 +97,3 @@ def divided(sums: Tensor, names: Sequence[str] | None) -> tuple[Tensor, dict[str
     if not names:
         return sums, {}
     return sums[..., 0], dict(zip(names, sums[..., 1:].reshape(*sums.shape[:-1], -1, 2).unbind(-2), strict=True))
-
-
-def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
-    """∇ of the algorithm's local objective. It differentiates with respect to the named tensors and concatenates:
-    differentiating through slices of the flat vector would cost one full-size addition for each tensor. The gradient of
-    a model with buffers is followed by the buffers after the pass."""
-    layout, buffers, names = task_function.layout, task_function.buffers, task_function.findings.training_logs
-
-    def with_logs(loss: Tensor, listener: TaskFunction) -> Tensor:
-        return torch.cat([loss.reshape(1), listener.heard_sums(loss)]) if names else loss
-
-    def grad(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        if len(y) > layout.n:
-            x, b = torch.split(y, [layout.n, len(y) - layout.n])
-            return with_buffers(x, b, batch)
-        if names:
-            return and_logs(y, batch, names)
-        tensors, loss = grad_and_value(lambda named: algorithm.loss(task_function, named, batch, msg, client))(
-            layout.split(y)
-        )
-        return layout.flat(tensors), loss
-
-    def and_logs(y: Tensor, batch: Batch, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-        listener = task_function.listening(names)
-
-        def objective(named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            loss = algorithm.loss(listener, named, batch, msg, client)
-            return loss, with_logs(loss.detach(), listener)
-
-        tensors, (_, losses) = grad_and_value(objective, has_aux=True)(layout.split(y))
-        return layout.flat(tensors), losses
-
-    def with_buffers(x: Tensor, b: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        task = task_function.holding(b)
-        task = task.listening(names) if names else task
-
-        def objective(named: dict[str, Tensor]) -> tuple[Tensor, Any]:
-            live = {name: part.clone() for name, part in buffers.split(b).items()}  # which the pass writes to
-            loss = algorithm.loss(task, {**named, **live}, batch, msg, client)
-            return loss, (live, with_logs(loss.detach(), task))
-
-        tensors, (_, (live, losses)) = grad_and_value(objective, has_aux=True)(layout.split(x))
-        return torch.cat([layout.flat(tensors), buffers.flat(live, b).detach()]), losses
-
-    return grad
-
-
-def validation_loss(algorithm: Algorithm, task_function: TaskFunction, y: Tensor, batch: Batch) -> Tensor:
-    """[]: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
-    with task_function.evaluating():
-        mean = task_function.fit(y, batch)
-    if algorithm.valid_loss == "mean":
-        return mean
-    count = batch.mask.sum() if batch.mask is not None else torch.tensor(len(batch.y), device=y.device)
-    return mean * count

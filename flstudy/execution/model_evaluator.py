@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad
 
 from flstudy.algorithms import Batch
-from flstudy.execution.executor import TrainingContext
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, Programs
 from flstudy.execution.trace_cache import TraceCache

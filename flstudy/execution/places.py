@@ -13,7 +13,8 @@ from torch import Tensor
 
 from flstudy import pytree
 from flstudy.execution.bank import Fetch
-from flstudy.execution.executor import Executor, TrainingContext
+from flstudy.execution.context import TrainingContext
+from flstudy.execution.executor import Executor
 from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.execution.parts import PartDone, PartWork, Share, fit_by_seed, train_part
 from flstudy.population import ExampleStore

@@ -25,8 +25,9 @@ from torch.nn import functional
 from flstudy import pytree
 from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.rules import traced
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.devices import accelerated, numbers
-from flstudy.execution.executor import TrainingContext, gradient
+from flstudy.execution.local_objective import gradient
 from flstudy.execution.loops import LoopProgram, NotCompiled, Step, reason
 from flstudy.execution.program_key import Numbered, differ_in_numbers, key_of, specs_of, with_numbers
 from flstudy.execution.torch_threads import one_thread, threads_for_parts

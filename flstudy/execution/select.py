@@ -12,8 +12,9 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.compile_policy import CompilePolicy
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.devices import accelerated, forked_random, synchronize
-from flstudy.execution.executor import Executor, Fit, TrainingContext
+from flstudy.execution.executor import Executor, Fit
 from flstudy.execution.programs import Programs
 from flstudy.execution.sequential import Sequential, Threads
 from flstudy.execution.trainer import PerJobTrainer

@@ -9,15 +9,9 @@ import torch
 from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Batch, Job
-from flstudy.execution.executor import (
-    Executor,
-    Fit,
-    TrainingContext,
-    divided,
-    gradient,
-    one_by_one,
-    validation_loss,
-)
+from flstudy.execution.context import TrainingContext
+from flstudy.execution.executor import Executor, Fit, divided, one_by_one
+from flstudy.execution.local_objective import gradient, validation_loss
 from flstudy.execution.torch_threads import threads_for_parts
 from flstudy.population import Batches
 from flstudy.process_state import usable_cores

@@ -15,7 +15,8 @@ from torch import Tensor
 from flstudy.algorithms import Algorithm, Job
 from flstudy.execution.actors import actor_places
 from flstudy.execution.compile_policy import CompilePolicy
-from flstudy.execution.executor import Executor, Fit, TrainingContext
+from flstudy.execution.context import TrainingContext
+from flstudy.execution.executor import Executor, Fit
 from flstudy.execution.parts import PartDone, PartWork, Share, cohort_parts, shares
 from flstudy.execution.places import DeviceThread, Modes, Place, Rows
 from flstudy.execution.programs import Programs

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from flstudy.algorithms import Algorithm, Batch, Job, Local
 from flstudy.algorithms.parts.module_rule import ModuleOptimizer, plain_class
-from flstudy.execution.executor import Fit, validation_loss
+from flstudy.execution.executor import Fit
+from flstudy.execution.local_objective import validation_loss
 from flstudy.execution.sequential import Sequential
 from flstudy.population import Batches
 from flstudy.tasks import TaskFunction

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from flstudy.algorithms import Algorithm, Job, Layout
 from flstudy.execution.compile_policy import CompilePolicy
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.devices import numbers, release_memory
-from flstudy.execution.executor import Executor, Fit, TrainingContext, divided
+from flstudy.execution.executor import Executor, Fit, divided
 from flstudy.execution.loops import NotCompiled
 from flstudy.execution.programs import COST_S, SAVED, Programs
 from flstudy.execution.trace_cache import TraceCache

@@ -15,7 +15,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning as L
 import torch
@@ -26,9 +26,6 @@ from flstudy.execution.row_segments import Segment, read_segments
 from flstudy.hyper import Configurable, init_arguments
 from flstudy.run_settings import RunSettings
 from flstudy.user_error import UserError
-
-if TYPE_CHECKING:
-    from flstudy.federation.federated_run import FederatedRun
 
 CLASS, NAMESPACE, NOT_KEPT = "flstudy.class", "flstudy.namespace", "flstudy.not_kept"
 """Keys of the only entry of an argument that is written otherwise than by itself (`argument_recipe`)."""
@@ -175,24 +172,6 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
     return entries
 
 
-def save_model(run: "FederatedRun", path: Path) -> None:
-    """Write the first seed's global model of a run that was started. ``Coordinator.load_from_checkpoint``,
-    ``flstudy.load_task`` and the task's own class read it, too."""
-    inputs, _ = run.population.store.read(slice(1))  # as a batch is given them
-    whole = run.checkpoint()
-    content = {
-        **whole,
-        "flstudy": of_first_replica(whole["flstudy"]),
-        "pytorch-lightning_version": L.__version__,
-        "version": 1,
-        "seed": run.seeds[0],
-        "shape": list(inputs.shape[1:]),
-        "dtype": str(inputs.dtype).removeprefix("torch."),
-        "state": whole["state_dict"],
-    }
-    torch.save(content, path)
-
-
 def of_first_replica(saved: Mapping[str, Any]) -> dict[str, Any]:
     """A coordinator's state, cut down to the models of its first replica: no run goes on from it."""
     number, metrics, events = saved["record"]
@@ -283,51 +262,6 @@ def begin_with(task: L.LightningModule, buffers: Mapping[str, Tensor]) -> None:
     for name, first in buffers.items():
         if name in present and present[name].shape == first.shape:
             present[name].copy_(first)
-
-
-def identity(run: "FederatedRun") -> dict[str, Any]:
-    """The values that a checkpoint's run must have in common with one that takes it up."""
-    shared = ("executor", "local_optimizer", "buffers")
-    how = {name: getattr(run.settings, name) for name in shared}
-    return {"algorithm": type(run.algorithm).__name__, "seeds": list(run.seeds), **how}
-
-
-def run_recipe(run: "FederatedRun") -> dict[str, Any]:
-    """The class paths and arguments by which a run is made again; None for a part that is no plain value."""
-    parts: dict[str, Any] = {
-        "algorithm": run.algorithm,
-        **{field.name: getattr(run.settings, field.name) for field in dataclasses.fields(RunSettings)},
-        "controllers": list(run.controllers),
-        "schedule": run.schedule,
-        "wireless": run.round_metrics.wireless,
-        "regret": run.round_metrics.regret,
-        "privacy": run.aggregator.privacy,
-        "measure": run.measure,
-        "panel": run.panel,
-    }
-    del parts["seeds"]  # which stand in the identity
-    plain = {name: recipe_or_none(part) for name, part in parts.items()}
-    unknown = [name for name, part in parts.items() if part is not None and plain[name] is None]
-    return {"task": class_path(run.task), "parts": plain, "unknown": unknown}
-
-
-def refuse_other_run(
-    run: "FederatedRun", saved: Mapping[str, Any], state: Mapping[str, Any], *, goes_on: bool = True
-) -> None:
-    """Raise UserError for a checkpoint that another algorithm, task or the like wrote.
-
-    Args:
-        run: as it is here.
-        saved: the checkpoint's state of a run.
-        state: the checkpoint's ``state_dict`` of a task.
-        goes_on: whether rounds follow; models alone are the same under any executor and optimizer.
-    """
-    for name, here in identity(run).items():
-        there = saved.get(name, here)  # an earlier flstudy's checkpoint has not all of them
-        if there != here and (goes_on or name not in ("executor", "local_optimizer")):
-            raise UserError(f"the checkpoint was written with {name} {there!r}, but this run has {here!r}")
-    layout = run.task_function.layout
-    refuse_other_task(run.task, dict(zip(layout.names, map(tuple, layout.shapes), strict=True)), state)
 
 
 def refuse_other_task(

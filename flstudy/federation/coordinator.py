@@ -311,7 +311,7 @@ class Coordinator(L.LightningModule):
         fits = trainer is not None and trainer.state.fn == TrainerFn.FITTING
         if trainer is not None and trainer.ckpt_path is not None:
             self._folder = local_folder(trainer.ckpt_path)
-        files.refuse_other_run(self.run, saved, checkpoint["state_dict"], goes_on=fits)
+        self.run.refuse_other(saved, checkpoint["state_dict"], goes_on=fits)
         if fits:
             self._saved = saved
         else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flstudy.federation.evaluation import stacked
+from flstudy.federation.asked_devices import stacked
 
 if TYPE_CHECKING:
     from flstudy.federation.federated_run import FederatedRun

@@ -1,6 +1,7 @@
 """A federated run without a Trainer: an object over an explicit state, which Lightning, tests and notebooks drive."""
 
 import contextlib
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +25,11 @@ from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.execution.sharded import Sharded, of_one_place
 from flstudy.execution.torch_threads import ONE_THREAD, one_thread, takes_one_thread
 from flstudy.federation import checkpoint as files
+from flstudy.federation.asked_devices import stacked
 from flstudy.federation.blocks import BankRows, jobs_at_once
 from flstudy.federation.checkpoint_rows import local_folder
 from flstudy.federation.controller_runner import ControllerRunner
-from flstudy.federation.evaluation import Evaluation, stacked
+from flstudy.federation.evaluation import Evaluation
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.local_fits import Horizon, LocalFits, no_limit
 from flstudy.federation.method_forms import MethodForms
@@ -249,7 +251,7 @@ class FederatedRun:
         """
         content = files.read_file(path)
         saved = files.state_of_run(content, path)
-        files.refuse_other_run(self, saved, content["state_dict"])
+        self.refuse_other(saved, content["state_dict"])
         self.load_untrained(content["state_dict"])
         self.start(population, rounds, saved=saved, folder=local_folder(path), **how)
 
@@ -469,14 +471,72 @@ class FederatedRun:
         tensors = self.task_function.tensors(self.models.global_model(0))
         return {**files.task_entries(self.task, tensors), "flstudy": self.state_dict()}
 
+    def save_model(self, path: Path) -> None:
+        """Write the first seed's global model of a run that was started. ``Coordinator.load_from_checkpoint``,
+        ``flstudy.load_task`` and the task's own class read it, too."""
+        inputs, _ = self.population.store.read(slice(1))  # as a batch is given them
+        whole = self.checkpoint()
+        content = {
+            **whole,
+            "flstudy": files.of_first_replica(whole["flstudy"]),
+            "pytorch-lightning_version": L.__version__,
+            "version": 1,
+            "seed": self.seeds[0],
+            "shape": list(inputs.shape[1:]),
+            "dtype": str(inputs.dtype).removeprefix("torch."),
+            "state": whole["state_dict"],
+        }
+        torch.save(content, path)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The values that a checkpoint's run must have in common with one that takes it up."""
+        shared = ("executor", "local_optimizer", "buffers")
+        how = {name: getattr(self.settings, name) for name in shared}
+        return {"algorithm": type(self.algorithm).__name__, "seeds": list(self.seeds), **how}
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The class paths and arguments by which the run is made again; None for a part that is no plain value."""
+        parts: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            **{field.name: getattr(self.settings, field.name) for field in dataclasses.fields(RunSettings)},
+            "controllers": list(self.controllers),
+            "schedule": self.schedule,
+            "wireless": self.round_metrics.wireless,
+            "regret": self.round_metrics.regret,
+            "privacy": self.aggregator.privacy,
+            "measure": self.measure,
+            "panel": self.panel,
+        }
+        del parts["seeds"]  # which stand in the identity
+        plain = {name: files.recipe_or_none(part) for name, part in parts.items()}
+        unknown = [name for name, part in parts.items() if part is not None and plain[name] is None]
+        return {"task": files.class_path(self.task), "parts": plain, "unknown": unknown}
+
+    def refuse_other(self, saved: Mapping[str, Any], state: Mapping[str, Any], *, goes_on: bool = True) -> None:
+        """Raise UserError for a checkpoint that another algorithm, task or the like wrote.
+
+        Args:
+            saved: the checkpoint's state of a run.
+            state: the checkpoint's ``state_dict`` of a task.
+            goes_on: whether rounds follow; models alone are the same under any executor and optimizer.
+        """
+        for name, here in self.identity.items():
+            there = saved.get(name, here)  # an earlier flstudy's checkpoint has not all of them
+            if there != here and (goes_on or name not in ("executor", "local_optimizer")):
+                raise UserError(f"the checkpoint was written with {name} {there!r}, but this run has {here!r}")
+        layout = self.task_function.layout
+        files.refuse_other_task(self.task, dict(zip(layout.names, map(tuple, layout.shapes), strict=True)), state)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that a bit-exact resume needs, and how the run was made, as plain tensors and containers."""
         if self._read is not None:
             return self._read
         return {
             "version": 1,
-            **files.identity(self),
-            "made": files.run_recipe(self),
+            **self.identity,
+            "made": self.recipe,
             "first_buffers": self.task_function.buffers.named_first(),
             "horizon": self.runner.rounds if self.runner.takes_horizon else None,
             "choices": {**self.executor.choices(), **self.evaluation.evaluator.choices()},

@@ -1,24 +1,21 @@
 """Hyper-parameters of a run, flat, by the names of a config's keys, for Lightning's loggers and MLflow's trials."""
 
 import dataclasses
-import inspect
 from collections.abc import Iterator, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flstudy.hyper import init_arguments
+from flstudy.federation.federated_run import FederatedRun
+from flstudy.hyper import made_with
 from flstudy.population import Population
 from flstudy.run_settings import RunSettings
-
-if TYPE_CHECKING:
-    from flstudy.federation.federated_run import FederatedRun
 
 SECTIONS = ("wireless", "regret", "privacy", "evaluation")
 """Parts that are of one class, which no config names."""
 LONGEST = 500  # characters of a list: that of a user's own may name the owner of every example
 
 
-def hyper_parameters(run: "FederatedRun", population: Population) -> dict[str, Any]:
+def hyper_parameters(run: FederatedRun, population: Population) -> dict[str, Any]:
     """Dotted names and plain values of all parts of a run: a class by its name, below it what it was made with.
 
     A task's are those that its ``save_hyperparameters`` saved, or the arguments of one of flstudy's. What is no plain
@@ -47,20 +44,6 @@ def hyper_parameters(run: "FederatedRun", population: Population) -> dict[str, A
         "evaluation": run.panel,
     }
     return dict(pair for name, part in parts.items() for pair in _flat(name, part))
-
-
-def made_with(part: Any) -> dict[str, Any] | None:
-    """The arguments that an object was made with, by name; None of one that keeps none."""
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return init_arguments(part)
-    if hparams := dict(getattr(part, "hparams", {})):
-        return hparams
-    passed = vars(part).get("init_args") if hasattr(part, "__dict__") else None  # kept by flstudy.hyper.checked
-    if passed is None:
-        return None
-    parameters = inspect.signature(type(part).__init__).parameters.values()
-    defaults = {argument.name: argument.default for argument in parameters if argument.default is not argument.empty}
-    return {**defaults, **passed}
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -13,8 +13,7 @@ from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
-from flstudy.federation.hyper_parameters import made_with
-from flstudy.hyper import keeps_own_arguments
+from flstudy.hyper import keeps_own_arguments, made_with
 from flstudy.population.streams import torch_seed
 from flstudy.process_state import PROCESS_STATE
 from flstudy.run_settings import RunSettings

@@ -16,7 +16,7 @@ left out, since it cannot be mapped over devices. Two measures of one name are r
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,15 +24,14 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch, Round
 from flstudy.execution import ClientBank
+from flstudy.federation.asked_devices import AskedDevices
 from flstudy.metrics.registry import METRICS, of_server
 from flstudy.population.datasets.base import Dataset
 from flstudy.population.datasets.in_memory import InMemory
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import STAGES
+from flstudy.tasks.probing import meet
 from flstudy.user_error import UserError
-
-if TYPE_CHECKING:
-    from flstudy.federation.evaluation import Evaluation
 
 MADE_UP = 6  # examples, where a data set is not loaded
 
@@ -48,23 +47,23 @@ class Logged(NamedTuple):
 
 
 def module_metrics(
-    evaluation: "Evaluation", server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
+    asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
 ) -> dict[str, list[float]]:
     """Metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and ``test/loss`` of
     a task without losses of single examples, where devices count alike, as everywhere. They are of the devices' own
     models, whose rows a ``bank`` holds, or without it of the server's."""
-    task_function = evaluation.evaluator.task_function
+    task_function = asked_devices.evaluator.task_function
     steps = task_function.steps
     logging = [split for split in splits if steps is not None and steps.has(split)]
     whole = not task_function.per_example and task_function.has_loss
     if not logging and not whole:
         return {}
     logged, losses = list[Logged](), list[Logged]()
-    attached = task_function.attached_to(evaluation.trainer, round - 1)
+    attached = task_function.attached_to(asked_devices.trainer, round - 1)
     with torch.no_grad(), attached, task_function.evaluating():
-        for replica, device, model, concept in devices(evaluation, server, bank, world, round):
+        for replica, device, model, concept in devices(asked_devices, server, bank, world, round):
             for split in splits:
-                x, y = examples(evaluation, replica, device, split, round, concept)
+                x, y = examples(asked_devices, replica, device, split, round, concept)
                 if whole:
                     loss = task_function.fit(model, Batch(x, y))
                     losses.append(Logged(f"{split}/loss", replica, device, loss.double(), 1))
@@ -83,10 +82,10 @@ def module_metrics(
         shown = names[split, name]
         of_devices = {shown: line.mean, f"{shown}_spread": line.spread, f"{shown}_devices": line.devices}
         metrics = with_logged(metrics, of_devices, task_function)
-        metric = of_server(shown) if bank is None and evaluation.algorithm.personalized else shown
-        if line.undefined is not None and metric not in evaluation.undefined:
-            evaluation.undefined.add(metric)
-            warnings.warn(undefined_on(evaluation, metric, split, *line.undefined, round), stacklevel=2)
+        metric = of_server(shown) if bank is None and asked_devices.algorithm.personalized else shown
+        if line.undefined is not None and metric not in asked_devices.undefined:
+            asked_devices.undefined.add(metric)
+            warnings.warn(undefined_on(asked_devices, metric, split, *line.undefined, round), stacklevel=2)
     return with_logged(of_losses, metrics, task_function)
 
 
@@ -110,15 +109,15 @@ def refuse_second(measured: Collection[str], logged: Iterable[str], task_functio
 
 
 def devices(
-    evaluation: "Evaluation", server: Any, bank: ClientBank | None, world: Round, round: int
+    asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """The available devices of a round: replica, device, model [n], its own or without a ``bank`` the server's, and
     concept []."""
-    algorithm = evaluation.algorithm
-    asked, x = evaluation.asked(round), evaluation.models(server)
+    algorithm = asked_devices.algorithm
+    asked, x = asked_devices.asked(round), asked_devices.models(server)
     chosen = None
     if x.shape[1] > 1 and bank is None:
-        chosen = evaluation.choice(server, world, round, asked)
+        chosen = asked_devices.choice(server, world, round, asked)
     deployed = torch.vmap(torch.vmap(algorithm.deployed, in_dims=(None, 0)))
     numbers = asked.devices
     for place in range(numbers.shape[1]):
@@ -138,12 +137,12 @@ def devices(
 
 
 def examples(
-    evaluation: "Evaluation", replica: int, device: int, split: Any, round: int, concept: Tensor
+    asked_devices: AskedDevices, replica: int, device: int, split: Any, round: int, concept: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The data of a device's split in a round, as far as it is asked about them."""
-    held, devices = evaluation.population.device_data, np.array([device])
-    rows = torch.from_numpy(held.flat(replica, devices, split, round, evaluation.most(round))[0])
-    return evaluation.evaluator.store.gather(rows.to(evaluation.device), concept)
+    held, devices = asked_devices.population.device_data, np.array([device])
+    rows = torch.from_numpy(held.flat(replica, devices, split, round, asked_devices.most(round))[0])
+    return asked_devices.evaluator.store.gather(rows.to(asked_devices.device), concept)
 
 
 def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
@@ -206,13 +205,13 @@ def over_logged(
     }
 
 
-def undefined_on(evaluation: "Evaluation", name: str, split: str, replica: int, device: int, round: int) -> str:
+def undefined_on(asked_devices: AskedDevices, name: str, split: str, replica: int, device: int, round: int) -> str:
     """A sentence on a measure that is undefined on a device, with its cause where its labels are all the same."""
-    held = evaluation.population.device_data
-    rows = held.flat(replica, np.array([device]), split, round, evaluation.most(round))[0]  # type: ignore[arg-type]
-    labels = evaluation.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
+    held = asked_devices.population.device_data
+    rows = held.flat(replica, np.array([device]), split, round, asked_devices.most(round))[0]  # type: ignore[arg-type]
+    labels = asked_devices.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
     cause = f", whose {len(rows)} examples all have label {labels[0].tolist()}" if len(labels) == 1 else ""
-    seed = evaluation.population.seeds[replica]
+    seed = asked_devices.population.seeds[replica]
     return f"{name} is undefined on device {device} (seed {seed}){cause}: {name} is the mean of {name}_devices devices"
 
 
@@ -245,7 +244,7 @@ def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
     x, y = in_memory[:2] if in_memory is not None else made_up(dataset)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in (x, y))
     try:
-        task_function.meet(x, y, dataset.classes, dataset.form)
+        meet(task_function, x, y, dataset.classes, dataset.form)
     except ValueError as error:
         if in_memory is not None or "must return the loss" in str(error):
             raise

@@ -21,8 +21,9 @@ from flstudy.execution.parts import (
     train_part,
 )
 from flstudy.execution.places import Rows
+from flstudy.federation.asked_devices import axes, stacked
 from flstudy.federation.blocks import Collected, FirstRows, PreparedRows, first_rows
-from flstudy.federation.evaluation import Evaluation, axes, stacked
+from flstudy.federation.evaluation import Evaluation
 from flstudy.federation.private_aggregator import PrivateRound
 from flstudy.population import Batches, Cohort, Population
 

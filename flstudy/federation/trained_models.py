@@ -1,22 +1,22 @@
 """The trained models of a run, given back as tasks, vectors and predictions."""
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import lightning as L
 import torch
 from torch import Tensor
 
+from flstudy.algorithms import Algorithm
 from flstudy.execution.trees import take
-from flstudy.federation.evaluation import stacked
+from flstudy.federation.asked_devices import stacked
+from flstudy.federation.run_state import RunState
 from flstudy.lightning_hooks import PREDICTION_HOOKS
 from flstudy.metrics.registry import Deployed
+from flstudy.population import Population
+from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import overrides
 from flstudy.user_error import UserError
-
-if TYPE_CHECKING:
-    from flstudy.federation.federated_run import FederatedRun
-    from flstudy.federation.run_state import RunState
 
 NOTHING = "there is nothing to evaluate before the first round: call trainer.fit, which evaluates, or give ckpt_path="
 
@@ -29,6 +29,29 @@ class Predictions(NamedTuple):
     outputs: Tensor  # [V, ...] the task's ``forward``
 
 
+class TrainedRun(Protocol):
+    """What a run tells of its models: method, task and world, and the state in which they are."""
+
+    @property
+    def begun(self) -> bool: ...
+    @property
+    def state(self) -> RunState: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def task(self) -> L.LightningModule: ...
+    @property
+    def task_function(self) -> TaskFunction: ...
+    @property
+    def population(self) -> Population: ...
+    @property
+    def evaluation(self) -> Any: ...
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def device(self) -> torch.device: ...
+
+
 class TrainedModels:
     """Trained models in a run's state: global ones, and those that single devices use.
 
@@ -36,12 +59,12 @@ class TrainedModels:
         run: whose state holds them.
     """
 
-    def __init__(self, run: "FederatedRun") -> None:
+    def __init__(self, run: TrainedRun) -> None:
         self.run = run
         self._chosen: tuple[Any, Tensor] | None = None  # a server's state; [S, N] models that devices choose of it
 
     @property
-    def state(self) -> "RunState":
+    def state(self) -> RunState:
         """The run's state; UserError before the first round."""
         if not self.run.begun or self.run.state.record is None:
             raise UserError(NOTHING)

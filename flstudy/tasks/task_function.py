@@ -15,7 +15,7 @@ from flstudy.algorithms import Algorithm, Batch, Layout
 from flstudy.lightning_hooks import SET_UP_HOOKS
 from flstudy.run_settings import BufferMode
 from flstudy.tasks.buffers import TaskBuffers, is_batch_norm
-from flstudy.tasks.findings import EXAMPLES, evenly_chosen, failing, look, names_logged, plain_findings
+from flstudy.tasks.findings import failing, plain_findings
 from flstudy.tasks.module_steps import (
     STAGES,
     CorrectBy,
@@ -149,24 +149,6 @@ class TaskFunction:
     def has_loss(self) -> bool:
         """Whether there is a loss of a device's data: not where a module optimises by itself."""
         return self.tells_losses or bool(self.module.automatic_optimization)
-
-    def meet(self, x: Tensor, y: Tensor, classes: int, form: Callable[[Tensor, Tensor], Any] | None = None) -> None:
-        """Find out by some examples how the task can be trained, and what it logs.
-
-        Args:
-            x: [D, ...] inputs.
-            y: [D, ...] labels.
-            classes: number of labels; 0 where they are no classes.
-            form: function of x and y that makes the batch for the task's own steps; None: a pair.
-
-        Raises:
-            UserError: if one of its steps, or its example_losses, fails on them, or training_step returns no loss.
-        """
-        self.form = form or as_pair
-        if not self.shipped:
-            self.findings = look(self, *evenly_chosen(x, y, EXAMPLES), classes)
-        if self.steps is not None:
-            self.findings = self.findings._replace(logs=names_logged(self, x, y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
         """Move the module's frozen parts; trained parameters come as arguments."""

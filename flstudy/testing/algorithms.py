@@ -12,7 +12,8 @@ from flstudy import pytree
 from flstudy.algorithms import Algorithm, Batch, Inbox, Job
 from flstudy.controllers import Restart
 from flstudy.execution import Sequential, Vectorized
-from flstudy.execution.executor import TrainingContext, gradient
+from flstudy.execution.context import TrainingContext
+from flstudy.execution.local_objective import gradient
 from flstudy.execution.parts import Share, upload_sums
 from flstudy.execution.programs import has_compiler
 from flstudy.execution.trees import take

@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import functools
 import logging
 import math
 import time
@@ -176,11 +175,9 @@ class TrialTraining:
 
     def keep(self, coordinator: "Coordinator | None") -> None:
         """Keep the trained model; a disk that is full then fails no trial that has all its rounds."""
-        from flstudy.federation.checkpoint import save_model
-
         try:
             if coordinator is not None:
-                self.files.keep(functools.partial(save_model, coordinator.run))
+                self.files.keep(coordinator.run.save_model)
         except WriterLostError:
             raise
         except Exception as error:

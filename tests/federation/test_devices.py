@@ -15,7 +15,7 @@ import torch
 from flstudy import Coordinator
 from flstudy.algorithms import FedAvg, Scaffold
 from flstudy.config import ConfigError, load
-from flstudy.execution.executor import TrainingContext
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.parts import PartWork, Share, shares
 from flstudy.execution.places import DeviceThread, Modes
 from flstudy.execution.sharded import make_named

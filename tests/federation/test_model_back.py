@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flstudy import Coordinator, FederatedRun, RunSettings, load_task
 from flstudy.algorithms import Apfl, Ditto, FedAvg, FedBlended, Flash, HypCluster, LocalOnly
 from flstudy.controllers import Polynomial, Restart
-from flstudy.federation.checkpoint import of_first_replica, run_arguments, run_recipe
+from flstudy.federation.checkpoint import of_first_replica, run_arguments
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import WorstDevices
 from flstudy.metrics.panel import Panel
@@ -293,7 +293,7 @@ def test_every_argument_comes_back(tmp_path, left_out):
     path = tmp_path / "epoch=1.ckpt"
     back = Coordinator.load_from_checkpoint(path)
     saved = torch.load(path, weights_only=True)["flstudy"]
-    for told in (saved, {"seeds": back.seeds, "made": run_recipe(back.run)}):
+    for told in (saved, {"seeds": back.seeds, "made": back.run.recipe}):
         made = run_arguments(path, told, {})
         found = vars(made.pop("settings"))
         assert {**made, **found, "seeds": tuple(found["seeds"]), left_out: None} == {**expected, left_out: None}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flstudy import Coordinator, RunSettings, load_task
 from flstudy.algorithms import FedAdam, FedAvg, FedDrift, FedProx, HypCluster, Mime, Moon, Scaffold
-from flstudy.execution.executor import TrainingContext
+from flstudy.execution.context import TrainingContext
 from flstudy.execution.programs import Programs
 from flstudy.privacy import Privacy
 from flstudy.registry import named

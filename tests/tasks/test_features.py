@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from flstudy import Coordinator
 from flstudy.algorithms import Batch, FedAvg, Moon
 from flstudy.config import ConfigError, load
-from flstudy.execution.executor import gradient
+from flstudy.execution.local_objective import gradient
 from flstudy.tasks import Cnn, FastText, Logistic, Lstm, Mlp, ResNet18, ResNet34, TaskFunction, Vgg
 
 from ..config.test_config import QUICK

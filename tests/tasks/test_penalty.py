@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg, Mime
-from flstudy.execution.executor import TrainingContext, gradient, validation_loss
+from flstudy.execution.context import TrainingContext
+from flstudy.execution.local_objective import gradient, validation_loss
 from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flstudy.algorithms import Batch, FedAvg
-from flstudy.execution.executor import gradient, validation_loss
+from flstudy.execution.local_objective import gradient, validation_loss
 from flstudy.registry import named
 from flstudy.tasks import (
     Cnn,

@@ -8,7 +8,6 @@ import yaml
 
 from flstudy import Coordinator, load_task
 from flstudy.config.config import load
-from flstudy.federation.checkpoint import save_model
 from flstudy.population import Digits, FashionMnist
 from flstudy.preparation.prepare import prepare
 from flstudy.study import Status, StudyFolder, Trial
@@ -54,7 +53,7 @@ def trained(tmp_path_factory):
     config = load(folder / "small.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
     (folder / "models").mkdir()
-    save_model(coordinator.run, folder / "models" / "3.pt")
+    coordinator.run.save_model(folder / "models" / "3.pt")
     return config, coordinator, folder / "models" / "3.pt"
 
 
@@ -85,7 +84,7 @@ def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, st
     (tmp_path / "coded.yaml").write_text(yaml.safe_dump(values))
     config = load(tmp_path / "coded.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
-    save_model(coordinator.run, tmp_path / "model.pt")
+    coordinator.run.save_model(tmp_path / "model.pt")
     folder = study_folder(tmp_path / "coded", (config, coordinator, tmp_path / "model.pt"))
     run_id = sync_study(folder, store).run_ids[3]
     inputs, _ = coordinator.population.store.read(slice(0, 20))
