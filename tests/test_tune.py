@@ -145,11 +145,12 @@ class SecondAfterThree(optuna.pruners.BasePruner):
 
 @pytest.mark.slow
 def test_optunas_threads_find_what_one_finds(path, tmp_path):
-    config = CONFIG | {"task": "tests.laws.test_side_by_side.Drops", "compile": False, "rounds": 4}
+    loss = {"objective": {"metric": "valid/loss", "mode": "min"}}  # the module says nothing of what is correct
+    config = CONFIG | {"task": "tests.laws.test_side_by_side.Drops", "rounds": 4, "study": CONFIG["study"] | loss}
     (tmp_path / "drops.yaml").write_text(yaml.safe_dump(config))
     found = []
     for jobs in (1, 3):
-        study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner())
+        study = optuna.create_study(direction="minimize", pruner=optuna.pruners.NopPruner())
         for lr in (0.1, 0.3, 0.5):
             study.enqueue_trial({"algorithm": "FedAvg", "algorithm.lr": lr})
         study.optimize(flstudy.objective(tmp_path / "drops.yaml"), n_trials=3, n_jobs=jobs)

@@ -19,7 +19,7 @@ from flstudy.algorithms import Algorithm, Batch
 from flstudy.algorithms.parts.buffers import with_buffers
 from flstudy.controllers import Controller, Detector, ProbeRounds, Schedule
 from flstudy.execution import ClientBank, Executor, TrainingContext, following, make_executor, training_context
-from flstudy.execution.devices import accelerated
+from flstudy.execution.devices import accelerated, forked_random
 from flstudy.execution.freed_memory import keep_freed_memory, return_freed_memory
 from flstudy.execution.model_evaluator import ModelEvaluator
 from flstudy.execution.sharded import Sharded, of_one_place
@@ -46,6 +46,7 @@ from flstudy.metrics.registry import measured_by
 from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, ExampleStore, Population, Split
 from flstudy.population.ahead import Ahead
+from flstudy.population.streams import torch_seed
 from flstudy.privacy import Privacy
 from flstudy.process_state import PROCESS_STATE
 from flstudy.run_settings import RunSettings
@@ -234,7 +235,7 @@ class FederatedRun:
         """Try the method on the models [..., n] that a replica begins with, and on a small batch of any example."""
         rows = torch.zeros(min(self.population.plan.batch_size, 32), dtype=torch.int64, device=store.x.device)
         batch = Batch(*store.gather(rows, rows[0]), rows == 0)
-        with self._computing(), torch.no_grad():
+        with self._computing("start"), torch.no_grad():
             MethodForms(self.algorithm, self.task_function.layout, batch, self.executor.maps).check(x)
 
     def resume(self, path: str | Path, population: Population, rounds: int | None = None, **how: Any) -> None:
@@ -336,7 +337,7 @@ class FederatedRun:
         round = state.round + 1 if round is None else round
         if cohort is None:
             cohort = self.population.ahead.made(self.population.cohort, round).to(self.device)
-        with self._computing():
+        with self._computing(f"round {round}"):
             if not self._block:  # known in the first round, since states are of the types that hold while one is played
                 layout, bound = self.task_function.layout, self.settings.cohort_memory
                 self._block = jobs_at_once(self.algorithm, state.server, layout, self.population, bound)
@@ -394,7 +395,7 @@ class FederatedRun:
             return state.record.metrics
         start = time.perf_counter()
         trained = state.server, state.bank, self.last.cohort, self.last.fit, state.round, self.last.looked
-        with self._computing():
+        with self._computing(f"evaluation {state.round}"):
             metrics = self.evaluation(*trained)
         took = time.perf_counter() - start
         metrics["time/evaluation_s"] = [took] * len(self.seeds)
@@ -408,7 +409,7 @@ class FederatedRun:
         """Metrics of a split in the world of the last round, as they were then, a value per replica."""
         state = self.models.state
         world = self.population.cohort(state.round).to(self.device).round
-        with PROCESS_STATE:
+        with PROCESS_STATE, self._drawing(f"evaluation {state.round}"):
             return self.evaluation.of_devices(state.server, state.bank, world, state.round, [split])
 
     def finish(self) -> None:
@@ -427,12 +428,20 @@ class FederatedRun:
                 self.state.bank.bring_home()
         executor.close(orderly)
 
+    def _drawing(self, purpose: str) -> contextlib.AbstractContextManager[None]:
+        """Context in which a module of the user's that draws from torch's generators draws the run's own numbers,
+        also where it measures; flstudy's own draw in local fits only, which have numbers of their own."""
+        if self.task_function.shipped:
+            return contextlib.nullcontext()
+        return forked_random(self.device, torch_seed(self.seeds[0], purpose))
+
     @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
+    def _computing(self, purpose: str) -> Iterator[None]:
         """Compute with new tensors and products in the run's precision, a small model on one thread, alone in the
         process."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(PROCESS_STATE)
+            stack.enter_context(self._drawing(purpose))
             before = torch.get_default_dtype()
             stack.callback(torch.set_default_dtype, before)
             torch.set_default_dtype(torch.float64 if self.precision == "64-true" else before)

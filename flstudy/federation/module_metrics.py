@@ -24,10 +24,12 @@ from torch import Tensor
 
 from flstudy.algorithms import Batch, Round
 from flstudy.execution import ClientBank
+from flstudy.execution.devices import forked_random
 from flstudy.federation.asked_devices import AskedDevices
 from flstudy.metrics.registry import METRICS, of_server
 from flstudy.population.datasets.base import Dataset
 from flstudy.population.datasets.in_memory import InMemory
+from flstudy.population.streams import torch_seed
 from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import STAGES
 from flstudy.tasks.probing import meet
@@ -64,14 +66,16 @@ def module_metrics(
         for replica, device, model, concept in devices(asked_devices, server, bank, world, round):
             for split in splits:
                 x, y = examples(asked_devices, replica, device, split, round, concept)
-                if whole:
-                    loss = task_function.fit(model, Batch(x, y))
-                    losses.append(Logged(f"{split}/loss", replica, device, loss.double(), 1))
-                if split in logging:
-                    numbers = task_function.logged(model, split, x, y)
-                    logged += [
-                        Logged(f"{split}:{name}", replica, device, value, len(y)) for name, value in numbers.items()
-                    ]
+                seed = torch_seed(asked_devices.population.seeds[replica], f"{split} {device} {round}")
+                with forked_random(asked_devices.device, seed):
+                    if whole:
+                        loss = task_function.fit(model, Batch(x, y))
+                        losses.append(Logged(f"{split}/loss", replica, device, loss.double(), 1))
+                    if split in logging:
+                        numbers = task_function.logged(model, split, x, y)
+                        logged += [
+                            Logged(f"{split}:{name}", replica, device, value, len(y)) for name, value in numbers.items()
+                        ]
     replicas = len(server.x)
     keys = {split: [entry.name for entry in logged if entry.name.startswith(f"{split}:")] for split in logging}
     names = shown_names({split: [name.partition(":")[2] for name in names] for split, names in keys.items()})

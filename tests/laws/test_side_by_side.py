@@ -15,7 +15,8 @@ from tests.worlds import CLASSES, FEATURES, drifting, examples, logistic, mlp
 
 
 class Drops(L.LightningModule):
-    """A classifier with dropout and noise on its inputs, both drawn from torch's generator of the process."""
+    """A classifier with dropout and noise on its inputs, also where it is measured, all of them drawn from torch's
+    generator of the process."""
 
     def __init__(self, shape=(FEATURES,), classes=CLASSES):
         super().__init__()
@@ -28,6 +29,9 @@ class Drops(L.LightningModule):
 
     def training_step(self, batch, batch_idx):
         return cross_entropy(self(batch[0] + 0.1 * torch.randn_like(batch[0])), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("noisy", cross_entropy(self(batch[0] + 0.1 * torch.randn_like(batch[0])), batch[1]))
 
 
 class Shuffled(torch.utils.data.Sampler):
@@ -43,8 +47,8 @@ class Shuffled(torch.utils.data.Sampler):
         return self.length
 
 
-def model(number, executor):
-    """The last model of a run, whose kind goes with its number."""
+def outcome(number, executor):
+    """The last model of a run, whose kind goes with its number, and its last metrics."""
     task = (Drops, mlp, logistic)[number % 3]
     precision = ("32-true", "64-true")[number % 2]
     algorithm = (FedAvg(lr=0.1), Flash(lr=0.1))[number % 2]
@@ -52,16 +56,33 @@ def model(number, executor):
     pairs = list(zip(*(getattr(examples().examples, name) for name in "xy"), strict=True))
     InMemory(torch.utils.data.DataLoader(pairs, sampler=Shuffled(len(pairs)), batch_size=8))  # draws beside the others
     run.start(drifting(), 4, precision=precision)
-    for _ in run.play():
+    for record in run.play():  # noqa: B007
         pass
-    return run.state.server.x
+    metrics = {name: values for name, values in record.metrics.items() if not name.startswith("time/")}
+    return run.state.server.x, metrics
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["vectorized", "sequential", "trainer"])
 def test_threads_give_the_bits_of_one_after_another(executor):
-    alone = [model(number, executor) for number in range(6)]
+    alone = [outcome(number, executor) for number in range(6)]
+    torch.randn(5)
     with ThreadPoolExecutor(3) as pool:
-        together = list(pool.map(lambda number: model(number, executor), range(6)))
-    for one, other in zip(alone, together, strict=True):
-        assert torch.equal(one, other)
+        together = list(pool.map(lambda number: outcome(number, executor), range(6)))
+    for (x, metrics), (other_x, other_metrics) in zip(alone, together, strict=True):
+        assert torch.equal(x, other_x)
+        assert metrics == other_metrics
+    assert "noisy" in alone[0][1]
+
+
+def test_what_a_module_draws_where_it_is_measured_is_the_run_s_own_also_beside_other_seeds():
+    first, again = outcome(0, "vectorized"), outcome(0, "vectorized")
+    assert first[1] == again[1]
+    measured = []
+    for seeds in ([0, 44], [44]):
+        settings = RunSettings(seeds=seeds, compile=False, executor="vectorized", initial="seeded")
+        run = FederatedRun(Drops, FedAvg(lr=0.1), settings)
+        run.start(drifting(), 4, precision="32-true")
+        (*_, record) = run.play()
+        measured.append([record.metrics[name][-1] for name in ("noisy", "valid/loss", "test/loss")])
+    assert measured[0] == pytest.approx(measured[1], rel=1e-5)

@@ -61,9 +61,10 @@ def test_all_name_the_same_best_trial(tmp_path, name):
     folder.write_state("running", study_id="5" * 32, environment={})
     progress = StudyProgress(Console(file=io.StringIO(), width=120), name="small", config=config)
     table = TrialTable(config, folder, progress)
-    ends = [(proposal(n), end) for n, end in enumerate(searched)]
+    tried = [{"algorithm": "FedAvg", "algorithm.lr": 0.1 + n} for n in range(len(searched))]
+    ends = [(proposal(n, overrides=tried[n]), end) for n, end in enumerate(searched)]
     for place, (confirms, value) in enumerate(confirmed, start=len(searched)):
-        again = proposal(place, stage="confirm", confirms=confirms)
+        again = proposal(place, stage="confirm", confirms=confirms, overrides=tried[confirms])
         ends.append((again, ("finished", ROUNDS, value, 1)))
     for given, (status, rounds, value, up_bytes) in ends:
         table.started(given)
