@@ -10,21 +10,22 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flstudy"
 STDLIB = sys.stdlib_module_names
 CONTAINERS = "nested containers as torch.func and vmap take them apart, all of them by flstudy.pytree"
-BASE = "the common base of torch's layers of a kind, which has no public name"
+BASE = "the common base of torch's layers of a kind, also of others' such as apex's, which has no public name"
 ALLOWED = {
     **{f"torch.utils._pytree.tree_{name}": CONTAINERS for name in ("flatten", "leaves", "map", "unflatten")},
     "torch.utils._python_dispatch.TorchDispatchMode": "torch's notes name it for counting and recording operators",
     "torch.nn.modules.batchnorm._BatchNorm": BASE,
     "torch.nn.modules.batchnorm._NormBase": BASE,
-    "?._accelerator_connector": "the only place of Trainer(sync_batchnorm=True), which is refused",
+    "?._accelerator_connector": "the only place of Trainer(sync_batchnorm=True); without it that is not refused",
     "?._layer_sync": "as _accelerator_connector",
-    "?._hparams_name": "the name of a constructor's argument hparams, which Lightning's own checkpoints hold",
-    "?._opt_called": "a schedule of torch's warns where it steps before its optimizer, which here is never stepped",
+    "?._hparams_name": "a constructor's argument hparams by Lightning's name for it; without it checkpoints lack that",
+    "?._opt_called": "a schedule of torch's warns that its optimizer never stepped; without it the warning is back",
     "?._unsafe_view": "an operator's name",
     "PopulationTraining._trial_state": "Ray's population forgets a trial that starts again after its worker died",
     "PopulationTraining.super()._get_new_config": "Ray's explore function does not know whose config it makes",
 }
-"""Name: why there is no other way."""
+"""Name: why there is no other way, and of attributes what happens where it is gone; without a class or a function the
+module that imports it fails. Tried with torch 2.11 and 2.15 and with the other libraries of constraints.txt."""
 TUPLES = ("_asdict", "_fields", "_replace")  # which Python documents
 COMPILING = {"tasks/compiler.py"}
 """The file that may use torch's compiler by the names that it has, and replaces a method of it."""

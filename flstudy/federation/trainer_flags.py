@@ -123,6 +123,12 @@ def _strange_callback(trainer: L.Trainer) -> str | None:
     return next((type(callback).__name__ for callback in attached if isinstance(callback, STRANGE)), None)
 
 
+def _syncs_layers(trainer: L.Trainer) -> bool:
+    """Whether a Trainer was made with ``sync_batchnorm=True``; False where Lightning, of which 2.6 was tried, does not
+    keep that there any more."""
+    return getattr(getattr(trainer, "_accelerator_connector", None), "_layer_sync", None) is not None
+
+
 def _clip_algorithm(trainer: L.Trainer) -> str | None:
     clipping = trainer.gradient_clip_algorithm
     return None if clipping is None else str(clipping.value)
@@ -189,7 +195,7 @@ REFUSALS = (
     ),
     Refusal(
         *("sync_batchnorm", "`True`", "devices share no statistics; leave it out"),
-        lambda trainer: None if trainer._accelerator_connector._layer_sync is None else True,
+        lambda trainer: _syncs_layers(trainer) or None,
     ),
     Refusal(
         *("callbacks", ", ".join(f"`{callback.__name__}`" for callback in STRANGE)),
