@@ -30,7 +30,7 @@ class Predictions(NamedTuple):
 
 
 class TrainedRun(Protocol):
-    """What a run tells of its models: method, task and world, and the state in which they are."""
+    """Interface of a run to its trained models: method, task and world, and the state that holds them."""
 
     @property
     def begun(self) -> bool: ...

@@ -343,8 +343,8 @@ class Search(Searcher):
         ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
         asked: dict[int, OpenProposal] = {}
         same = True
-        for number, known, trial in sorted(draw for earlier in past for draw in _draws(earlier)):
-            while arm.ends_told < known and ended and ended[0].number in asked:
+        for number, ends_told, trial in sorted(draw for earlier in past for draw in _draws(earlier)):
+            while arm.ends_told < ends_told and ended and ended[0].number in asked:
                 self._end(asked.pop(ended[0].number), ended.pop(0))
             arm.go_on()
             overrides = trial.lineage[0]["overrides"] if trial.lineage else trial.overrides  # as they were drawn
@@ -439,7 +439,7 @@ class Draw(NamedTuple):
     """Proposal by an arm's sampler: a trial's own, or a repeat of its configuration."""
 
     number: int
-    known: int
+    ends_told: int
     """Number of the arm's ends that the sampler had been told."""
     trial: Trial
 
