@@ -186,14 +186,6 @@ class Coordinator(L.LightningModule):
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Lightning sets the name of each of its hooks, some forty times a round; a module's own way,
-        which asks whether it is a parameter, then takes a twentieth of a small round."""
-        if name == "_current_fx_name":
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
     def on_train_start(self) -> None:
         """Let the clock show the learning rate of the first round."""
         self._tell_rate(self.trainer.current_epoch + 1)
