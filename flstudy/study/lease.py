@@ -21,6 +21,7 @@ from flstudy.study.lock import BEAT_S, SILENT_S, Holder, refusal
 
 LEASE, CLAIMS = "lease.json", "claims"
 _WAIT_S, _POLL_S = 10.0, 0.2  # for other claims to be withdrawn
+_READS = 5  # of a lease that is not whole, before nobody holds it
 
 
 class Lease:
@@ -36,7 +37,8 @@ class Lease:
         self.token = uuid.uuid4().hex
 
     def last(self) -> tuple[str | None, Holder | None]:
-        """The token of the process that drove the study last, and that process where it may still drive it."""
+        """The token of the process that drove the study last, and that process where it may still drive it; None where
+        the lease names nobody."""
         return self._read(time.time())
 
     @contextlib.contextmanager
@@ -61,7 +63,7 @@ class Lease:
             over.set()
             beating.join()
             with contextlib.suppress(RemoteError):
-                if self.last()[0] == self.token:
+                if self.last()[0] in (None, self.token):
                     self._write(released=True)
 
     def _taken(self, study: str) -> str | None:
@@ -99,17 +101,22 @@ class Lease:
         return others
 
     def _read(self, now: float) -> tuple[str | None, Holder | None]:
-        """Read the lease as `last` does, by the time that the store's clock shows."""
-        file, content = self.remote.file(LEASE), self.remote.read(LEASE)
-        try:
-            lease = json.loads(content or b"null")
-            token, released = str(lease["token"]), bool(lease["released"])
-            holder = Holder.parse(json.dumps(lease["holder"]).encode())
-        except (ValueError, TypeError, KeyError):
-            return None, None
-        if released or file is None or holder is None or is_gone(holder) or now - file.written > SILENT_S:
-            return token, None
-        return token, holder
+        """Read the lease as `last` does, by the time that the store's clock shows; again where a store shows a part of
+        what its holder is writing."""
+        for _ in range(_READS):
+            file, content = self.remote.file(LEASE), self.remote.read(LEASE)
+            if file is None:
+                break
+            try:
+                lease = json.loads(content or b"")
+                token, released = str(lease["token"]), bool(lease["released"])
+                holder = Holder.parse(json.dumps(lease["holder"]).encode())
+            except (ValueError, TypeError, KeyError):
+                time.sleep(_POLL_S)
+                continue
+            over = released or holder is None or is_gone(holder) or now - file.written > SILENT_S
+            return token, None if over else holder
+        return None, None
 
     def _write(self, *, released: bool = False) -> None:
         lease = {"token": self.token, "released": released, "holder": asdict(Holder())}
@@ -118,7 +125,7 @@ class Lease:
     def _beat(self, over: threading.Event) -> None:
         while not over.wait(BEAT_S):
             with contextlib.suppress(RemoteError):
-                if self.last()[0] != self.token:
+                if self.last()[0] not in (None, self.token):
                     return
                 self._write()
 

@@ -128,8 +128,8 @@ class WorkingCopy:
             yield
 
     def is_held(self, remote: RemoteFolder) -> bool:
-        """Whether the lease is still the one that this machine has taken."""
-        return Lease(remote).last()[0] == self.memo().get("token")
+        """Whether the lease names no other driver than this machine's."""
+        return Lease(remote).last()[0] in (None, self.memo().get("token"))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

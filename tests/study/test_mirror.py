@@ -269,6 +269,40 @@ def test_a_driver_whose_lease_is_gone_stops_and_sends_no_more(uri, tmp_path):
     assert "theirs" in (tmp_path / "bucket" / "studies" / "small" / LEASE).read_text()
 
 
+def test_a_lease_that_is_being_written_anew_is_read_again(uri, elsewhere, monkeypatch):
+    """A store under load showed a driver its own lease in part, so that it stopped as if there were another one."""
+    folder, read, broken = begun(uri), RemoteFolder.read, []
+
+    def partly(self, name):
+        content = read(self, name)
+        if name == LEASE and content and broken:
+            return content[: broken.pop()]
+        return content
+
+    monkeypatch.setattr(RemoteFolder, "read", partly)
+    with folder.claim():
+        folder.write_state("running", study_id="1")
+        broken += [0, 20]
+        BucketMirror(folder).send()
+        assert not broken
+        elsewhere("second")
+        copy = StudyFolder.fetched(f"{uri}/small")
+        broken += [0, 20]
+        with pytest.raises(ConfigError, match="study small is running in process"), copy.claim():
+            pass
+
+
+@pytest.mark.slow
+def test_a_lease_that_is_lost_is_nobody_else_s(uri, tmp_path):
+    folder = begun(uri)
+    lease = tmp_path / "bucket" / "studies" / "small" / LEASE
+    with folder.claim():
+        for damage in (lease.unlink, lambda: lease.write_text("{")):
+            damage()
+            BucketMirror(folder).send()
+    assert json.loads(lease.read_text())["released"]
+
+
 # ---- which is newer --------------------------------------------------------------------------------------------------
 
 
