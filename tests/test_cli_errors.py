@@ -15,7 +15,7 @@ from flstudy.config import help as config_help
 from flstudy.config import load
 from flstudy.config import starter as config_starter
 from flstudy.config.errors import ConfigError, on_a_line
-from flstudy.run import _summary
+from flstudy.reporting.run_progress import summary_table
 from flstudy.user_error import UserError
 
 QUICK = Path(__file__).parents[1] / "tune_configs" / "quick.yaml"
@@ -127,7 +127,7 @@ def test_a_sentence_is_short_and_obeys_no_terminal():
 
 
 def test_the_table_of_a_diverged_run(capsys):
-    table = _summary(load(QUICK), {"train/loss": [1.0, math.nan, 2.0], "valid/accuracy": [0.5, math.inf, 0.5]}, 3)
+    table = summary_table(load(QUICK), {"train/loss": [1.0, math.nan, 2.0], "valid/accuracy": [0.5, math.inf, 0.5]}, 3)
     assert [list(column.cells) for column in table.columns][1:] == [["nan", "inf"], ["nan", "nan"]]
 
 

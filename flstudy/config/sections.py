@@ -250,6 +250,8 @@ class Run(Configurable):
     """Folder of run folders: records, checkpoints and the config as it was run."""
     checkpoint_every: int = hyper(10, "[1, 1e6]")
     """Rounds between checkpoints."""
+    check_finite: bool = True
+    """End at a loss or parameter that is not finite; false goes on."""
     resume: bool = False
     """Go on from the run folder's last checkpoint."""
     track: bool = True

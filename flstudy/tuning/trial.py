@@ -17,7 +17,6 @@ from lightning.pytorch.callbacks import Checkpoint
 from flstudy.config import ConfigError, StopRun
 from flstudy.config.credentials import censored
 from flstudy.federation import Record
-from flstudy.federation.divergence import has_diverged
 from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
 from flstudy.study import Status, Trial
@@ -25,6 +24,7 @@ from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RoundBuffer, RoundRecord
 from flstudy.study.trial import traceback_of
+from flstudy.tracking.recording import Recording
 from flstudy.tuning.files import LeftError, TrialFiles, Write
 from flstudy.tuning.outbox import WriterLostError
 from flstudy.tuning.shortage import shortage
@@ -146,6 +146,7 @@ class TrialTraining:
             writer, state, lost = self.files.begin(config.seeds)
             if lost is not None:
                 log.warning("trial %s starts anew: %s", self.trial.number, lost)
+            self.recording = Recording(writer)
             snapshot_arguments: dict[str, Any] = {}
             if writer is not None:
                 stack.enter_context(writer)
@@ -155,10 +156,10 @@ class TrialTraining:
                 snapshots = Snapshots(writer, self.files, config.study.snapshot_s, lambda: self.directive)
                 self.save = snapshots.save
                 snapshot_arguments = {"callbacks": [snapshots], "resume": None if start is None else str(start)}
-            coordinator = config.run(lambda record: self.on_round(record, writer), **snapshot_arguments)
+            coordinator = config.run(self.on_round, **snapshot_arguments)
             if coordinator is not None:  # stand-ins train none
                 self.trial.deployed = coordinator.run.models.deployed
-            self.on_end(writer)
+            self.on_end()
         if self.trial.status is Status.FINISHED and math.isnan(self.trial.objective):
             measured = self.trial.metrics
             if self.objective.metric in measured:
@@ -183,21 +184,21 @@ class TrialTraining:
         except Exception as error:
             log.warning("the trained model was not kept: %s", error)
 
-    def on_round(self, record: Record, writer: RoundBuffer | None) -> None:
+    def on_round(self, record: Record) -> None:
         """Take in a round that is over, its evaluation included."""
         self.beat()
         if self.resumed:
             self.resumed = False
             for earlier in self.files.earlier():
                 if earlier.round < record.round:
-                    self._take(earlier, None)
-        self._take(record, writer)
+                    self._take(earlier)
+        self._take(record)
+        self.recording.add(record)
         self.trial.rounds, metric = record.round, self.objective.metric
         self.directive = self.files.look() if record.round < self.config.rounds else Directive.GO_ON
-        if has_diverged(record.metrics):
-            self.trial.status = Status.DIVERGED
-            self.trial.error = record.divergence or f"diverged in round {record.round}"
-            raise StopRun(self.trial.error)
+        if (divergence := self.recording.note_divergence(record)) is not None:
+            self.trial.status, self.trial.error = Status.DIVERGED, divergence
+            raise StopRun(divergence)
         if metric in record.metrics and math.isfinite(self.trial.metrics[metric]):  # it may be undefined for a while
             self.trial.objective = self.trial.metrics[metric]
             # The last round is reported by `end`.
@@ -213,7 +214,7 @@ class TrialTraining:
             self.trial.status = Status.INTERRUPTED
             raise StopRun(f"stopped with its study in round {record.round}")
 
-    def on_end(self, writer: RoundBuffer | None) -> None:
+    def on_end(self) -> None:
         """Take in the figures of the whole run, which are reported with its last round."""
         assert self.summary is not None
         if self.trial.status is not Status.RUNNING:
@@ -222,18 +223,17 @@ class TrialTraining:
         if self.trial.rounds < self.config.rounds:
             return
         record = Record(self.trial.rounds, self.summary.figures())
-        self._take(record, writer)
+        self._take(record)
+        self.recording.add(record)
         metric = self.objective.metric
         if metric in record.metrics or math.isfinite(self.trial.objective):  # else it was undefined all the time
             value = self.trial.metrics[metric]  # after the last round, which an earlier one's does not replace
             self.trial.objective = value if math.isfinite(value) else worst_value(self.objective)
 
-    def _take(self, record: RoundRecord, writer: RoundBuffer | None) -> None:
+    def _take(self, record: RoundRecord) -> None:
         assert self.summary is not None
         self.summary.add(record.round, record.metrics)
         self.trial.metrics |= replica_means(record.metrics)
-        if writer is not None:
-            writer.append(record)
 
     def end(self) -> Trial:
         """Close the tracker, then make the last report, whose receiver may rely on the run being complete."""
