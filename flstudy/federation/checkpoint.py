@@ -286,20 +286,28 @@ def refuse_other_task(
         raise UserError(f"the checkpoint is of another task than this {type(task).__name__}: it {why}; give that task")
 
 
-def run_arguments(path: Any, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's arguments from a checkpoint, but for those that are given; fields of the settings may be given by their
-    names.
+def run_arguments(path: Any, content: Mapping[str, Any], parts: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    """Return a run's arguments: its parts from a checkpoint, its task with the buffers with which the run began.
+
+    Args:
+        path: of the checkpoint.
+        content: the checkpoint's.
+        parts: arguments that replace the checkpoint's; fields of the settings stand by their names.
+        how: the task is loaded, as in its own ``load_from_checkpoint``.
 
     Raises:
         UserError: for a part that has to be given.
     """
+    saved = state_of_run(content, path)
+    replaced = {"task": parts["task"] if "task" in parts else task_from(path, content, **how), **parts}
+    begin_with(replaced["task"], saved.get("first_buffers", {}))
     recipes = saved.get("made") or {"parts": {}, "unknown": ["algorithm"]}
     for name in recipes["unknown"]:
-        if name not in given:
+        if name not in replaced:
             raise UserError(f"{path} does not tell how its {name} was made: give {name}=")
-    parts = {name: part for name, part in recipes["parts"].items() if name not in given and part is not None}
+    others = {name: part for name, part in recipes["parts"].items() if name not in replaced and part is not None}
     try:
-        arguments = {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in parts.items()}, **given}
+        arguments = {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in others.items()}, **replaced}
     except (ValueError, ImportError, TypeError) as error:
         raise UserError(f"{path}: {error}, or give that part as an argument") from error
     names = [field.name for field in dataclasses.fields(RunSettings) if field.name in arguments]

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,15 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from flstudy.algorithms import Algorithm
 from flstudy.controllers import Controller, Schedule
 from flstudy.federation import checkpoint as files
+from flstudy.federation import trainer_flags
 from flstudy.federation.checkpoint_rows import RowsBeside, local_folder
 from flstudy.federation.federated_run import FederatedRun
 from flstudy.federation.hyper_parameters import hyper_parameters
 from flstudy.federation.initial import BuildTask
 from flstudy.federation.round_clock import RoundClock
+from flstudy.federation.run_properties import of_run, of_state
+from flstudy.federation.shown_metrics import as_tensors, log_round, show_metrics
 from flstudy.federation.trained_models import Predictions
-from flstudy.federation.trainer_flags import (
-    LanesStrategy,
-    follow_task,
-    lanes_devices,
-    last_round,
-    refuse_flags,
-    seconds_left,
-    stops,
-    validating_now,
-)
 from flstudy.metrics.dynamic_regret import Regret
 from flstudy.metrics.measure import Measure
 from flstudy.metrics.panel import Panel
@@ -37,20 +31,6 @@ from flstudy.metrics.wireless import Wireless
 from flstudy.population import Cohort, Population, Split
 from flstudy.privacy import Privacy
 from flstudy.run_settings import RunSettings, settings_with
-from flstudy.user_error import UserError
-
-
-def of_run(name: str) -> Any:
-    """Property of a coordinator that is its run's."""
-    return property(lambda self: getattr(self.run, name), doc=f"``run.{name}``, of the federated run.")
-
-
-def of_state(name: str) -> Any:
-    """Property of a coordinator that is its run's state's; None before the run has begun."""
-    return property(
-        lambda self: getattr(self.run.state, name) if self.run.begun else None,
-        doc=f"``run.state.{name}``; None before the run has begun.",
-    )
 
 
 class Coordinator(L.LightningModule):
@@ -120,16 +100,15 @@ class Coordinator(L.LightningModule):
         self._validates_now = contextlib.ExitStack()  # from the end of the last round to its evaluation
 
     def measures(self, population: Population, rounds: int) -> list[str]:
-        """Names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end; the world
-        need not be settled."""
+        """Return the names of all metrics of a run of ``rounds`` rounds in this world, which need not be settled."""
         return self.run.measures(population, rounds)
 
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
         """The task's own callbacks. This is the first hook of every run, where a Trainer's flags can be refused."""
-        refuse_flags(self.trainer)
-        follow_task(self.trainer)
+        trainer_flags.refuse_flags(self.trainer)
+        trainer_flags.follow_task(self.trainer)
         callbacks = self.task.configure_callbacks()
         return list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
 
@@ -142,39 +121,20 @@ class Coordinator(L.LightningModule):
         """The clock that counts rounds, in the place of an optimizer."""
         return RoundClock(self.clock, self.algorithm.lr)
 
-    def _world(self) -> Population:
-        """The Trainer's population, checked."""
-        population = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(population, Population):
-            raise UserError(
-                "the coordinator needs a Population: call trainer.fit(coordinator, datamodule=Population(dataset, "
-                f"clients=..., participants=...)), got {type(population).__name__}"
-            )
-        if self.run.panel is not None:
-            self.run.panel.check(population.clients, self._evaluate_every)
-        return population
-
-    def _seconds_left(self) -> float | None:
-        return seconds_left(self.trainer)
-
-    @property
-    def _evaluate_every(self) -> int:
-        return self.trainer.check_val_every_n_epoch or 1
-
     def on_fit_start(self) -> None:
         """Start the run on the Trainer's devices, from the state of a checkpoint where one is loaded."""
         strategy, run = self.trainer.strategy, self.run
         run.trainer = self.trainer
-        if isinstance(strategy, LanesStrategy):
+        if isinstance(strategy, trainer_flags.LanesStrategy):
             strategy.at_end(lambda: run.close(self.trainer.state.status != TrainerStatus.INTERRUPTED))
         run.start(
-            self._world(),
-            last_round(self.trainer),
+            trainer_flags.world_of(self.trainer, self.run.panel),
+            trainer_flags.last_round(self.trainer),
             device=self.device,
             precision=self.trainer.precision,
-            devices=lanes_devices(self.trainer),
+            devices=trainer_flags.lanes_devices(self.trainer),
             nodes=self.trainer.num_nodes,
-            seconds_left=self._seconds_left,
+            seconds_left=partial(trainer_flags.seconds_left, self.trainer),
             saved=self._saved,
             folder=self._folder,
         )
@@ -196,34 +156,27 @@ class Coordinator(L.LightningModule):
         round = self.trainer.current_epoch + 1
         if round == self.run.state.round:
             return
-        may_end = self.run.is_last(round) or self._seconds_left() is not None
-        due = self.trainer.enable_validation and (may_end or round % self._evaluate_every == 0)
+        may_end = self.run.is_last(round) or trainer_flags.seconds_left(self.trainer) is not None
+        due = self.trainer.enable_validation and (may_end or round % trainer_flags.evaluate_every(self.trainer) == 0)
         record = self.run.play_round(cohort, round=round, evaluated=due)
         clock = self.optimizers()
         assert not isinstance(clock, list)
         clock.step()
-        self._show(record.metrics)
+        show_metrics(self.trainer, record.metrics, self.task_function.display)
         if not self.run.aggregator.allows(round):
             self.trainer.should_stop = True
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Let Lightning evaluate the last round, too, by plan or by a callback that ends the fit, as a Timer does."""
         round = self.trainer.current_epoch + 1
-        if self.trainer.enable_validation and (self.run.is_last(round) or stops(self.trainer, round)):
-            self._validates_now.enter_context(validating_now(self.trainer))
+        if self.trainer.enable_validation and (self.run.is_last(round) or trainer_flags.stops(self.trainer, round)):
+            self._validates_now.enter_context(trainer_flags.validating_now(self.trainer))
 
     def on_train_epoch_end(self) -> None:
-        """Log the round, its evaluation included, as one row of every logger, at the step at which Lightning has what
-        callbacks log: batches that were trained before."""
+        """Log the round, its evaluation included."""
         self._tell_rate(self.trainer.current_epoch + 2)
-        if not self.loggers or self.record is None:
-            return
-        means = replica_means(self.record.metrics)
-        self.trainer.logged_metrics.update(as_tensors(means))
-        epoch = self.record.round - 1
-        for logger in self.loggers:
-            logger.log_metrics({**means, "epoch": epoch}, step=epoch)
-            logger.save()
+        if self.loggers and self.record is not None:
+            log_round(self.trainer, self.record)
 
     def on_fit_end(self) -> None:
         """Leave the first replica's model in the user's task."""
@@ -231,21 +184,10 @@ class Coordinator(L.LightningModule):
 
     def _tell_rate(self, round: int) -> None:
         """Let the clock show the learning rate of a round, if it comes."""
-        if (last := last_round(self.trainer)) is None or round <= last:
+        if (last := trainer_flags.last_round(self.trainer)) is None or round <= last:
             clock = self.trainer.optimizers[0]
             assert isinstance(clock, RoundClock)
             clock.tell(math.nan if self.run.steps_by_module else self.run.runner.scheduled(round).lr)
-
-    def _show(self, metrics: Mapping[str, Sequence[float]]) -> None:
-        """Show means over replicas to callbacks and the progress bar. ``self.log`` takes a third of a millisecond a
-        metric, a third of a whole round; a round's values are final when measured and need none of its reductions."""
-        means: dict[str, Any] = as_tensors(replica_means(metrics))
-        display = self.task_function.display
-        of_epoch = {f"{name}_epoch": value for name, value in means.items() if name in display.twofold}
-        self.trainer.callback_metrics.update(means | of_epoch)
-        names = {"train/loss", "valid/accuracy" if "valid/accuracy" in means else "valid/loss"} | display.bar
-        shown = {name: float(value) for name, value in means.items() if name in names}
-        self.trainer.progress_bar_metrics.update(shown)
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
@@ -259,7 +201,8 @@ class Coordinator(L.LightningModule):
             self._log_split("valid")
         elif not self.trainer.sanity_checking:
             self._validates_now.close()
-            self._show(self.run.evaluate(self._evaluate_every))
+            metrics = self.run.evaluate(trainer_flags.evaluate_every(self.trainer))
+            show_metrics(self.trainer, metrics, self.task_function.display)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate the models that devices use on everybody's test examples."""
@@ -277,7 +220,7 @@ class Coordinator(L.LightningModule):
         """Put models and examples where the Trainer computes, for ``trainer.validate`` without a fit."""
         if self.trainer.state.fn != TrainerFn.FITTING:
             self.run.trainer = self.trainer
-            self.run.look(self._world(), self.device)
+            self.run.look(trainer_flags.world_of(self.trainer, self.run.panel), self.device)
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -290,7 +233,7 @@ class Coordinator(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save all that a bit-exact resume and loading the model need, as plain tensors and containers."""
         checkpoint.pop("state_dict", None)
-        checkpoint |= self.run.checkpoint()
+        checkpoint |= self.run.saved_state.checkpoint()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check a checkpoint, which a fit takes up when it starts; an evaluation uses its models.
@@ -299,19 +242,19 @@ class Coordinator(L.LightningModule):
             UserError: it was written with another algorithm, population or the like.
         """
         saved = files.state_of_run(checkpoint)
-        trainer = trainer_of(self)
+        trainer = trainer_flags.trainer_of(self)
         fits = trainer is not None and trainer.state.fn == TrainerFn.FITTING
         if trainer is not None and trainer.ckpt_path is not None:
             self._folder = local_folder(trainer.ckpt_path)
-        self.run.refuse_other(saved, checkpoint["state_dict"], goes_on=fits)
+        self.run.saved_state.refuse_other(saved, checkpoint["state_dict"], goes_on=fits)
         if fits:
             self._saved = saved
         else:
-            self.run.revive(saved, self._folder)
+            self.run.saved_state.show_models(saved, self._folder)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a checkpoint's ``state_dict`` but for trained tensors, which come with the server's state."""
-        self.run.load_untrained(state_dict)
+        self.run.saved_state.load_untrained(state_dict)
         return torch.nn.Module().load_state_dict({})  # no key is missing, none unexpected
 
     @classmethod
@@ -339,12 +282,8 @@ class Coordinator(L.LightningModule):
             UserError: for a damaged file, one that no coordinator wrote, or a part that has to be given.
         """
         content = files.read_file(checkpoint_path, map_location or "cpu")
-        saved = files.state_of_run(content, checkpoint_path)
-        if "task" not in parts:
-            how = {"hparams_file": hparams_file, "strict": strict}
-            parts["task"] = files.task_from(checkpoint_path, content, **how)
-        files.begin_with(parts["task"], saved.get("first_buffers", {}))
-        coordinator = cls(**files.run_arguments(checkpoint_path, saved, parts))
+        how = {"hparams_file": hparams_file, "strict": strict}
+        coordinator = cls(**files.run_arguments(checkpoint_path, content, parts, **how))
         coordinator._folder = local_folder(checkpoint_path)
         coordinator.on_load_checkpoint(content)
         coordinator.load_state_dict(content["state_dict"])
@@ -358,16 +297,3 @@ class Coordinator(L.LightningModule):
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:
         """Copy a replica's global model into a task and return it; of several, the first."""
         return self.run.models.load_into(task, replica)
-
-
-def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
-    """Metrics as 0-d tensors, as Lightning keeps them."""
-    return dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))
-
-
-def trainer_of(module: L.LightningModule) -> L.Trainer | None:
-    """The Trainer to which a module is attached; None where there is none, for which Lightning's property raises."""
-    try:
-        return module.trainer
-    except RuntimeError:
-        return None

@@ -10,7 +10,7 @@ import torch
 
 from flstudy.execution import Executor
 from flstudy.execution.devices import synchronize
-from flstudy.execution.parts import fit_by_seed
+from flstudy.execution.parts import Share, fit_by_seed
 from flstudy.execution.sharded import Sharded
 from flstudy.population import Population
 from flstudy.population.streams import torch_seed
@@ -66,6 +66,11 @@ class LocalFits:
     def spread(self) -> Sharded | None:
         """The executor, where it trains a round in several places."""
         return self.executor if isinstance(self.executor, Sharded) and self.executor.spreads else None
+
+    @property
+    def divide(self) -> Callable[..., Sequence[Share]] | None:
+        """Function that divides a round's jobs among several places; None: they train in one."""
+        return None if self.spread is None else self.spread.parts
 
     def begin(self, round: int, blocks: int) -> None:
         """Begin a round (from 1) of ``blocks`` blocks; in several places all of it is one."""

@@ -21,6 +21,7 @@ from flstudy.execution.parts import (
     train_part,
 )
 from flstudy.execution.places import Rows
+from flstudy.execution.trace_cache import TraceCache
 from flstudy.federation.asked_devices import axes, stacked
 from flstudy.federation.blocks import Collected, FirstRows, PreparedRows, first_rows
 from flstudy.federation.evaluation import Evaluation
@@ -45,6 +46,7 @@ class RoundResult(NamedTuple):
 
 def play_round(
     server: Any,
+    *,
     rows: Rows,
     cohort: Cohort,
     algorithm: Algorithm,
@@ -52,8 +54,8 @@ def play_round(
     fit: Callable[..., Any],
     aggregate: PrivateRound | None = None,
     block: int | None = None,
+    divide: Divide | None = None,
     tests: Callable[[Cohort], TestRows] | None = None,
-    places: Divide | None = None,
 ) -> tuple[Any, RoundResult]:
     """Play a round: the server asks and prepares, devices train, the server steps.
 
@@ -66,35 +68,45 @@ def play_round(
         fit: an executor's; of one that trains in several places its ``train``.
         aggregate: turns the uploads into what the server may see; None: it sees them.
         block: most jobs of a replica at once; None: all.
+        divide: how an executor divides the jobs among several places; None: it trains in one.
         tests: examples by which to measure the local models of the cohort's jobs, where these do not stay.
-        places: how an executor divides the jobs among several places; None: it trains in one.
 
     Returns:
         The server after it, and what happened.
     """
     steps, together = cohort.batches.steps, algorithm.jobs_per_device
-    if places is not None:
-        parts = places(steps, block, together)
-        return play_parts(server, rows, cohort, algorithm, evaluation, fit, aggregate, parts, tests)
+    how: dict[str, Any] = {"rows": rows, "cohort": cohort, "algorithm": algorithm}
+    how |= {"evaluation": evaluation, "aggregate": aggregate}
+    if divide is not None:
+        return play_parts(server, parts=divide(steps, block, together), train=fit, tests=tests, **how)
     if block is not None and steps.shape[1] > block:
         parts, train = cohort_parts(steps, block, together), partial(train_here, fit, evaluation.evaluator)
-        return play_parts(server, rows, cohort, algorithm, evaluation, train, aggregate, parts, tests)
+        return play_parts(server, parts=parts, train=train, tests=tests, **how)
+    return play_whole(server, fit=fit, **how)
+
+
+def play_whole(
+    server: Any,
+    *,
+    rows: Rows,
+    cohort: Cohort,
+    algorithm: Algorithm,
+    evaluation: Evaluation,
+    fit: Callable[..., Fit],
+    aggregate: PrivateRound | None,
+) -> tuple[Any, RoundResult]:
+    """Play a round as `play_round` does, with all jobs at once."""
     clients = rows.some(None)
-    server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation)
+    server, clients, cohort, asking = prepared(server, clients, cohort, algorithm, evaluation)
     done = fit(algorithm, server, clients, cohort.jobs, cohort.batches)
     rows.put(None, done.clients)
-    down, up = asked_down[:, None] + done.down, asked_up[:, None] + done.up
-    if aggregate is None:
-        arguments = server, cohort.sizes, done.loss.new_empty(0), done.uploads, cohort.jobs.model, cohort.round
-        inbox, after, diagnostics = evaluation.trace_cache("close", algorithm, partial(closed, algorithm), *arguments)
-    else:
-        inbox, step = aggregate(uploaded(algorithm, cohort, done)), partial(stepped_and_explained, algorithm)
-        after, diagnostics = evaluation.trace_cache("step", algorithm, step, server, inbox, cohort.round)
-    return after, RoundResult(cohort, done, inbox, diagnostics, down, up)
+    inbox, after, diagnostics = ended(server, cohort, algorithm, done, aggregate, evaluation.trace_cache)
+    return after, RoundResult(cohort, done, inbox, diagnostics, *traffic(asking, done))
 
 
 def play_parts(
     server: Any,
+    *,
     rows: Rows,
     cohort: Cohort,
     algorithm: Algorithm,
@@ -108,37 +120,59 @@ def play_parts(
     part to its work, and returns the result of each."""
     jobs, x = cohort.jobs.client.shape[1], stacked(server.x)[:, 0]
     clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, x, jobs)
-    server, clients, cohort, (asked_down, asked_up) = prepared(server, clients, cohort, algorithm, evaluation, parts)
+    server, clients, cohort, asking = prepared(server, clients, cohort, algorithm, evaluation, parts)
+    rows = PreparedRows(rows, clients) if algorithm.prepares_rows else rows
     weights = torch.vmap(algorithm.weights)(cohort.sizes.to(x.dtype))
-    collected = Collected(weights, cohort.jobs.model)
-    models, test_rows = stacked(server.x).shape[1], None if tests is None else tests(cohort)
-
-    def work(part: Share) -> PartWork:
-        jobs, batches, p = part.of((cohort.jobs, cohort.batches, weights))
-        clip = None if aggregate is None else aggregate.clip(part)
-        looked = None if test_rows is None else test_rows.of(part)
-        return PartWork(algorithm, part.of_servers(server), jobs, batches, p, models, clip, looked)
-
-    dones = list[PartDone]()
-    for part, done in zip(
-        parts, train(work, parts, PreparedRows(rows, clients) if algorithm.prepares_rows else rows), strict=True
-    ):
+    work = RoundWork(server, cohort, algorithm, weights, aggregate, None if tests is None else tests(cohort))
+    collected, dones = Collected(weights, cohort.jobs.model), list[PartDone]()
+    for part, done in zip(parts, train(work.of, parts, rows), strict=True):
         collected.add(part, done.uploads)
         dones.append(done._replace(uploads=(), rows=()))
-        del done
+        del done  # and with it the uploads
     whole = merged_fits([done.fit for done in dones], parts, cohort.jobs.client.shape)
     inbox: Any = collected.inbox()
-    if aggregate is not None:
-        within = merged_devices(parts, [done.within for done in dones])
-        assert within is not None
+    within = merged_devices(parts, [done.within for done in dones])
+    if aggregate is not None and within is not None:
         inbox = aggregate.shown(inbox, within)
     after, diagnostics = stepped_and_explained(algorithm, server, inbox, cohort.round)
-    down, up = asked_down[:, None] + whole.down, asked_up[:, None] + whole.up
-    looked = None
-    if test_rows is not None:
-        columns = zip(*(done.scores for done in dones), strict=True)  # type: ignore[misc]
-        looked = Scores(*(merged_devices(parts, column) for column in columns))
-    return after, RoundResult(cohort, whole, inbox, diagnostics, down, up, looked)
+    looked = None if work.tests is None else merged_scores(parts, dones)
+    return after, RoundResult(cohort, whole, inbox, diagnostics, *traffic(asking, whole), looked)
+
+
+class RoundWork(NamedTuple):
+    """Work of a round that is trained in parts."""
+
+    server: Any  # leaves [S, ...]
+    cohort: Cohort
+    algorithm: Algorithm
+    weights: Tensor  # p [S, J]
+    aggregate: PrivateRound | None
+    tests: TestRows | None
+
+    def of(self, part: Share) -> PartWork:
+        """Return the work of a part."""
+        jobs, batches, weights = part.of((self.cohort.jobs, self.cohort.batches, self.weights))
+        return PartWork(
+            algorithm=self.algorithm,
+            servers=part.of_servers(self.server),
+            jobs=jobs,
+            batches=batches,
+            weights=weights,
+            models=stacked(self.server.x).shape[1],
+            clip=None if self.aggregate is None else self.aggregate.clip(part),
+            tests=None if self.tests is None else self.tests.of(part),
+        )
+
+
+def merged_scores(parts: Sequence[Share], dones: Sequence[PartDone]) -> Scores:
+    """Merge the scores of parts' devices into those of all devices [S, D]."""
+    columns = zip(*(done.scores for done in dones), strict=True)  # type: ignore[misc]
+    return Scores(*(merged_devices(parts, column) for column in columns))
+
+
+def traffic(asking: tuple[Tensor, Tensor], fit: Fit) -> tuple[Tensor, Tensor]:
+    """Return the bytes [S, 1] that each job received and sent, those of its survey, ``asking`` [S] each, included."""
+    return asking[0][:, None] + fit.down, asking[1][:, None] + fit.up
 
 
 def train_here(
@@ -236,6 +270,22 @@ def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tupl
     return (models - 1) * x.shape[-1] * x.element_size(), models * survey[0, 0, 0].numel() * x.element_size()
 
 
+def ended(
+    server: Any,
+    cohort: Cohort,
+    algorithm: Algorithm,
+    fit: Fit,
+    aggregate: PrivateRound | None,
+    trace_cache: TraceCache,
+) -> tuple[Any, Any, dict[str, Tensor]]:
+    """End a round: return the uploads as the server sees them, its state after them, and the diagnostics."""
+    if aggregate is None:
+        arguments = server, cohort.sizes, fit.loss.new_empty(0), fit.uploads, cohort.jobs.model, cohort.round
+        return trace_cache("close", algorithm, partial(closed, algorithm), *arguments)  # type: ignore[no-any-return]
+    inbox, step = aggregate(uploaded(algorithm, cohort, fit)), partial(stepped_and_explained, algorithm)
+    return inbox, *trace_cache("step", algorithm, step, server, inbox, cohort.round)
+
+
 def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
     """The uploads as they come, leaves [S, J, ...]."""
     return weighed(algorithm, cohort.sizes.to(fit.loss.dtype), fit.uploads, cohort.jobs.model)
@@ -270,13 +320,14 @@ def closed(
 
 def play_probe_rounds(
     wanted: ProbeRounds,
+    *,
     round: int,
     population: Population,
     algorithm: Algorithm,
     evaluation: Evaluation,
     fit: Callable[..., Any],
     block: int | None = None,
-    places: Divide | None = None,
+    divide: Divide | None = None,
 ) -> tuple[Tensor, list[RoundResult]]:
     """Play probe rounds from a model x [S, ...] with devices of a round and the algorithm in its first state.
 
@@ -289,7 +340,15 @@ def play_probe_rounds(
     for number in range(1, wanted.rounds + 1):
         cohort = population.cohort(round, number, wanted.devices).to(evaluation.device)
         cohort = cohort.repeated(algorithm.jobs_per_device)
-        rows = FirstRows(algorithm, stacked(server.x)[:, 0], cohort.jobs.client.shape[1])
-        server, result = play_round(server, rows, cohort, algorithm, evaluation, fit, block=block, places=places)
+        server, result = play_round(
+            server,
+            rows=FirstRows(algorithm, stacked(server.x)[:, 0], cohort.jobs.client.shape[1]),
+            cohort=cohort,
+            algorithm=algorithm,
+            evaluation=evaluation,
+            fit=fit,
+            block=block,
+            divide=divide,
+        )
         results.append(result)
     return server.x, results

@@ -1,20 +1,18 @@
 """The trained models of a run, given back as tasks, vectors and predictions."""
 
 import copy
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 from torch import Tensor
 
-from flstudy.algorithms import Algorithm
 from flstudy.execution.trees import take
 from flstudy.federation.asked_devices import stacked
+from flstudy.federation.run_parts import RunParts
 from flstudy.federation.run_state import RunState
 from flstudy.lightning_hooks import PREDICTION_HOOKS
 from flstudy.metrics.registry import Deployed
-from flstudy.population import Population
-from flstudy.tasks import TaskFunction
 from flstudy.tasks.module_steps import overrides
 from flstudy.user_error import UserError
 
@@ -29,29 +27,6 @@ class Predictions(NamedTuple):
     outputs: Tensor  # [V, ...] the task's ``forward``
 
 
-class TrainedRun(Protocol):
-    """Interface of a run to its trained models: method, task and world, and the state that holds them."""
-
-    @property
-    def begun(self) -> bool: ...
-    @property
-    def state(self) -> RunState: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def task(self) -> L.LightningModule: ...
-    @property
-    def task_function(self) -> TaskFunction: ...
-    @property
-    def population(self) -> Population: ...
-    @property
-    def evaluation(self) -> Any: ...
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    @property
-    def device(self) -> torch.device: ...
-
-
 class TrainedModels:
     """Trained models in a run's state: global ones, and those that single devices use.
 
@@ -59,7 +34,7 @@ class TrainedModels:
         run: whose state holds them.
     """
 
-    def __init__(self, run: TrainedRun) -> None:
+    def __init__(self, run: RunParts) -> None:
         self.run = run
         self._chosen: tuple[Any, Tensor] | None = None  # a server's state; [S, N] models that devices choose of it
 

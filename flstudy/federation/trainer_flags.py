@@ -10,6 +10,8 @@ import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 
+from flstudy.metrics.panel import Panel
+from flstudy.population import Population
 from flstudy.user_error import UserError
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
@@ -273,6 +275,36 @@ def flags_page() -> str:
             )
         )
     return "\n".join([*lines, ""])
+
+
+def trainer_of(module: L.LightningModule) -> L.Trainer | None:
+    """The Trainer to which a module is attached; None where there is none, for which Lightning's property raises."""
+    try:
+        return module.trainer
+    except RuntimeError:
+        return None
+
+
+def evaluate_every(trainer: L.Trainer) -> int:
+    """The number of rounds between two evaluations."""
+    return trainer.check_val_every_n_epoch or 1
+
+
+def world_of(trainer: L.Trainer, panel: Panel | None) -> Population:
+    """The population that a Trainer was given as its datamodule.
+
+    Raises:
+        UserError: where it was given another datamodule, or the panel of evaluations does not suit the population.
+    """
+    population = trainer.datamodule  # type: ignore[attr-defined]
+    if not isinstance(population, Population):
+        raise UserError(
+            "the coordinator needs a Population: call trainer.fit(coordinator, datamodule=Population(dataset, "
+            f"clients=..., participants=...)), got {type(population).__name__}"
+        )
+    if panel is not None:
+        panel.check(population.clients, evaluate_every(trainer))
+    return population
 
 
 def last_round(trainer: L.Trainer) -> int | None:

@@ -178,7 +178,7 @@ class TrialTraining:
         """Keep the trained model; a disk that is full then fails no trial that has all its rounds."""
         try:
             if coordinator is not None:
-                self.files.keep(coordinator.run.save_model)
+                self.files.keep(coordinator.run.saved_state.save_model)
         except WriterLostError:
             raise
         except Exception as error:

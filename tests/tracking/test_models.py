@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
     config = load(folder / "small.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
     (folder / "models").mkdir()
-    coordinator.run.save_model(folder / "models" / "3.pt")
+    coordinator.run.saved_state.save_model(folder / "models" / "3.pt")
     return config, coordinator, folder / "models" / "3.pt"
 
 
@@ -84,7 +84,7 @@ def test_a_model_of_coded_images_is_served_as_a_batch_is_given_them(tmp_path, st
     (tmp_path / "coded.yaml").write_text(yaml.safe_dump(values))
     config = load(tmp_path / "coded.yaml", command="tune")
     coordinator = config.with_overrides(OVERRIDES).run(lambda record: None)
-    coordinator.run.save_model(tmp_path / "model.pt")
+    coordinator.run.saved_state.save_model(tmp_path / "model.pt")
     folder = study_folder(tmp_path / "coded", (config, coordinator, tmp_path / "model.pt"))
     run_id = sync_study(folder, store).run_ids[3]
     inputs, _ = coordinator.population.store.read(slice(0, 20))
