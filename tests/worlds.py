@@ -148,17 +148,23 @@ def run(
     callbacks: Sequence[L.Callback] = (),
     ckpt_path: str | None = None,
     fit: dict[str, Any] | None = None,
+    trained: bool = False,
     **coordinator: Any,
 ) -> Coordinator:
-    """The coordinator after some rounds, with ``records`` and ``servers``, one for each of them."""
-    kept = Records()
-    changes = {"callbacks": [*callbacks, kept], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
+    """The coordinator after some rounds, with ``records`` and ``servers``, one for each of them. A Trainer plays them
+    where ``trained``, and where callbacks, flags or a checkpoint are a Trainer's."""
     # On a busy machine `auto` may compile a test's few rounds, and one run's digits would not be the other's.
     chosen = {} if coordinator.get("executor") == "auto" else {"compile": False}
     module = Coordinator(task or mlp(), algorithm, **arguments(**chosen | coordinator))
+    kept = Records()
+    changes = {"callbacks": [*callbacks, kept], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
     with warnings.catch_warnings():
         # Few workers, few batches: known and meant. What waits for a GPU is counted by the warnings that CUDA gives.
         warnings.filterwarnings("ignore", message="(?!.*synchronizing CUDA operation)")
+        if not trained and not callbacks and not fit and ckpt_path is None:
+            module.run.start(population or world(), rounds, precision=precision)
+            module.records, module.servers = played(module.run, evaluate)
+            return module
         trainer(rounds, precision, **changes).fit(
             module, datamodule=population or world(), ckpt_path=ckpt_path, weights_only=True if ckpt_path else None
         )
@@ -181,15 +187,21 @@ def play(
     made = FederatedRun(task or mlp(), algorithm, **arguments(**{"compile": False} | given))
     begin = made.start if resume is None else partial(made.resume, resume)
     begin(population or world(), rounds, precision=precision)
-    made.records, made.servers = [], []
-    while made.goes_on:
-        made.play_round(evaluated=evaluate)
-        if evaluate:
-            made.evaluate()
-        made.records.append(made.state.record)
-        made.servers.append(pytree.tree_map(torch.clone, made.state.server))
-    made.finish()
+    made.records, made.servers = played(made, evaluate)
     return made
+
+
+def played(federated: FederatedRun, evaluate: bool) -> tuple[list[Record], list[Any]]:
+    """Play all rounds of a run that was started; returns each round's record, and the server after it."""
+    records, servers = [], []
+    while federated.goes_on:
+        federated.play_round(evaluated=evaluate)
+        if evaluate:
+            federated.evaluate()
+        records.append(federated.state.record)
+        servers.append(pytree.tree_map(torch.clone, federated.state.server))
+    federated.finish()
+    return records, servers
 
 
 def difference(one: Any, other: Any) -> float:

@@ -74,7 +74,7 @@ def equal(one, other):
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_without_a_trainer_is_the_run_with_one(case):
     algorithm, population, given = CASES[case]()
-    under = run(algorithm, 4, population=population, evaluate=True, **TWICE, **given)
+    under = run(algorithm, 4, trained=True, population=population, evaluate=True, **TWICE, **given)
     algorithm, population, given = CASES[case]()
     alone = play(algorithm, 4, population=population, evaluate=True, **TWICE, **given)
     assert clockless(alone.records) == clockless(under.records)
