@@ -66,8 +66,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 for what failed on the way, 2 for what the user typed, 130 after
-    Ctrl-C. An exception is printed in a line or two, with ``--traceback`` in full."""
+    """Return the entry point; returns the exit status: 0 done, 1 for what failed on the way, 2 for what the user typed,
+    130 after Ctrl-C. An exception is printed in a line or two, with ``--traceback`` in full."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: flstudy COMMAND ...\n\nHyper-parameter studies of federated learning in a moving world.\n")
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def what_went_wrong(error: BaseException) -> tuple[int, *tuple[str, ...]]:
-    """The exit status and the lines for the terminal: a sentence; the last line of the user's own that raised, if one
-    did; for a bug of flstudy its place."""
+    """Return the exit status and the lines for the terminal: a sentence; the last line of the user's own that raised,
+    if one did; for a bug of flstudy its place."""
     message = "; ".join([str(error), *getattr(error, "__notes__", ())])
     message = message if isinstance(error, ConfigError) else on_a_line(message, LONGEST)
     kind, frame = type(error).__name__, None if isinstance(error, ConfigError) else own_frame(error)
@@ -226,7 +226,7 @@ def announce(command: str, values: Mapping[str, Any], path: str, resume: Path | 
 
 
 def _search_size(values: Mapping[str, Any]) -> tuple[int | None, bool] | None:
-    """Number of trials that the sampler makes, where it knows its points."""
+    """Return the number of trials that the sampler makes, where it knows its points."""
     from flstudy.study import Space
     from flstudy.study.announcement import ConfigOutline
     from flstudy.tuning.samplers import SearchSize, search_size
@@ -283,7 +283,7 @@ def _trained(
 
 
 def resumed(arguments: list[str]) -> Path | None:
-    """The folder of the study after ``--resume``, which is taken out of the arguments."""
+    """Return the folder of the study after ``--resume``, which is taken out of the arguments."""
     folder = study_after("--resume", arguments)
     if folder is None:
         return None
@@ -304,7 +304,7 @@ def resumed(arguments: list[str]) -> Path | None:
 
 
 def study_after(option: str, arguments: list[str]) -> Path | None:
-    """The folder of the study after an option, both of which are taken out of the arguments."""
+    """Return the folder of the study after an option, both of which are taken out of the arguments."""
     value = _taken(option, arguments)
     if value is None:
         return None
@@ -317,7 +317,7 @@ def study_after(option: str, arguments: list[str]) -> Path | None:
 
 
 def _taken(option: str, arguments: list[str]) -> str | None:
-    """The value of an option, both of which are taken out of the arguments."""
+    """Return the value of an option, both of which are taken out of the arguments."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == option:
@@ -327,21 +327,21 @@ def _taken(option: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _study(given: str, *beside: str) -> Path:
-    """A study's folder by its path, or by its name under studies/, or the copy of one by its URI with what is wanted
-    ``beside`` (`StudyFolder.fetched`); a folder of another kind, such as the data set that a study is named after,
-    hides none."""
+def _study(name: str, *beside: str) -> Path:
+    """Return a study's folder by its path, or by its name under studies/, or the copy of one by its URI with what is
+    wanted ``beside`` (`StudyFolder.fetched`); a folder of another kind, such as the data set that a study is named
+    after, hides none."""
     from flstudy.remote import is_uri
     from flstudy.study.folder import HOME, StudyFolder
 
-    if is_uri(given):
-        return StudyFolder.fetched(given, *beside).path
-    named, path = Path(HOME) / given, Path(given)
-    return path if given and path.is_dir() and (StudyFolder(path).is_study or not named.is_dir()) else named
+    if is_uri(name):
+        return StudyFolder.fetched(name, *beside).path
+    named, path = Path(HOME) / name, Path(name)
+    return path if name and path.is_dir() and (StudyFolder(path).is_study or not named.is_dir()) else named
 
 
 def next_step() -> str:
-    """The command to run next: for the study that was written to last, or for a first one."""
+    """Return the command to run next: for the study that was written to last, or for a first one."""
     first = "flstudy tune quick   runs a first study, in a few minutes; flstudy init writes one of your own"
     try:
         from flstudy.study.folder import HOME, StudyFolder

@@ -53,7 +53,7 @@ class Declared(NamedTuple):
 
     @classmethod
     def of(cls, annotation: Any, domain: str | None) -> "Declared":
-        """The values that an annotation allows, with the domain."""
+        """Return the values that an annotation allows, with the domain."""
         parts = list(_alternatives(annotation))
         choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
         return cls(annotation, domain, choices, tuple(part for part in parts if isinstance(part, type)))
@@ -80,7 +80,7 @@ class Configurable:
 
 
 def hyper(default: Any = dataclasses.MISSING, domain: str = "", *, at_most: str = "", **more: Any) -> Any:
-    """A dataclass field with a domain in interval notation, such as ``"(0, inf)"`` or ``"[0, 1)"``.
+    """Return a dataclass field with a domain in interval notation, such as ``"(0, inf)"`` or ``"[0, 1)"``.
 
     A number exactly at an allowed 0 switches its term off structurally: it stays a Python number when the others
     become 0-d tensors for a compiled step.
@@ -96,7 +96,7 @@ def hyper(default: Any = dataclasses.MISSING, domain: str = "", *, at_most: str 
 
 
 def within(value: float, domain: str) -> bool:
-    """Whether a number lies in the interval."""
+    """Return whether a number lies in the interval."""
     match = NOTATION.match(domain)
     assert match is not None, domain
     low, high = float(match[2]), float(match[3])
@@ -113,8 +113,8 @@ def check(parameters: Any) -> None:
 
 
 def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Concatenate[Built, Arguments], None]:
-    """A constructor that raises UserError for the first argument outside its domain; the object's ``init_args`` keep
-    its arguments by name."""
+    """Return a constructor that raises UserError for the first argument outside its domain; the object's ``init_args``
+    keep its arguments by name."""
 
     @functools.wraps(init)
     def construct(self: Built, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -129,17 +129,17 @@ def checked(init: Callable[Concatenate[Built, Arguments], None]) -> Callable[Con
 
 
 def keeps_own_arguments(built: Any) -> bool:
-    """Whether an object's ``init_args`` are of its own class's constructor, and not of one that this calls."""
+    """Return whether an object's ``init_args`` are of its own class's constructor, and not of one that this calls."""
     return hasattr(type(built).__init__, "__wrapped__")  # of `checked`
 
 
 def init_arguments(setting: Any) -> dict[str, Any]:
-    """The arguments by which an equal dataclass is made: its fields, but for those that it derives of others."""
+    """Return the arguments by which an equal dataclass is made: its fields, but for those that it derives of others."""
     return {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting) if field.init}
 
 
 def made_with(part: Any) -> dict[str, Any] | None:
-    """The arguments that an object was made with, by name; None of one that keeps none."""
+    """Return the arguments that an object was made with, by name; None of one that keeps none."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         return init_arguments(part)
     if hparams := dict(getattr(part, "hparams", {})):
@@ -154,7 +154,7 @@ def made_with(part: Any) -> dict[str, Any] | None:
 
 @functools.cache
 def declared(cls: Any) -> dict[str, Declared]:
-    """The fields of a dataclass, or the arguments of another class's constructor, in their order."""
+    """Return the fields of a dataclass, or the arguments of another class's constructor, in their order."""
     if not dataclasses.is_dataclass(cls):
         return _arguments(cls.__init__)
     return {field.name: Declared.of(field.type, field.metadata.get("domain")) for field in dataclasses.fields(cls)}
@@ -173,7 +173,7 @@ def _arguments(init: Any) -> dict[str, Declared]:
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:
-    """The annotations of which a union or a list is made."""
+    """Yield the annotations of which a union or a list is made."""
     if get_origin(annotation) in (Union, types.UnionType, list, tuple, Sequence):
         for part in get_args(annotation):
             yield from _alternatives(part)
@@ -182,7 +182,7 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """A value, or the values in a list of them."""
+    """Yield a value, or the values in a list of them."""
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
         for item in value:
             yield from _items(item)

@@ -91,7 +91,7 @@ HOOK_GROUPS = (
 
 
 def hooks_table() -> str:
-    """Table in Markdown of what happens to each hook, by executor."""
+    """Return the table in Markdown of what happens to each hook, by executor."""
     lines = ["| hook | `vectorized` | `threads`, `sequential` | `trainer` |", "|---|---|---|---|"]
     for group in HOOK_GROUPS:
         fates = group.vectorized, group.one_by_one or group.vectorized, group.trainer or group.vectorized

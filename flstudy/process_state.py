@@ -10,5 +10,5 @@ give one after another. The threads of one run do not ask for it, since their ru
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

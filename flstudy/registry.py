@@ -9,8 +9,8 @@ from typing import Any
 
 
 def named(base: type) -> dict[str, type[Any]]:
-    """The concrete subclasses of ``base`` by name, users' included; a user's class goes by its path where it has the
-    name of one of flstudy's."""
+    """Return the concrete subclasses of ``base`` by name, users' included; a user's class goes by its path where it has
+    the name of one of flstudy's."""
     classes = [cls for cls in descendants(base) if not inspect.isabstract(cls)]
     ours = {cls.__name__: cls for cls in classes if cls.__module__.split(".")[0] == "flstudy"}
     theirs = [cls for cls in classes if cls not in ours.values()]
@@ -19,7 +19,7 @@ def named(base: type) -> dict[str, type[Any]]:
 
 
 def descendants(base: type) -> Iterator[type[Any]]:
-    """All subclasses of ``base``, except for those that a run has derived from another for its own use."""
+    """Yield all subclasses of ``base``, except for those that a run has derived from another for its own use."""
     children: list[type[Any]] = base.__subclasses__()
     for child in children:
         if vars(child).get("derived"):

@@ -58,17 +58,17 @@ class RemoteFile(NamedTuple):
 
 
 def is_uri(text: object) -> bool:
-    """Whether a place is given by URI, rather than as a path of this machine."""
+    """Return whether a place is given by URI, rather than as a path of this machine."""
     return isinstance(text, str) and _URI.match(text) is not None
 
 
 def cache_home() -> Path:
-    """Folder of this user's copies of remote files: $XDG_CACHE_HOME/flstudy, ~/.cache/flstudy."""
+    """Return the folder of this user's copies of remote files: $XDG_CACHE_HOME/flstudy, ~/.cache/flstudy."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flstudy"
 
 
 def cached_folder(kind: str, uri: str) -> Path:
-    """Folder of copies of a folder by URI on this machine, apart from those of other stores.
+    """Return the folder of copies of a folder by URI on this machine, apart from those of other stores.
 
     Args:
         kind: of the folder's content.
@@ -80,7 +80,7 @@ def cached_folder(kind: str, uri: str) -> Path:
 
 
 def shown_uri(uri: str) -> str:
-    """A URI for people: without its query."""
+    """Return a URI for people: without its query."""
     return uri.partition("?")[0].rstrip("/")
 
 
@@ -100,7 +100,7 @@ class RemoteFolder:
 
     @classmethod
     def open(cls, uri: str) -> "RemoteFolder":
-        """The folder, which need not exist.
+        """Return the folder, which need not exist.
 
         Raises:
             RemoteError: for a scheme that pyarrow does not know, a bucket that there is not, one without rights, and,
@@ -122,7 +122,7 @@ class RemoteFolder:
         return shown_uri(self.uri)
 
     def child(self, name: str) -> "RemoteFolder":
-        """A folder in this one."""
+        """Return a folder in this one."""
         return RemoteFolder(child_uri(self.uri, name), self.filesystem, f"{self.path.rstrip('/')}/{name}")
 
     def _at(self, name: str) -> str:
@@ -131,7 +131,7 @@ class RemoteFolder:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def folders(self) -> list[str]:
-        """The names of the folders in it."""
+        """Return the names of the folders in it."""
         from pyarrow import fs
 
         try:
@@ -142,7 +142,7 @@ class RemoteFolder:
         return sorted(info.base_name for info in listed if info.type == fs.FileType.Directory)
 
     def files(self, *, recursive: bool = True) -> dict[str, RemoteFile]:
-        """All files in it, by their paths from here."""
+        """Return all files in it, by their paths from here."""
         from pyarrow import fs
 
         with _explained(self.uri):
@@ -156,7 +156,7 @@ class RemoteFolder:
         }
 
     def file(self, name: str) -> RemoteFile | None:
-        """One file; None where it is not there."""
+        """Return one file; None where it is not there."""
         from pyarrow import fs
 
         with _explained(self.uri):
@@ -164,7 +164,7 @@ class RemoteFolder:
         return RemoteFile(info.size, info.mtime.timestamp()) if info.type == fs.FileType.File else None
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None where it is not there."""
+        """Return a file's content; None where it is not there."""
         try:
             with _explained(self.uri), self.filesystem.open_input_stream(self._at(name), compression=None) as file:
                 content: bytes = file.read()
@@ -226,7 +226,8 @@ class RemoteFolder:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """The file system of pyarrow, and the folder's path there. Clients give up within seconds: callers ask again."""
+    """Return the file system of pyarrow, and the folder's path there. Clients give up within seconds: callers ask
+    again."""
     from pyarrow import ArrowInvalid, ArrowNotImplementedError, fs  # the engine runs without it
 
     parts = urlsplit(uri)
@@ -267,13 +268,13 @@ _BLOCK = 1 << 22  # bytes
 
 
 def child_uri(uri: str, name: str) -> str:
-    """The URI of a folder or file in a folder."""
+    """Return the URI of a folder or file in a folder."""
     place, mark, query = uri.partition("?")
     return f"{place.rstrip('/')}/{name}{mark}{query}"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The URI of the folder above, and the name in it."""
+    """Return the URI of the folder above, and the name in it."""
     place, mark, query = uri.partition("?")
     above, _, name = place.rstrip("/").rpartition("/")
     return f"{above}{mark}{query}", name

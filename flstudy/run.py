@@ -120,7 +120,7 @@ def _record(
 
 
 def _folder(config: "Config", console: Console) -> tuple[Path, Path | None]:
-    """The run's folder and, if it is resumed, its last checkpoint, or the one before where that is damaged."""
+    """Return the run's folder and, if it is resumed, its last checkpoint, or the one before where that is damaged."""
     section = config.run_section
     wanted = Path(section.folder) / (section.name or Path(config.path).stem)
     if section.resume:

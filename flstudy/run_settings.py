@@ -53,7 +53,7 @@ class RunSettings(Configurable):
 
 
 def settings_with(settings: RunSettings, earlier: Mapping[str, Any]) -> RunSettings:
-    """The settings, updated with fields that were given as separate arguments of a coordinator.
+    """Return the settings, updated with fields that were given as separate arguments of a coordinator.
 
     Raises:
         TypeError: for an argument that never was one.

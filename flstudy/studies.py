@@ -82,7 +82,7 @@ class Study:
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
-        """The study of a config file; ``overrides`` are its keys, dotted as on the command line, or nested.
+        """Return the study of a config file; ``overrides`` are its keys, dotted as on the command line, or nested.
 
         Raises:
             ConfigError: one sentence naming key, value, domain and next step.
@@ -93,8 +93,8 @@ class Study:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """A study that has begun, by its folder or URI, or by its name under studies/; UserError where there is none. A
-        study by URI is read as its bucket has it now."""
+        """Return a study that has begun, by its folder or URI, or by its name under studies/; UserError where there is
+        none. A study by URI is read as its bucket has it now."""
         study = cls.__new__(cls)
         study._config, study._folder = None, StudyFolder.named(folder)
         load_study(study._folder)
@@ -199,7 +199,8 @@ class Study:
         return table
 
     def curves(self, metric: str | None = None) -> "pd.DataFrame":
-        """Table of a metric by round (the index), with a column per trial and seed; trials without it are left out.
+        """Return the table of a metric by round (the index), with a column per trial and seed; trials without it are
+        left out.
 
         Args:
             metric: such as ``test/accuracy``; the study's objective by default.
@@ -226,11 +227,11 @@ class Study:
         return table
 
     def report(self) -> Path:
-        """The report's page, written anew; works while the study runs, too."""
+        """Return the report's page, written anew; works while the study runs, too."""
         return write_report(self.folder).page_path
 
     def to_optuna(self) -> "optuna.Study":
-        """The trials of the search that are over as a study of Optuna's in memory: values, distributions, the
+        """Return the trials of the search that are over as a study of Optuna's in memory: values, distributions, the
         objective's curve, and ``trial`` and ``status`` as user attributes."""
         import optuna
 
@@ -253,8 +254,8 @@ class Study:
         return study
 
     def load_model(self, trial: int | str = "best") -> "L.LightningModule":
-        """The task with a trained global model, of the first seed, in evaluation mode. A study keeps the models of each
-        algorithm's best trial.
+        """Return the task with a trained global model, of the first seed, in evaluation mode. A study keeps the models
+        of each algorithm's best trial.
 
         Raises:
             UserError: for a trial that there is not, or whose model was not kept.
@@ -274,7 +275,7 @@ class Study:
         return f"<Study {self.name}: {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """HTML for a notebook: how the study stands, and the best trial of each algorithm."""
+        """Return the HTML for a notebook: how the study stands, and the best trial of each algorithm."""
         if self._folder is None:
             return html_of(repr(self))
         results = self.results
@@ -289,7 +290,7 @@ class Study:
 
 
 def _curve(results: StudyResults, trial: Trial) -> dict[int, float]:
-    """The objective by round, mean over seeds, as far as it is known and finite."""
+    """Return the objective by round, mean over seeds, as far as it is known and finite."""
     try:
         rounds, values = results.curve(trial, results.objective.metric)
     except ValueError:

@@ -47,7 +47,7 @@ _FIXED = ("study", "run", "store")  # sections that are no trial's
 
 
 def config_from(source: Source) -> Config:
-    """The checked config of a file or a study."""
+    """Return the checked config of a file or a study."""
     if isinstance(source, Study):
         return source.config
     return source if isinstance(source, Config) else load(Path(source), command="tune")
@@ -59,7 +59,7 @@ def config_from(source: Source) -> Config:
 def trainable(
     config: Source, param_space: Mapping[str, Any] | None = None, *, checkpoint_every: int = 1
 ) -> Callable[[dict[str, Any]], None]:
-    """A trainable for a ``ray.tune.Tuner`` of your own, with any searcher and scheduler.
+    """Return a trainable for a ``ray.tune.Tuner`` of your own, with any searcher and scheduler.
 
     Every evaluation is a report: all metrics by their names, such as ``valid/accuracy`` (mean over seeds), and beside
     them ``objective``, ``round`` (a scheduler's ``time_attr``) and ``status``; with it goes a checkpoint, from which a
@@ -142,8 +142,8 @@ def train_under_ray(config: Config, params: Mapping[str, Any], checkpoint_every:
 
 
 def overrides_of(config: Config, params: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's values as overrides of a config: dotted keys, plain values; without those of keys that other classes
-    have than the trial's.
+    """Return a trial's values as overrides of a config: dotted keys, plain values; without those of keys that other
+    classes have than the trial's.
 
     Raises:
         ConfigError: for a key that no class has, or that is no trial's.
@@ -158,7 +158,7 @@ def overrides_of(config: Config, params: Mapping[str, Any]) -> dict[str, Any]:
 def _nodes_of(
     config: Config, keys: Iterable[str], classes: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """The schema's nodes of each key, one for each class that has it; ConfigError for a key that none has.
+    """Return the schema's nodes of each key, one for each class that has it; ConfigError for a key that none has.
 
     Args:
         config: the config to search.
@@ -178,7 +178,7 @@ def _nodes_of(
 
 
 def _plain(value: Any) -> Any:
-    """A value that a searcher drew, without numpy's types."""
+    """Return a value that a searcher drew, without numpy's types."""
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -207,7 +207,7 @@ def check_space(config: Config, param_space: Mapping[str, Any]) -> None:
 
 
 def _domain(value: Any) -> Domain | None:
-    """A domain of Ray's as one of flstudy's with the same ends; None for a function's."""
+    """Return a domain of Ray's as one of flstudy's with the same ends; None for a function's."""
     from ray.tune.search import sample
 
     if isinstance(value, Mapping) and "grid_search" in value:
@@ -223,7 +223,7 @@ def _domain(value: Any) -> Domain | None:
 
 
 def param_space(config: Source) -> dict[str, Any]:
-    """The config's own ``study.search`` as a search space of Ray's."""
+    """Return the config's own ``study.search`` as a search space of Ray's."""
     from ray import tune
 
     space: dict[str, Any] = {}
@@ -240,13 +240,13 @@ def param_space(config: Source) -> dict[str, Any]:
 
 
 def _divides(q: float, ends: Sequence[float]) -> bool:
-    """Whether numbers are multiples of q."""
+    """Return whether numbers are multiples of q."""
     return all(math.isclose(end / q, round(end / q)) for end in ends)
 
 
 def model_of(result: Any) -> "L.LightningModule":
-    """The task with the global model of a ``ray.tune.Result``'s last checkpoint, of the first seed; UserError where it
-    has none."""
+    """Return the task with the global model of a ``ray.tune.Result``'s last checkpoint, of the first seed; UserError
+    where it has none."""
     from flstudy.federation import load_task
 
     if result.checkpoint is None:
@@ -259,7 +259,8 @@ def model_of(result: Any) -> "L.LightningModule":
 
 
 def objective(config: Source) -> Callable[["optuna.Trial"], float | tuple[float, ...]]:
-    """An objective for an ``optuna.Study`` of your own: ``study.optimize(objective("study.yaml"), n_trials=20)``.
+    """Return an objective for an ``optuna.Study`` of your own: ``study.optimize(objective("study.yaml"),
+    n_trials=20)``.
 
     A trial's values are those of the config's ``study.search``; a pruner is asked after every evaluation but the last.
     User attributes: ``status``, ``rounds``, ``constraints`` and every metric's last value. A diverged trial has the

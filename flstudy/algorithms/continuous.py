@@ -35,7 +35,7 @@ SMALL = 1e-12  # of an empty group
 
 
 def compensated(batch: Batch, z: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
-    """L_GC [] of logits z [B, C] and labels 1_u [B, C], given the old classes [C]."""
+    """Return L_GC [] of logits z [B, C] and labels 1_u [B, C], given the old classes [C]."""
     group = onehot @ old  # [B] 1 for an example of an old class
     g = ((z.sigmoid() - 1).abs() * onehot).sum(-1).detach()
     mean_old, mean_new = (batch.mean(g * part) / batch.mean(part).clamp(min=SMALL) for part in (group, 1 - group))
@@ -44,7 +44,7 @@ def compensated(batch: Batch, z: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
 
 
 def distilled(batch: Batch, z: Tensor, taught: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
-    """L_RD [], given the teacher's logits z' [B, C] too."""
+    """Return L_RD [], given the teacher's logits z' [B, C] too."""
     q = torch.where(old > 0, taught.sigmoid(), onehot)
     return batch.mean(bce(z, q, reduction="none").mean(-1))
 
@@ -128,7 +128,7 @@ class Continuous(FedAvg):
         return torch.where(msg.taught > 0, (alone + distilled(batch, z, taught, onehot, msg.old)) / 2, alone)
 
     def one_hot(self, batch: Batch, classes: int, dtype: torch.dtype) -> Tensor:
-        """Labels [B, classes] of a batch.
+        """Return the labels [B, classes] of a batch.
 
         Raises:
             UserError: the task has another number of classes than the method was told.

@@ -51,7 +51,7 @@ class Ditto(FedAvg):
         return Client(x)
 
     def personal_rule(self) -> Rule:
-        """The personal model's optimizer."""
+        """Return the personal model's optimizer."""
         return sgd(self.lr if self.personal_lr is None else self.personal_lr, self.momentum, self.weight_decay)
 
     def local_start(self, msg: Any, client: Any, layout: Layout) -> Any:

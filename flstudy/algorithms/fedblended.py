@@ -55,13 +55,13 @@ class Strategy:
 
 
 def values_at(values: Sequence[float], place: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
-    """[...]: values at place [...]."""
+    """Return [...]: values at place [...]."""
     table = torch.tensor(values, dtype=dtype).to(place.device, non_blocking=True)  # nobody waits for the device
     return table.index_select(0, place.reshape(-1)).view(place.shape)
 
 
 def drawn(seed: int, round: Tensor, client: Tensor, count: int) -> Tensor:
-    """[...]: one of 0 … count - 1, evenly, for devices client [...] in a round []; a pure function."""
+    """Return [...]: one of 0 … count - 1, evenly, for devices client [...] in a round []; a pure function."""
     h = torch.full_like(client, seed % PRIME)
     for value in (round, client):
         for factor in (48271, 1_103_515_245):
@@ -75,7 +75,8 @@ class Blended(NamedTuple):
     states: tuple[Any, ...]  # of every rule
 
     def start(self, chosen: Tensor, per_epoch: Any) -> "Blended":
-        """The state of a device with one of the rules and ``per_epoch`` steps an epoch, () where they do not matter."""
+        """Return the state of a device with one of the rules and ``per_epoch`` steps an epoch, () where they do not
+        matter."""
         states = (
             state._replace(per_epoch=per_epoch)
             if isinstance(state, AdaptiveState) and isinstance(state.per_epoch, Tensor)
@@ -86,7 +87,7 @@ class Blended(NamedTuple):
 
 
 def blend(rules: Sequence[Rule]) -> Rule:
-    """All rules at once, of which ``chosen`` says whose step is taken; the others' states mean nothing."""
+    """Return all rules at once, of which ``chosen`` says whose step is taken; the others' states mean nothing."""
 
     def init(x: Tensor, layout: Layout) -> Blended:
         zero = torch.zeros((), dtype=torch.int64, device=x.device)
@@ -137,11 +138,11 @@ class FedBlended(Joint):
         return self.delay_unit == "epoch" and any(self.z(strategy) > 1 for strategy in self.strategies)
 
     def z(self, strategy: Strategy) -> int:
-        """The strategy's delay."""
+        """Return the strategy's delay."""
         return self.delay if strategy.delay is None else strategy.delay
 
     def chosen(self, server: State, client: Tensor) -> Tensor:
-        """[...]: the strategy of devices client [...] in the round that follows server."""
+        """Return [...]: the strategy of devices client [...] in the round that follows server."""
         number = server.t.to(torch.int64)
         if self.resources is None:
             return drawn(self.seed, number, client, len(self.strategies))
@@ -156,7 +157,7 @@ class FedBlended(Joint):
         return torch.minimum(torch.minimum(planned, steps), epochs * jobs.per_epoch.to(planned.device))
 
     def kinds(self) -> list[tuple[Any, ...]]:
-        """Optimizer, scale and delay of each strategy, which define its rule."""
+        """Return optimizer, scale and delay of each strategy, which define its rule."""
         return [(s.optimizer, s.scale, self.z(s)) for s in self.strategies]
 
     def device_rules(self) -> tuple[Rule, ...]:

@@ -96,18 +96,18 @@ class FedDriftEager(Clustered):
         return server, Client(torch.where(looks, low, clients.previous)), model
 
     def open(self, server: Any, model: Tensor, drifted: Tensor, jobs: Job, round: Round) -> tuple[Any, Tensor]:
-        """New models for the devices that drifted [J]: the server and the model [J] that each job trains."""
+        """Return new models for the devices that drifted [J]: the server and the model [J] that each job trains."""
         first = own_model(model, drifted.to(torch.int64).argmax())
         server, here = self.add(server, first, drifted.any(), self.taken(server, model), round)
         return server, torch.where(drifted & here.any(), here.to(torch.int64).argmax(), model)
 
     def taken(self, server: Server, model: Tensor) -> Tensor:
-        """[M]: models that must stay, since a device of this round uses them or one trains them alone."""
+        """Return [M]: models that must stay, since a device of this round uses them or one trains them alone."""
         number = torch.arange(self.models, device=model.device)
         return (model == number[:, None]).any(1) | (server.owner >= 0)
 
     def add(self, server: Any, source: Tensor, wanted: Tensor, taken: Tensor, round: Round) -> tuple[Any, Tensor]:
-        """A new model, if ``wanted`` [] and one is not ``taken`` [M]: the server, and where it is, [M] bool."""
+        """Return a new model, if ``wanted`` [] and one is not ``taken`` [M]: the server, and where it is, [M] bool."""
         place = torch.where(taken, torch.iinfo(torch.int64).max, server.used).argmin()
         here = (torch.arange(self.models, device=place.device) == place) & wanted & ~taken
         start = server.fresh if self.new_model == "random" else own_model(server.x, source)

@@ -115,7 +115,7 @@ class FedOmd(Algorithm):
     """η_t constant, or divided by √t (Theorem 2), t being the rounds that this server has seen."""
 
     def map(self) -> Mirror:
-        """The mirror map φ."""
+        """Return the mirror map φ."""
         if self.mirror == "euclidean":
             return euclidean()
         if self.mirror == "hypentropy":

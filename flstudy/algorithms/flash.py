@@ -72,7 +72,7 @@ class Flash(FedOpt):
         return (yogi_moment if self.moment == "yogi" else adam_moment)(v, delta, self.beta2)
 
     def norm(self, u: Tensor, segments: Any) -> Tensor:
-        """[n]: ‖u_j‖ of each coordinate, or of the tensor that holds it."""
+        """Return [n]: ‖u_j‖ of each coordinate, or of the tensor that holds it."""
         if self.beta3_granularity == "coordinate":
             return u.abs()
         return segments.zeros.scatter_add(0, segments.tensor, u**2).sqrt()[segments.tensor]  # type: ignore[no-any-return]
@@ -96,7 +96,7 @@ class Flash(FedOpt):
         return gap + self.tau
 
     def diagnostics(self, before: Server, after: Server, inbox: Inbox) -> dict[str, Tensor]:
-        """Adds the mean of β₃, the share of coordinates that the clamp holds, and the boost: how many times as long the
+        """Add the mean of β₃, the share of coordinates that the clamp holds, and the boost: how many times as long the
         step is as it would be with d = 0. The mean effective rate may hide the boost: it weighs all coordinates alike,
         the step's length weighs those that move."""
         root = after.v.sqrt()

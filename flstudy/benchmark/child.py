@@ -178,7 +178,8 @@ class Paced(L.Callback):
 
 
 def counts(coordinator: Coordinator) -> dict[str, int]:
-    """Values of the counters COUNTED of a coordinator's executor so far; empty where its programs do not count."""
+    """Return the values of the counters COUNTED of a coordinator's executor so far; empty where its programs do not
+    count."""
     programs = getattr(coordinator.executor, "programs", None)
     values = {name: getattr(programs, name, None) for name in COUNTED}
     return {name: int(count) for name, count in values.items() if isinstance(count, int)}
@@ -260,7 +261,7 @@ def hear(message: Warning | str, category: type[Warning], filename: str, *more: 
 
 
 def serve(pipe: Connection, case: Case) -> None:
-    """Main function of the child: it sends blocks, an empty one first, and a string with the reason if it fails."""
+    """Measure in a child: send blocks, an empty one first, and a string with the reason if it fails."""
     warnings.simplefilter("always", UserWarning)
     warnings.showwarning = hear  # type: ignore[assignment]
     for name in ("lightning.pytorch", "lightning.fabric", "torch.utils.cpp_extension"):
@@ -279,7 +280,7 @@ def serve(pipe: Connection, case: Case) -> None:
 
 
 def resident_mib() -> float | None:
-    """Resident memory of this process now, MiB; None where the system does not report it."""
+    """Return the resident memory of this process now, MiB; None where the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -288,7 +289,8 @@ def resident_mib() -> float | None:
 
 
 def peak_mib() -> float | None:
-    """Peak resident memory of this process, MiB, without its compiler processes; None where it is not reported."""
+    """Return the peak resident memory of this process, MiB, without its compiler processes; None where it is not
+    reported."""
     try:
         import resource
     except ImportError:  # Windows

@@ -39,7 +39,7 @@ def device(accelerator: str) -> str:
 
 
 def cpu() -> str:
-    """Name of the processor."""
+    """Return the name of the processor."""
     try:
         names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -48,7 +48,7 @@ def cpu() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that matter for speed."""
+    """Return the versions of Python and of the packages that matter for speed."""
     packages = {name: version(name) for name in ("torch", "lightning", "numpy")}
     return {"python": platform.python_version(), "flstudy": __version__, **packages}
 
@@ -59,7 +59,8 @@ def busy() -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns 0, 1 if an executor failed or a row is marked as disturbed, or 2 if the machine is busy.
+    """Return the entry point; returns 0, 1 if an executor failed or a row is marked as disturbed, or 2 if the machine
+    is busy.
 
     Raises:
         UserError: for an option that cannot be used.
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gauge.end()
 
 
-def run_workloads(given: Sequence[str], options: BenchOptions, here: str, gauge: Gauge) -> int:
+def run_workloads(names: Sequence[str], options: BenchOptions, here: str, gauge: Gauge) -> int:
     """Measure all workloads and write tables and JSON; results from before the machine became busy are kept."""
     import torch
 
@@ -88,7 +89,7 @@ def run_workloads(given: Sequence[str], options: BenchOptions, here: str, gauge:
     gpu = torch.cuda.get_device_name() if here == "cuda" else None
     report: dict[str, Any] = {
         "schema": 1,
-        "command": shlex.join(["flstudy", "bench", *given]),
+        "command": shlex.join(["flstudy", "bench", *names]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": {"cpu": cpu(), "cores": usable_cores(), "gpu": gpu},
         "versions": versions(),

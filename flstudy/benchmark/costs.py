@@ -49,7 +49,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def round_cost(config: "Config", name: str) -> RoundCost:
-    """Cost of one round of a method in a config's world, with the values that the config's presets give it."""
+    """Return the cost of one round of a method in a config's world, with the values that the config's presets give
+    it."""
     from flstudy.algorithms.parts.algorithm import device_memory
     from flstudy.config import StopRun
 
@@ -73,13 +74,13 @@ def round_cost(config: "Config", name: str) -> RoundCost:
     return RoundCost(down, up, device_memory(algorithm, layout), layout.n, gradients)
 
 
-def costs_table(found: dict[str, RoundCost]) -> "Cells":
-    """Table with a row per method; its communication is relative to the two models that FedAvg sends."""
+def costs_table(round_costs: dict[str, RoundCost]) -> "Cells":
+    """Return the table with a row per method; its communication is relative to the two models that FedAvg sends."""
     from flstudy.reporting.tables import NOTHING, Cells
 
-    costs = list(found.values())
+    costs = list(round_costs.values())
     columns = {
-        "Algorithm": list(found),
+        "Algorithm": list(round_costs),
         "Down / n": [f"{cost.down:.3g}" for cost in costs],
         "Up / n": [f"{cost.up:.3g}" for cost in costs],
         "Bits /\nFedAvg's": [f"{(cost.down + cost.up) / 2:.3g}" for cost in costs],

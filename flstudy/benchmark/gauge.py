@@ -35,11 +35,12 @@ class Quietness(NamedTuple):
     loop_s: float  # seconds of the slower of the loops before and after
 
     def busy(self, best_s: float) -> bool:
-        """Whether a timing of this moment says nothing about speed; ``best_s`` are the seconds of the loop's best."""
+        """Return whether a timing of this moment says nothing about speed; ``best_s`` are the seconds of the loop's
+        best."""
         return (self.foreign or 0.0) > FOREIGN_CORES or self.loop_s > SLOWER * best_s
 
     def told(self, best_s: float) -> str:
-        """Description of the moment for messages."""
+        """Return the description of the moment for messages."""
         taken = "" if self.foreign is None else f"others take {self.foreign:.2f} cores (at most {FOREIGN_CORES}), "
         return f"{taken}a fixed loop takes {self.loop_s / best_s:.2f} × its best (at most {SLOWER})"
 
@@ -139,7 +140,7 @@ class Gauge:
         return done
 
     def account(self) -> dict[str, Any]:
-        """Summary of all moments that count, as plain data."""
+        """Return the summary of all moments that count, as plain data."""
         foreign = [moment.foreign for moment in self.moments if moment.foreign is not None]
         slower = sorted(moment.loop_s / self.best_s for moment in self.moments)
         return {
@@ -206,12 +207,13 @@ class Account:
             self.seen.update(own_ticks())
 
     def foreign(self) -> float | None:
-        """Mean number of cores that other processes used; None where the system does not report it."""
+        """Return the mean number of cores that other processes used; None where the system does not report it."""
         return max(self.others / self.seconds, 0.0) if self.known and self.seconds else None
 
 
 def busy_ticks() -> int | None:
-    """Ticks in which the cores that this process may use were busy, or were taken by another virtual machine."""
+    """Return the ticks in which the cores that this process may use were busy, or were taken by another virtual
+    machine."""
     mine = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
     total = 0
     try:
@@ -227,8 +229,8 @@ def busy_ticks() -> int | None:
 
 
 def own_ticks() -> dict[tuple[int, int], int]:
-    """Ticks used by this process and each of its living descendants, with those of the children that it has waited for,
-    by (process id, start time)."""
+    """Return the ticks used by this process and each of its living descendants, with those of the children that it has
+    waited for, by (process id, start time)."""
     parents, usage = dict[int, int](), dict[int, tuple[int, int]]()
     try:
         numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -40,7 +40,7 @@ class Products(TorchDispatchMode):
 
 
 def shape_of(argument: Any) -> Any:
-    """Hashable description of an argument, so that equal products are counted together."""
+    """Return hashable description of an argument, so that equal products are counted together."""
     if isinstance(argument, Tensor):
         return "tensor", tuple(argument.shape), tuple(argument.stride()), argument.dtype
     return tuple(argument) if isinstance(argument, list) else argument
@@ -61,7 +61,7 @@ def products(workload: Workload, precision: str) -> Counter[Product]:
 
 
 def limit_seconds(workload: Workload, seeds: int, precision: str, device: torch.device) -> float:
-    """Seconds that the products of one local step take for one of the round's lanes."""
+    """Return the seconds that the products of one local step take for one of the round's lanes."""
     lanes, total = PARTICIPANTS * seeds, 0.0
     for product, count in products(workload, precision).items():
         together = 1 if product[0] in CONVOLUTIONS else lanes  # grouped convolutions gain nothing
@@ -70,7 +70,7 @@ def limit_seconds(workload: Workload, seeds: int, precision: str, device: torch.
 
 
 def ways(product: Product, lanes: int, device: torch.device) -> list[Callable[[], object]]:
-    """Ways to compute a product for all lanes, or a convolution for one lane."""
+    """Return the ways to compute a product for all lanes, or a convolution for one lane."""
     name, arguments = product
     if name in CONVOLUTIONS:
         call = getattr(torch.ops.aten, name).default
@@ -94,7 +94,7 @@ def lane_stack(sides: list[Tensor]) -> Tensor:
 
 
 def like(argument: Any, device: torch.device) -> Any:
-    """Random argument of the described shape, strides and dtype; other arguments as they are."""
+    """Return random argument of the described shape, strides and dtype; other arguments as they are."""
     if not isinstance(argument, tuple) or not argument or argument[0] != "tensor":
         return list(argument) if isinstance(argument, tuple) else argument
     _, shape, strides, dtype = argument
@@ -102,7 +102,7 @@ def like(argument: Any, device: torch.device) -> Any:
 
 
 def dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Strides of the same order without gaps, since the described tensor may be a view or expanded."""
+    """Return the strides of the same order without gaps, since the described tensor may be a view or expanded."""
     compact, step = [0] * len(shape), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
         compact[axis], step = step, step * shape[axis]
@@ -110,13 +110,13 @@ def dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
 
 
 def channels_last(argument: Any) -> Any:
-    """Image tensor in channels-last order; any other argument as it is."""
+    """Return the image tensor in channels-last order; any other argument as it is."""
     is_image = isinstance(argument, Tensor) and argument.ndim == 4
     return argument.contiguous(memory_format=torch.channels_last) if is_image else argument
 
 
 def best_seconds(way: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of the calls that fit into ``AT_LEAST_S``."""
+    """Return the seconds of the fastest of the calls that fit into ``AT_LEAST_S``."""
     shortest, until = float("inf"), time.perf_counter() + AT_LEAST_S
     with torch.no_grad():
         while time.perf_counter() < until or shortest == float("inf"):

@@ -93,7 +93,7 @@ def context() -> BaseContext:
 
 
 def cases(name: str, options: BenchOptions, device: str, cache: str) -> list[Case]:
-    """Cases to measure on a workload, by executor and number of threads."""
+    """Return the cases to measure on a workload, by executor and number of threads."""
     workload, selected = WORKLOADS[name], []
     for executor in options.executors or workload.executors:
         seeds = 1 if executor == "plain" else options.seeds or workload.seeds
@@ -172,7 +172,7 @@ def measure(name: str, options: BenchOptions, device: str, cache: str, say: Say,
 
 
 def limit(case: Case, timed: Callable[[Child, float], TimedBlock]) -> float | None:
-    """Seconds that the products of one local step of one lane take; None where they cannot be measured."""
+    """Return the seconds that the products of one local step of one lane take; None where they cannot be measured."""
     child = Child(context(), case)
     try:
         seconds = min(timed(child, 0.0).seconds for _ in range(2))
@@ -182,7 +182,7 @@ def limit(case: Case, timed: Callable[[Child, float], TimedBlock]) -> float | No
 
 
 def slower(children: Sequence[Child]) -> list[Child]:
-    """Plain loops that are clearly slower than with another number of threads: one pass is enough for them."""
+    """Return plain loops that are clearly slower than with another number of threads: one pass is enough for them."""
     plain = [child for child in children if child.case.executor == "plain" and child.warm.round_s]
     best = min((min(child.warm.round_s) for child in plain), default=0.0)
     return [child for child in plain if min(child.warm.round_s) > 1.1 * best]

@@ -91,7 +91,7 @@ class PlainLoop:
         return total
 
     def batch_loss(self, model: nn.Module, rows: Tensor) -> Tensor:
-        """Mean loss [] on the examples at rows [B], where a row < 0 is padding."""
+        """Return the mean loss [] on the examples at rows [B], where a row < 0 is padding."""
         rows = rows[rows >= 0].to(self.device, non_blocking=True)
         mixed = torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
         with mixed:
@@ -99,5 +99,5 @@ class PlainLoop:
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy of a classifier, or over the positions of a sequence."""
+    """Return the mean cross-entropy of a classifier, or over the positions of a sequence."""
     return nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())

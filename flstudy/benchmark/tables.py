@@ -30,7 +30,7 @@ def three_digits(value: float | None) -> str:
 
 
 def texts(row: dict[str, Any]) -> list[str]:
-    """Cells of one row; for an executor that failed its name and the reason."""
+    """Return the cells of one row; for an executor that failed its name and the reason."""
     name = f"{row['executor']}, {row['threads']}{marks(row)}"
     if "error" in row:
         return [name, row["error"]]
@@ -44,12 +44,12 @@ def texts(row: dict[str, Any]) -> list[str]:
 
 
 def marks(row: dict[str, Any]) -> str:
-    """Marks of a row whose figures need care: ``!`` for a busy machine, ``*`` for warnings."""
+    """Return the marks of a row whose figures need care: ``!`` for a busy machine, ``*`` for warnings."""
     return "!" * bool(row.get("busy")) + "*" * bool(row.get("warned"))
 
 
 def remarks(workload: dict[str, Any]) -> list[str]:
-    """Lines under a workload's table: counters per round, and what the marks mean."""
+    """Return the lines under a workload's table: counters per round, and what the marks mean."""
     lines = []
     for row in workload["rows"]:
         name = f"{row['executor']}, {row['threads']}"
@@ -63,7 +63,7 @@ def remarks(workload: dict[str, Any]) -> list[str]:
 
 
 def workload_table(workload: dict[str, Any]) -> str:
-    """Table of one workload under its sentence, with columns aligned by spaces."""
+    """Return the table of one workload under its sentence, with columns aligned by spaces."""
     title = f"{workload['name']}: {workload['sentence']}"
     errors = {row.get("error") for row in workload["rows"]}
     if len(errors) == 1 and None not in errors:  # one reason for all: no row adds to it
@@ -82,7 +82,7 @@ def workload_table(workload: dict[str, Any]) -> str:
 
 
 def head_lines(report: dict[str, Any]) -> str:
-    """Hardware, versions and settings in two lines."""
+    """Return hardware, versions and settings in two lines."""
     hardware, versions, settings = report["hardware"], report["versions"], report["settings"]
     where = hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores, {settings['threads']} threads"
     packages = ", ".join(f"{name} {versions[name]}" for name in ("flstudy", "torch", "lightning", "python"))
@@ -90,7 +90,7 @@ def head_lines(report: dict[str, Any]) -> str:
 
 
 def foot_lines(report: dict[str, Any]) -> str:
-    """Explanation of the columns, and the account of the gauge."""
+    """Return the explanation of the columns, and the account of the gauge."""
     memory = "of the GPU's tensors" if report["hardware"]["gpu"] else "compiler's processes do not count"
     every = report["workloads"][0]["evaluate_every"] if report["workloads"] else 10
     notes = NOTES.format(repeats=report["settings"]["repeats"], memory=memory, every=every)

@@ -62,15 +62,16 @@ class NextCharacter(nn.Module):
 devices = partial(Population, clients=CLIENTS, participants=PARTICIPANTS)
 
 
-def random_examples(shape: tuple[int, ...], classes: int, each: int, **batches: Any) -> Population:
-    """Population whose devices hold ``each`` random examples, since their content does not change the speed."""
-    source, count = torch.Generator().manual_seed(0), CLIENTS * each
+def random_examples(shape: tuple[int, ...], classes: int, per_device: int, **batches: Any) -> Population:
+    """Return the population whose devices hold ``per_device`` random examples, since their content does not change the
+    speed."""
+    source, count = torch.Generator().manual_seed(0), CLIENTS * per_device
     x = torch.randn(count, *shape, generator=source)
     return devices((x, torch.randint(classes, (count,), generator=source)), **batches)
 
 
 def characters() -> Population:
-    """Population whose devices hold 70 random lines of 20 characters, with the next characters as labels."""
+    """Return the population whose devices hold 70 random lines of 20 characters, with the next characters as labels."""
     text = torch.randint(90, (CLIENTS * 70, 21), generator=torch.Generator().manual_seed(0))
     return devices((text[:, :-1].clone(), text[:, 1:].clone()), batch_size=4, steps=10)
 

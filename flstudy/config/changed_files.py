@@ -15,8 +15,8 @@ _imported: dict[str, tuple[str, str]] = {}
 
 
 def imported_files(value: Any, folder: str) -> dict[str, str]:
-    """Digests of the modules that were imported from a config's folder, by name, as their files were then; none where
-    the config's values name no class of them."""
+    """Return the digests of the modules that were imported from a config's folder, by name, as their files were then;
+    none where the config's values name no class of them."""
     modules = sys.modules.copy()  # at once: other threads import while this one looks
     named = {path.rpartition(".")[0] for path in texts_in(by_module(value))} & modules.keys()
     if all(name.partition(".")[0] == "flstudy" for name in named):

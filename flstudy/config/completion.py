@@ -24,7 +24,7 @@ TEMPLATE = Path(__file__).with_name("completion.bash")
 
 
 def script(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) -> str:
-    """The script for a shell.
+    """Return the script for a shell.
 
     Args:
         shell: one of `SHELLS`.
@@ -38,14 +38,14 @@ def script(shell: str, commands: Mapping[str, str], helps: Mapping[str, str]) ->
 
 
 def options_in(text: str) -> list[str]:
-    """The options that a command's help names."""
+    """Return the options that a command's help names."""
     matches = re.findall(r"^\s+(?:-\w, )?(--[a-z][\w-]*)|\[(--[a-z][\w-]*)", text, re.MULTILINE)
     return list(dict.fromkeys([*(listed or other for listed, other in matches), *ALWAYS]))
 
 
 def option_keys() -> dict[str, list[str]]:
-    """The keys that are options of ``flstudy run`` and ``flstudy tune``, each with the words that may follow it; no
-    words where anything may."""
+    """Return the keys that are options of ``flstudy run`` and ``flstudy tune``, each with the words that may follow it;
+    no words where anything may."""
     options = dict(_keys_below(config_schema()["properties"], ""))
     searched = config_schema()["$defs"]["StudySection"]["properties"]["search"]["properties"]
     return options | {f"{SEARCH}.{key}": [] for key in searched}
@@ -76,7 +76,7 @@ def _words_of(node: Mapping[str, Any]) -> list[str]:
 
 
 def own_words(command: str, text: str) -> tuple[list[str], bool]:
-    """Words that may follow a command beside options and files, and whether studies may follow it."""
+    """Return the words that may follow a command beside options and files, and whether studies may follow it."""
     if command in KEYED or re.search(r"\b(CONFIG|config)\b", text.partition("\n\n")[0]):
         folder, parts = config_folder(), re.findall(rf"flstudy {command} ([a-z]+)", text)
         return [*parts, *(str(path.relative_to(folder).with_suffix("")) for path in configs())], False

@@ -53,7 +53,7 @@ def composed(
     imports: bool = False,
     rule: str = "",
 ) -> dict[str, Any]:
-    """The nested values of a configuration, for `completed` to check.
+    """Return the nested values of a configuration, for `completed` to check.
 
     Args:
         content: of the file.
@@ -96,7 +96,7 @@ def _put_drawn(nested: dict[str, Any], proposal: Mapping[str, Any], roots: Itera
 
 
 def edited(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A file's content as if its author had written the edits into it; presets and arms are not applied."""
+    """Return a file's content as if its author had written the edits into it; presets and arms are not applied."""
     nested = by_module(content)
     _put_all(nested, [pair for key, value in edits for pair in _apart(nested, key, by_module(value))])
     return nested
@@ -121,7 +121,7 @@ def _study_edited(nested: dict[str, Any], edits: Iterable[tuple[str, Any]]) -> l
 
 
 def _variants(nested: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The named variants of the class at a key: a study's arms, or those of a choice."""
+    """Return the named variants of the class at a key: a study's arms, or those of a choice."""
     study = nested.get("study")
     section = study if isinstance(study, Mapping) else {}
     if key == "algorithm":
@@ -134,7 +134,7 @@ def _variants(nested: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def class_of(content: Mapping[str, Any], key: str, name: Any) -> Any:
-    """The class that a name stands for, of an arm or of a choice's variant; any other value unchanged."""
+    """Return the class that a name stands for, of an arm or of a choice's variant; any other value unchanged."""
     variant = _variants(content, key).get(name) if isinstance(name, str) else None
     return name if variant is None else variant
 
@@ -153,7 +153,7 @@ def _apart(nested: Mapping[str, Any], key: str, value: Any) -> Iterator[tuple[st
 
 
 def _chosen(nested: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> tuple[Any, Any]:
-    """The algorithm by the last change that sets it: an arm's name or a class, and the class's path."""
+    """Return the algorithm by the last change that sets it: an arm's name or a class, and the class's path."""
     word = next((value for key, value in reversed(changes) if key == "algorithm"), None)
     word = nested.get("algorithm") if word is None else word
     arm = _variants(nested, "algorithm").get(word) if isinstance(word, str) else None
@@ -162,7 +162,7 @@ def _chosen(nested: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> tu
 
 
 def _arm(nested: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The class and the values of the arm that changes choose."""
+    """Return the class and the values of the arm that changes choose."""
     word, path = _chosen(nested, changes)
     arm = _variants(nested, "algorithm").get(word) if isinstance(word, str) else None
     if not isinstance(arm, Mapping):
@@ -173,8 +173,8 @@ def _arm(nested: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> list[
 def _preset(
     nested: Mapping[str, Any], changes: Sequence[tuple[str, Any]], file_keys: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """The values of ``study.presets`` for the algorithm that changes choose, except for the keys in ``file_keys`` if it
-    is the file's algorithm."""
+    """Return the values of ``study.presets`` for the algorithm that changes choose, except for the keys in
+    ``file_keys`` if it is the file's algorithm."""
     study = nested.get("study")
     presets = study.get("presets") if isinstance(study, Mapping) else None
     word, path = _chosen(nested, changes)
@@ -230,7 +230,7 @@ def put(nested: dict[str, Any], key: str, value: Any, *, imports: bool = False, 
 
 
 def _other_class(key: str, before: Any, path: str, *, imports: bool, carry: bool) -> Any:
-    """A class in the place of another, with those of the other's arguments that it accepts."""
+    """Return a class in the place of another, with those of the other's arguments that it accepts."""
     held = arguments_of(before) if isinstance(before, Mapping) else {}
     if isinstance(before, Mapping) and resolved(key, before.get("class_path")) == resolved(key, path):
         return before
@@ -242,7 +242,7 @@ def _other_class(key: str, before: Any, path: str, *, imports: bool, carry: bool
 
 
 def _fits(key: str, value: Any, node: Mapping[str, Any]) -> bool:
-    """Whether a class accepts a value that was given to another class."""
+    """Return whether a class accepts a value that was given to another class."""
     try:
         check_value(key, value, node)
     except ConfigError:
@@ -291,8 +291,8 @@ def _share_names(key: str, options: Sequence[Any]) -> bool:
 
 
 def _named(key: str, options: Sequence[Any]) -> dict[str, dict[str, Any]] | None:
-    """Classes by the names that tables show: the class's own; with its module where another has that name, and with
-    the arguments that set it apart where it stands there twice. None where one of them is no class."""
+    """Return the classes by the names that tables show: the class's own; with its module where another has that name,
+    and with the arguments that set it apart where it stands there twice. None where one of them is no class."""
     by_name: dict[str, dict[str, Any]] = {}
     variants: list[dict[str, Any]] = []
     for option in options:
@@ -320,7 +320,7 @@ def _named(key: str, options: Sequence[Any]) -> dict[str, dict[str, Any]] | None
 
 
 def quick_check(path: str | Path, options: Sequence[str], text: str | None = None) -> dict[str, Any]:
-    """The values of a YAML file and options, checked without importing torch or anything of the user's.
+    """Return the values of a YAML file and options, checked without importing torch or anything of the user's.
 
     Args:
         path: of the file.
@@ -344,7 +344,7 @@ def checked_values(
     *,
     imports: bool,
 ) -> dict[str, Any]:
-    """The complete values of a configuration; those that a preset or an arm hides are checked, too.
+    """Return the complete values of a configuration; those that a preset or an arm hides are checked, too.
 
     Raises:
         ConfigError: as `completed`.
@@ -357,7 +357,7 @@ def checked_values(
 
 
 def modules_of(path: str | Path, edits: Iterable[tuple[str, Any]], content: Mapping[str, Any]) -> str:
-    """The folder of a config's own modules: the value of ``modules``, else the folder of the config's file."""
+    """Return the folder of a config's own modules: the value of ``modules``, else the folder of the config's file."""
     written = {"modules": content.get("modules"), **dict(edits)}["modules"]
     return str((Path(path).parent / written if isinstance(written, str) else Path(path).parent).resolve())
 
@@ -365,8 +365,8 @@ def modules_of(path: str | Path, edits: Iterable[tuple[str, Any]], content: Mapp
 def whole_study(
     content: Mapping[str, Any], edits: Sequence[tuple[str, Any]] = (), *, imports: bool = False, rule: str = ""
 ) -> dict[str, Any]:
-    """A study's config with nothing left to compose: the values that hold for all, every arm with all of its own.
-    study.yaml keeps it, so that trials stay the same whatever a later version's defaults are.
+    """Return a study's config with nothing left to compose: the values that hold for all, every arm with all of its
+    own. study.yaml keeps it, so that trials stay the same whatever a later version's defaults are.
 
     Args:
         content: of the file.
@@ -404,20 +404,20 @@ def _proposed(
 
 
 def _at(values: Any, key: str) -> Any:
-    """The value of a dotted key in complete values."""
+    """Return the value of a dotted key in complete values."""
     for name in key.split("."):
         values = (values.get("init_args", values) if "class_path" in values else values)[name]
     return values
 
 
 def trial_config(whole: Mapping[str, Any], proposal: Mapping[str, Any]) -> dict[str, Any]:
-    """The complete values of a trial, from its study's `whole_study`, without the study and the run, enough to train it
-    again. Nothing is imported, since every arm and variant is complete."""
+    """Return the complete values of a trial, from its study's `whole_study`, without the study and the run, enough to
+    train it again. Nothing is imported, since every arm and variant is complete."""
     return {key: value for key, value in composed(whole, (), proposal).items() if key not in ("study", "run")}
 
 
 def left_out(content: Mapping[str, Any], edits: Iterable[tuple[str, Any]], values: Mapping[str, Any]) -> list[str]:
-    """Keys that a file or options give the algorithm, and that the class in the complete values lacks."""
+    """Return the keys that a file or options give the algorithm, and that the class in the complete values lacks."""
     algorithm = content.get("algorithm")
     held = [f"algorithm.{name}" for name in (arguments_of(algorithm) if isinstance(algorithm, Mapping) else ())]
     held += [key for key, _ in edits if key.startswith("algorithm.")]

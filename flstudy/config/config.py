@@ -89,7 +89,7 @@ class Config:
             self.recovery: Recovery = section("recovery", self._values["recovery"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the parts, which every process builds for itself."""
+        """Return the state without the parts, which every process builds for itself."""
         return {**self.__dict__, "_parts": None, "_used": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,38 +125,39 @@ class Config:
             return checked_values(content, self.edits, every, imports=True)
 
     def plain(self) -> dict[str, Any]:
-        """Nested plain values of this one configuration, to be written as YAML and loaded again: without the search,
-        since its presets and arms are applied."""
+        """Return nested plain values of this one configuration, to be written as YAML and loaded again: without the
+        search, since its presets and arms are applied."""
         values = copy.deepcopy(self._values)
         values["study"] |= {"search": {}, "arms": {}, "presets": {}}
         return self._movable(values)
 
     def _movable(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Values that can be read from another folder, with the place of the user's own modules."""
+        """Return the values that can be read from another folder, with the place of the user's own modules."""
         return {**values, "modules": self.modules} if any("." in path for _, path in classes_in(values)) else values
 
     def whole_study(self) -> dict[str, Any]:
-        """Nested plain values of the study, in which every arm is complete."""
+        """Return nested plain values of the study, in which every arm is complete."""
         return self._movable(whole_study(content_of(self.path, self.content), self.edits, imports=True))
 
     def flat(self) -> dict[str, Any]:
-        """Dotted keys and values ('algorithm.tau': 0.001), without those of the study, the run and the store."""
+        """Return dotted keys and values ('algorithm.tau': 0.001), without those of the study, the run and the store."""
         return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _own(self._values)}
 
     def hyper_parameters(self) -> dict[str, Any]:
-        """`flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
+        """Return `flat`, with what the parts know beyond the config, such as a user's task's own ``hparams``."""
         return hyper_parameters(self.parts.coordinator.run, self.parts.population) | self.flat()
 
     def has_key(self, key: str) -> bool:
-        """Whether this config, with its algorithm, has the key."""
+        """Return whether this config, with its algorithm, has the key."""
         return any(config_key == key for config_key, _ in _own(self._values))
 
     def keys_of(self, proposal: Mapping[str, Any]) -> frozenset[str]:
-        """The keys of this config with some values changed; nothing is built."""
+        """Return the keys of this config with some values changed; nothing is built."""
         return frozenset(key for key, _ in _own(self._completed(proposal)))
 
     def left_out(self) -> list[str]:
-        """A sentence for each key that the file or options give the algorithm, and that some methods do not have."""
+        """Return a sentence for each key that the file or options give the algorithm, and that some methods do not
+        have."""
         content, without = content_of(self.path, self.content), dict[str, list[str]]()
         compared = self.command == "tune" and self.study.arms
         for name in compared or [self.method]:
@@ -175,22 +176,22 @@ class Config:
         return label("algorithm", self.flat()["algorithm"])
 
     def tags(self) -> dict[str, str]:
-        """Tags by which runs are filtered, the algorithm by its `method`."""
+        """Return the tags by which runs are filtered, the algorithm by its `method`."""
         flat = self.flat()
         names = {"dataset": "population.dataset", "drift": "population.drift", "task": "task"}
         classes = {tag: label(key, flat[key]) if flat.get(key) else "none" for tag, key in names.items()}
         return {"algorithm": self.method, **classes}
 
     def events(self) -> list[Event]:
-        """Events of the world within the config's rounds."""
+        """Return the events of the world within the config's rounds."""
         return self.parts.population.events(self.rounds)
 
     def drift_rounds(self) -> list[int]:
-        """Rounds (from 1) of the world's drifts."""
+        """Return the rounds (from 1) of the world's drifts."""
         return [event.round for event in self.parts.population.drifts(self.rounds)]
 
     def session_rounds(self) -> list[int]:
-        """Rounds with which sessions begin, but for the first."""
+        """Return the rounds with which sessions begin, but for the first."""
         return [event.round for event in self.parts.population.sessions(self.rounds)]
 
     def _proposed(self, proposal: Mapping[str, Any]) -> "Config":
@@ -198,7 +199,7 @@ class Config:
         return Config(self.path, self.content, self.options, self.overrides, self.command, every)
 
     def with_overrides(self, proposal: Mapping[str, Any]) -> "Config":
-        """This config with some keys as a search proposed them.
+        """Return this config with some keys as a search proposed them.
 
         Raises:
             ConfigError: for a key or value that it does not allow.
@@ -206,8 +207,8 @@ class Config:
         return self._proposed(proposal).checked()
 
     def variant(self, proposal: Mapping[str, Any]) -> "Config":
-        """This config with some keys changed, for comparison with others. An unchanged model is not built again, which
-        for a ResNet takes a fifth of a second. The variant keeps no parts, of which a search would have many.
+        """Return this config with some keys changed, for comparison with others. An unchanged model is not built again,
+        which for a ResNet takes a fifth of a second. The variant keeps no parts, of which a search would have many.
 
         Raises:
             ConfigError: for a key or value that it does not allow.
@@ -280,7 +281,7 @@ class Config:
         return sum(part.numel() for part in self.parts.coordinator.task.parameters())
 
     def checked(self) -> Self:
-        """This config, after its parts were built and checked against each other.
+        """Return this config, after its parts were built and checked against each other.
 
         Raises:
             ConfigError: a constructor, or a rule between parts, refuses them.
@@ -307,7 +308,7 @@ class Config:
         return dict(cache.own)
 
     def settled(self) -> Population:
-        """A population of the first seed whose data are divided, for inspection.
+        """Return a population of the first seed whose data are divided, for inspection.
 
         Raises:
             ConfigError: of the data set or the partition.
@@ -317,7 +318,7 @@ class Config:
             return population.settle(self.seeds[:1])
 
     def build(self) -> tuple[Coordinator, Population]:
-        """A coordinator and its population, which no other run shares."""
+        """Return a coordinator and its population, which no other run shares."""
         parts = self._build() if self._used else self.parts
         self._used = True
         return parts.coordinator, parts.population
@@ -327,7 +328,7 @@ class Config:
     def trainer(
         self, callbacks: Sequence[L.Callback] = (), *, progress: bool = False, checkpoints: bool = False
     ) -> L.Trainer:
-        """An ordinary Lightning Trainer for this config's rounds."""
+        """Return an ordinary Lightning Trainer for this config's rounds."""
         return L.Trainer(
             max_epochs=self.rounds,
             accelerator=self.settings.accelerator,
@@ -436,12 +437,12 @@ def load(
 
 
 def _own(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
+    """Return dotted keys and values of the trained configuration, without the study, the run, the store and modules."""
     return flat({key: value for key, value in values.items() if key not in ("study", "run", "store", "modules")})
 
 
 def _part(key: str, values: Mapping[str, Any], population: Population | None) -> Any:
-    """One part of a run; a task is built for the population's data set."""
+    """Return one part of a run; a task is built for the population's data set."""
     if key in SECTIONS:
         return section(key, values[key])
     return chosen(key, values[key], population.dataset if key == "task" and population is not None else None)

@@ -28,8 +28,8 @@ _IN_TEXT = (
 
 
 def censored(text: str) -> str:
-    """A text, such as an error or a traceback, without the credentials in its addresses and without those that the
-    environment holds."""
+    """Return a text, such as an error or a traceback, without the credentials in its addresses and without those that
+    the environment holds."""
     for pattern, left in _IN_TEXT:
         text = pattern.sub(left, text)
     for secret in filter(None, map(os.environ.get, _SECRETS)):
@@ -39,7 +39,8 @@ def censored(text: str) -> str:
 
 
 def split_credentials(uri: str) -> tuple[str, dict[str, str]]:
-    """A store's address without its credentials, and these by the variables in which the store's client finds them.
+    """Return a store's address without its credentials, and these by the variables in which the store's client finds
+    them.
 
     The user of a database's address stays: it names a role, and is no secret.
 
@@ -79,7 +80,7 @@ def split_credentials(uri: str) -> tuple[str, dict[str, str]]:
 
 
 def take_credentials(uri: str) -> str:
-    """A store's address without its credentials, which go to the environment; a line says so.
+    """Return a store's address without its credentials, which go to the environment; a line says so.
 
     Raises:
         ConfigError: as `split_credentials`.
@@ -95,7 +96,7 @@ def take_credentials(uri: str) -> str:
 
 
 def clean_arguments(arguments: Sequence[str]) -> list[str]:
-    """Arguments of a command without the credentials of ``--store``, which go to the environment."""
+    """Return the arguments of a command without the credentials of ``--store``, which go to the environment."""
     cleaned = list(arguments)
     for place, argument in enumerate(cleaned):
         if argument.startswith("--store="):
@@ -106,13 +107,13 @@ def clean_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def clean_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a config without the credentials of their store, which go to the environment."""
+    """Return the values of a config without the credentials of their store, which go to the environment."""
     store = values.get("store")
     return {**values, "store": take_credentials(store)} if isinstance(store, str) else dict(values)
 
 
 def clean_yaml(text: str, values: Mapping[str, Any]) -> str:
-    """A config's text without the credentials of its store, which go to the environment.
+    """Return a config's text without the credentials of its store, which go to the environment.
 
     Args:
         text: YAML.

@@ -38,7 +38,8 @@ class Domain:
 
     @classmethod
     def parse(cls, where: str, written: Any) -> Self:
-        """A domain from ``{loguniform: [1.0e-5, 0.1]}``; ConfigError says where it stands and what is wrong with it."""
+        """Return a domain from ``{loguniform: [1.0e-5, 0.1]}``; ConfigError says where it stands and what is wrong with
+        it."""
         if not isinstance(written, Mapping) or len(written) != 1:
             raise ConfigError(
                 f"{where} must be one of the distributions {', '.join(_KINDS)}, got {written!r}: "
@@ -54,12 +55,12 @@ class Domain:
         return cls(kind, bounds=_bounds(where, kind, bounds))
 
     def __str__(self) -> str:
-        """The domain as a config writes it."""
+        """Return the domain as a config writes it."""
         values = [f"{value:g}" if isinstance(value, float) else str(value) for value in self.options or self.bounds]
         return f"{{{self.kind}: [{', '.join(values)}]}}"
 
     def contains(self, value: Any) -> bool:
-        """Whether a value can be drawn."""
+        """Return whether a value can be drawn."""
         if self.kind == "choice":
             return any(type(option) is type(value) and option == value for option in self.options)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -73,7 +74,7 @@ class Domain:
         return self.kind not in INTEGER or float(value).is_integer()
 
     def joined(self, other: "Domain") -> "Domain":
-        """The smallest domain of this one's kind that holds both; this one where only one is a choice."""
+        """Return the smallest domain of this one's kind that holds both; this one where only one is a choice."""
         if self.kind == "choice" and other.kind == "choice":
             more = [option for option in self.options if not other.contains(option)]
             return Domain("choice", options=(*other.options, *more))
@@ -83,7 +84,7 @@ class Domain:
         return Domain(self.kind, (*ends, *self.bounds[2:]))
 
     def extremes(self) -> Sequence[Any]:
-        """The smallest and the largest value that can be suggested, or all options of a choice."""
+        """Return the smallest and the largest value that can be suggested, or all options of a choice."""
         if self.kind == "choice":
             return self.options
         low, high = self.bounds[:2]
@@ -95,7 +96,8 @@ class Domain:
         return low, high
 
     def values(self, points: int) -> list[Any]:
-        """All options, all steps of a quniform, or ``points`` values of a range at equal distances, ends included."""
+        """Return all options, all steps of a quniform, or ``points`` values of a range at equal distances, ends
+        included."""
         low, high = self.extremes()[0], self.extremes()[-1]
         if self.kind == "choice":
             return list(self.options)
@@ -110,7 +112,7 @@ class Domain:
         return [min(max(value, low), high) for value in values]
 
     def nearest(self, value: float) -> Any:
-        """The value of a numeric domain that is nearest to a number."""
+        """Return the value of a numeric domain that is nearest to a number."""
         low, high = self.extremes()
         value = min(max(value, low), high)
         if self.kind == "quniform":
@@ -138,7 +140,7 @@ class Domain:
         return trial.suggest_float(key, low, high, log=self.kind == "loguniform")
 
     def distribution(self) -> "optuna.distributions.BaseDistribution":
-        """The Optuna distribution that `suggest` asks for."""
+        """Return the Optuna distribution that `suggest` asks for."""
         from optuna import distributions
 
         if self.kind == "choice":
@@ -152,7 +154,7 @@ class Domain:
 
     @staticmethod
     def parameter(value: Any) -> Any:
-        """A value as Optuna keeps it."""
+        """Return a value as Optuna keeps it."""
         return value if isinstance(value, bool | int | float | str | None) else json.dumps(value)
 
 
@@ -175,7 +177,7 @@ def _options(where: str, written: Any) -> tuple[Any, ...]:
 
 
 def _bounds(where: str, kind: str, written: Any) -> tuple[float, ...]:
-    """The checked numbers of a numeric distribution."""
+    """Return the checked numbers of a numeric distribution."""
     names = ["low", "high", "q"][: BOUNDS[kind]]
     shape = f"[{', '.join(names)}]"
     if not isinstance(written, list | tuple) or len(written) != len(names):
@@ -209,7 +211,7 @@ def _bounds(where: str, kind: str, written: Any) -> tuple[float, ...]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite float, also from the text '1e-3', which YAML 1.1 does not read as a number."""
+    """Return a finite float, also from the text '1e-3', which YAML 1.1 does not read as a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -31,31 +31,31 @@ class ConfigError(UserError):
 
 
 def on_a_line(text: str, most: int) -> str:
-    """A text on one line, without control characters, and without its middle where it is too long."""
+    """Return a text on one line, without control characters, and without its middle where it is too long."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     tail = most // 3  # the next step stands at the end, name and value at the start
     return line if len(line) <= most else f"{line[: most - tail - 1]}…{line[-tail:]}"
 
 
 def spelled(value: Any) -> str:
-    """A value as YAML spells it."""
+    """Return a value as YAML spells it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence quotes it."""
+    """Return a value as a sentence quotes it."""
     if isinstance(value, int) and value.bit_length() > 10_000:  # Python writes none of more than 4,300 digits
         return on_a_line(hex(value), ECHO)
     return on_a_line(spelled(value) if value is None or isinstance(value, bool) else repr(value), ECHO)
 
 
-def nearest(name: Any, known: Sequence[str], otherwise: str = ": see --help") -> str:
-    """The hint ': did you mean …?'; where no name is near, the choices if they are few, else ``otherwise``."""
-    lowered = {candidate.lower(): candidate for candidate in known}
+def nearest(name: Any, names: Sequence[str], otherwise: str = ": see --help") -> str:
+    """Return the hint ': did you mean …?'; where no name is near, the choices if they are few, else ``otherwise``."""
+    lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name)[:LISTED].lower(), lowered, n=1, cutoff=0.6)
     if close:
         return f": did you mean {lowered[close[0]]!r}?"
-    choices = ", ".join(sorted(known))
+    choices = ", ".join(sorted(names))
     return f": choose one of {choices}" if 0 < len(choices) <= LISTED and otherwise else otherwise
 
 
@@ -66,7 +66,8 @@ INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", 
 
 
 def passed(error: BaseException) -> list[traceback.FrameSummary]:
-    """Frames through which an exception passed, followed by those of the exception from which it was raised."""
+    """Return the frames through which an exception passed, followed by those of the exception from which it was
+    raised."""
     frames: list[traceback.FrameSummary] = []
     raised: BaseException | None = error
     while raised is not None:
@@ -76,7 +77,7 @@ def passed(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def own_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The last frame in the user's code, which is neither flstudy's nor installed."""
+    """Return the last frame in the user's code, which is neither flstudy's nor installed."""
     frames = (
         frame
         for frame in reversed(passed(error))
@@ -86,7 +87,7 @@ def own_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def told(error: BaseException) -> str:
-    """Type and message of an exception, with the last line of the user's code that it passed."""
+    """Return the type and message of an exception, with the last line of the user's code that it passed."""
     frame = own_frame(error)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"{what} ({Path(frame.filename).name}:{frame.lineno})" if frame else what

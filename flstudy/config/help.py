@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> Iterator[Row]:
-    """Every key below one, those of sections and chosen classes included."""
+    """Yield every key below one, those of sections and chosen classes included."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         parts = [dereferenced(part) for part in [node, *dereferenced(node).get("anyOf", ())]]
@@ -44,7 +44,7 @@ def rows(properties: Mapping[str, Any], at: str, chosen: Mapping[str, str]) -> I
 
 
 def kind(node: Mapping[str, Any]) -> str:
-    """The type and the domain of a key, short."""
+    """Return the type and the domain of a key, short."""
     node = dereferenced(node)
     if "enum" in node:
         return " | ".join(
@@ -63,14 +63,14 @@ def _shown(node: Mapping[str, Any]) -> str:
     return spelled(node["default"]) if "default" in node else "required"
 
 
-def print_rows(found: Iterable[Row], prefix: str = "") -> None:
+def print_rows(rows: Iterable[Row], prefix: str = "") -> None:
     """Print a table of keys, no wider than a page."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     console = Console(width=min(WIDTH, Console().width), highlight=False)
-    for row in found:
+    for row in rows:
         head = Text.assemble((f"{prefix}{row.key}", "bold"), "  ", (row.kind, "cyan"), "  ", (row.default, "green"))
         if row.kind == SECTION:
             console.print()
@@ -129,6 +129,6 @@ def print_list(kind: str, name: str | None = None) -> None:
 
 
 def first_comment(path: Path) -> str:
-    """The first comment of a YAML file that is not for an editor."""
+    """Return the first comment of a YAML file that is not for an editor."""
     comments = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     return next((line for line in comments if not line.startswith("yaml-language-server")), "")

@@ -50,7 +50,7 @@ def told_with_line(path: str | Path, text: str, edits: Iterable[tuple[str, Any]]
 
 
 def keys_of_file(text: str) -> dict[str, FileKey]:
-    """The keys of a YAML text by their dotted names, in which ``init_args`` is left out."""
+    """Return the keys of a YAML text by their dotted names, in which ``init_args`` is left out."""
     lines: dict[str, FileKey] = {}
 
     def walk(node: yaml.Node, name: str, written: str, depth: int) -> None:
@@ -78,7 +78,7 @@ def keys_of_file(text: str) -> dict[str, FileKey]:
 
 
 def first_key(message: str, lines: Mapping[str, FileKey], elsewhere: set[str]) -> str | None:
-    """The key of the file that a message names first, or that key's nearest parent in the file.
+    """Return the key of the file that a message names first, or that key's nearest parent in the file.
 
     Args:
         message: of an error. A word without a dot is a key where the message begins with it or calls it unknown.
@@ -111,7 +111,7 @@ def first_key(message: str, lines: Mapping[str, FileKey], elsewhere: set[str]) -
 
 
 def as_written(message: str, lines: Mapping[str, FileKey]) -> str:
-    """A message whose dotted names are those of the file, with ``init_args``."""
+    """Return a message whose dotted names are those of the file, with ``init_args``."""
     for line in sorted(lines.values()):  # a class before those among its arguments
         if line.arguments:
             at = rf"(?<![\w.\]]){re.escape(line.written)}\.(?!init_args\b)"

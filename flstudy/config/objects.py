@@ -17,7 +17,7 @@ TABLE = dict[str, dict[str, Any]]
 
 
 def section(key: str, values: Mapping[str, Any]) -> Any:
-    """The object of a section; None where it is off."""
+    """Return the object of a section; None where it is off."""
     section_class = SECTIONS[key]
     return None if values is None else construct(locate(f"{section_class.module}.{section_class.name}"), values)
 
@@ -80,7 +80,7 @@ def made(name: str, value: Any, hint: Any) -> Any:
 
 
 def _arm(hint: Any, value: Any) -> Any:
-    """The part of a union to which a list or mapping belongs; any other annotation unchanged."""
+    """Return the part of a union to which a list or mapping belongs; any other annotation unchanged."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
     for arm in typing.get_args(hint):

@@ -55,7 +55,7 @@ _Loader.add_implicit_resolver(
 
 
 def parsed(text: str, path: str = "the config") -> Any:
-    """The content of a YAML text, which the caller may change.
+    """Return the content of a YAML text, which the caller may change.
 
     Raises:
         ConfigError: it is no YAML, or is deeper or larger than a config can be.
@@ -65,7 +65,7 @@ def parsed(text: str, path: str = "the config") -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _read(text: str, path: str) -> Any:
-    """The content of a YAML text, cached, since one text is read many times."""
+    """Return the content of a YAML text, cached, since one text is read many times."""
     try:
         content = yaml.load(text, _Loader)
         waiting, count = [(content, 0)], 0
@@ -91,13 +91,13 @@ def _read(text: str, path: str) -> Any:
 
 
 def composed_nodes(text: str) -> yaml.Node | None:
-    """The nodes of a YAML text that `parsed` has read, which know their lines; None of an empty one."""
+    """Return the nodes of a YAML text that `parsed` has read, which know their lines; None of an empty one."""
     node: yaml.Node | None = yaml.compose(text, _Loader)
     return node
 
 
 def content_of(path: str | Path, text: str | None = None) -> dict[str, Any]:
-    """The keys and values of a YAML file.
+    """Return the keys and values of a YAML file.
 
     Args:
         path: of the file.
@@ -113,7 +113,7 @@ def content_of(path: str | Path, text: str | None = None) -> dict[str, Any]:
 
 
 def text_of(path: str | Path) -> str:
-    """A config file's text.
+    """Return a config file's text.
 
     Raises:
         ConfigError: there is no such file, or it is no text.
@@ -140,7 +140,7 @@ class Given(NamedTuple):
 
 
 def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
-    """Keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
+    """Return the keys and values of ``--key value`` and ``--key=value``; a bare ``--key`` is true."""
     edits, waiting = [], list(options)
     while waiting:
         option = waiting.pop(0)
@@ -158,7 +158,7 @@ def pairs(options: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def short_key(key: str) -> str:
-    """A key without its ``init_args`` and ``class_path``: ``algorithm.init_args.lr`` as ``algorithm.lr``."""
+    """Return a key without its ``init_args`` and ``class_path``: ``algorithm.init_args.lr`` as ``algorithm.lr``."""
     return key.replace(".init_args", "").removesuffix(".class_path")
 
 
@@ -166,11 +166,11 @@ MAPPINGS = (SEARCH, "study.presets", "study.constraints", "study.resources.custo
 """Keys whose values are mappings of the user's own names."""
 
 
-def dotted(given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Keys as the command line has them, of nested or dotted ones: ``{"study": {"trials": 8}}`` and ``{"study.trials":
-    8}`` are equivalent. A class with its arguments stays one value."""
+def dotted(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Return the keys as the command line has them, of nested or dotted ones: ``{"study": {"trials": 8}}`` and
+    ``{"study.trials": 8}`` are equivalent. A class with its arguments stays one value."""
     flattened: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         key = short_key(f"{at}.{name}" if at else str(name))
         section = key in ROOTS or key in SECTIONS or (key.startswith("study.") and key.count(".") == 1)
         if isinstance(value, Mapping) and section and "class_path" not in value and key not in MAPPINGS:
@@ -181,7 +181,7 @@ def dotted(given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def arguments(overrides: Mapping[str, Any]) -> list[str]:
-    """Overrides as options, a class before its own parameters."""
+    """Return the overrides as options, a class before its own parameters."""
     return [
         f"--{key}={spelled(value)}" for key, value in sorted(overrides.items(), key=lambda item: item[0].count("."))
     ]

@@ -33,7 +33,7 @@ class Root(NamedTuple):
     others: str = ""
 
     def accepts(self) -> type[Any]:
-        """The base class of the classes that the key may name."""
+        """Return the base class of the classes that the key may name."""
         return locate(self.others or f"{self.module}.{self.base}")
 
 
@@ -108,7 +108,8 @@ OWN_FILE = re.compile(r"^(?:\./)?((?:\w+/)*[^\W\d]\w*)\.py:(\w+)$")
 
 
 def by_module(value: Any) -> Any:
-    """A value in which classes of files beside the config are named by their modules, by which they can be imported."""
+    """Return a value in which classes of files beside the config are named by their modules, by which they can be
+    imported."""
     if isinstance(value, Mapping):
         return {key: by_module(part) for key, part in value.items()}
     if type(value) in (list, tuple):
@@ -142,7 +143,7 @@ def check_files(value: Any, folder: Path) -> None:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts among a value's parts."""
+    """Yield the texts among a value's parts."""
     if isinstance(value, str):
         yield value
     for part in [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
@@ -150,7 +151,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def named_modules(value: Any) -> Iterator[str]:
-    """The modules of classes that a config's values name by dotted paths and that have been imported."""
+    """Yield the modules of classes that a config's values name by dotted paths and that have been imported."""
     for path in texts_in(value):
         module, _, name = path.rpartition(".")
         if isinstance(getattr(sys.modules.get(module), name, None), type):
@@ -158,7 +159,7 @@ def named_modules(value: Any) -> Iterator[str]:
 
 
 def locate(path: str) -> Any:
-    """The object of a dotted path that flstudy names.
+    """Return the object of a dotted path that flstudy names.
 
     Raises:
         ImportError: there is no such module, or it does not have the name.
@@ -171,7 +172,7 @@ def locate(path: str) -> Any:
 
 
 def import_class(key: str, path: str) -> type[Any]:
-    """The class of a dotted path that a config names; all imports on a config's behalf are made here.
+    """Return the class of a dotted path that a config names; all imports on a config's behalf are made here.
 
     Raises:
         ConfigError: `IMPORT_ONLY` does not allow it, and then nothing was imported; importing it failed, whatever the

@@ -160,7 +160,7 @@ def check_privacy(parts: Parts, settings: Settings, *, in_study: bool) -> None:
 
 
 def first_server(parts: Parts) -> Any:
-    """The server's state of a run's algorithm, leaves [1, ...], with a model of zeros."""
+    """Return the server's state of a run's algorithm, leaves [1, ...], with a model of zeros."""
     run = parts.coordinator.run
     layout = run.task_function.layout
     return torch.vmap(lambda x: run.algorithm.server_init(x, layout))(torch.zeros(1, layout.n))

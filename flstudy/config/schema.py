@@ -44,13 +44,13 @@ WIDTH = 200  # of a line of the file
 
 @functools.cache
 def config_schema() -> dict[str, Any]:
-    """The schema as the package has it."""
+    """Return the schema as the package has it."""
     schema: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     return schema
 
 
 def class_names(key: str) -> list[str]:
-    """The classes that a key can name without a module's path."""
+    """Return the classes that a key can name without a module's path."""
     names: list[str] = config_schema()["$defs"][key]["x-classes"]
     return names
 
@@ -59,7 +59,7 @@ def class_names(key: str) -> list[str]:
 
 
 def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
-    """The object schema of a class's arguments.
+    """Return the object schema of a class's arguments.
 
     Args:
         cls: any class; arguments without annotation are left open.
@@ -101,8 +101,8 @@ def described(cls: type[Any], key: str, defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def hints_of(cls: Any, *, extras: bool = True) -> dict[str, Any]:
-    """The annotations of a class's arguments; none where a user's cannot be read, such as names that its module imports
-    for type checkers only."""
+    """Return the annotations of a class's arguments; none where a user's cannot be read, such as names that its module
+    imports for type checkers only."""
     try:
         return typing.get_type_hints(cls.__init__, include_extras=extras)
     except Exception:
@@ -110,7 +110,7 @@ def hints_of(cls: Any, *, extras: bool = True) -> dict[str, Any]:
 
 
 def _key(key: str, hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    """The node of a key: a choice of classes where it names one, else what its annotation allows."""
+    """Return the node of a key: a choice of classes where it names one, else what its annotation allows."""
     if key not in ROOTS:
         return allowed(hint, defs)
     root = {"$ref": f"#/$defs/{key}"}
@@ -128,7 +128,7 @@ def _default_of(key: str, field: Any, value: Any) -> Any:
 
 
 def written(value: Any) -> Any:
-    """A default as JSON; a section as its own values."""
+    """Return a default as JSON; a section as its own values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: written(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -137,7 +137,7 @@ def written(value: Any) -> Any:
 
 
 def allowed(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    """The schema's node of the values that an annotation allows."""
+    """Return the schema's node of the values that an annotation allows."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint == FilePath:
         return {"type": "string", "format": FILE}
@@ -177,7 +177,7 @@ def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def within_domain(node: dict[str, Any], domain: str) -> dict[str, Any]:
-    """A node whose numbers, and numbers in lists, lie in an interval."""
+    """Return a node whose numbers, and numbers in lists, lie in an interval."""
     if "anyOf" in node:
         return {**node, "anyOf": [within_domain(part, domain) for part in node["anyOf"]]}
     if "prefixItems" in node:
@@ -188,13 +188,13 @@ def within_domain(node: dict[str, Any], domain: str) -> dict[str, Any]:
 
 
 def types_of(node: Mapping[str, Any]) -> list[str]:
-    """The kinds of value that a node names."""
+    """Return the kinds of value that a node names."""
     types = node.get("type", [])
     return [types] if isinstance(types, str) else types
 
 
 def bounded(domain: str) -> dict[str, Any]:
-    """The standard's keywords for an interval, and the interval itself."""
+    """Return the standard's keywords for an interval, and the interval itself."""
     match = NOTATION.match(domain)
     assert match is not None, domain
     bounds: dict[str, Any] = {}
@@ -207,13 +207,14 @@ def bounded(domain: str) -> dict[str, Any]:
 
 
 def summary(cls: type[Any]) -> str:
-    """The first paragraph of a class's own docstring, on one line."""
+    """Return the first paragraph of a class's own docstring, on one line."""
     doc = cls.__dict__.get("__doc__") or ""
     return "" if doc.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(doc).split("\n\n")[0].split())
 
 
 def sentences(cls: type[Any]) -> dict[str, str]:
-    """Sentences on a class's arguments, below its fields or in an ``Args:`` block; a subclass's override its base's."""
+    """Return the sentences on a class's arguments, below its fields or in an ``Args:`` block; a subclass's override its
+    base's."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.partition(".")[0] in ("builtins", "abc", "typing", "torch", "lightning"):
@@ -241,7 +242,7 @@ def _argument_block(doc: str) -> Iterator[tuple[str, str]]:
 
 
 def generated() -> dict[str, Any]:
-    """The schema of all that flstudy ships; it imports everything."""
+    """Return the schema of all that flstudy ships; it imports everything."""
     defs: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for key in TOP:
@@ -312,8 +313,8 @@ def generated() -> dict[str, Any]:
 
 
 def _first_study(cls: type[Any]) -> dict[str, Any]:
-    """Facts on a data set for a first study of it (`flstudy.config.starter`): a task, whether examples have owners, and
-    how many labels there are, where no file has to say."""
+    """Return the facts on a data set for a first study of it (`flstudy.config.starter`): a task, whether examples have
+    owners, and how many labels there are, where no file has to say."""
     whole = all(parameter.default is not parameter.empty for parameter in inspect.signature(cls).parameters.values())
     return {
         "x-first-task": cls.first_task,  # type: ignore[attr-defined]  # a Dataset
@@ -323,8 +324,8 @@ def _first_study(cls: type[Any]) -> dict[str, Any]:
 
 
 def nameable(root: Root) -> dict[str, type[Any]]:
-    """The classes by name that a key may name without a path: flstudy's concrete ones whose arguments a config can
-    give."""
+    """Return the classes by name that a key may name without a path: flstudy's concrete ones whose arguments a config
+    can give."""
     nameable_classes = {}
     for name, cls in named(locate(f"{root.module}.{root.base}")).items():
         hints, arguments = hints_of(cls), inspect.signature(cls).parameters.values()
@@ -335,7 +336,8 @@ def nameable(root: Root) -> dict[str, type[Any]]:
 
 
 def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The schema's node of a choice of classes: a name alone, or with arguments; a dotted path is the user's own."""
+    """Return the schema's node of a choice of classes: a name alone, or with arguments; a dotted path is the user's
+    own."""
 
     def names(shipped_names: Iterable[str]) -> dict[str, Any]:
         shipped = [{"const": name, "description": classes[name]["description"]} for name in shipped_names]
@@ -369,7 +371,7 @@ def _choice(key: str, classes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 
 def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, str]]]:
-    """Every key that a study can search, with its sentence, of sections and of all classes."""
+    """Yield every key that a study can search, with its sentence, of sections and of all classes."""
     for name, node in properties.items():
         key = f"{at}.{name}" if at else name
         if key.split(".")[0] in ("study", "run", "store"):
@@ -384,7 +386,7 @@ def _keys(properties: Mapping[str, Any], defs: Mapping[str, Any], at: str = "") 
 
 
 def text() -> str:
-    """The schema as the file's text: a value that fits on a line stands on one."""
+    """Return the schema as the file's text: a value that fits on a line stands on one."""
 
     def lines(value: Any, indent: str) -> str:
         flat = json.dumps(value, ensure_ascii=False)

@@ -47,7 +47,7 @@ class Objective(Configurable):
 
     @property
     def higher(self) -> bool:
-        """Whether a larger value is better."""
+        """Return whether a larger value is better."""
         return self.mode == "max"
 
 
@@ -75,16 +75,17 @@ class Sampler(Configurable, ABC):
         return
 
     def first_points(self, space: Any, config: Any) -> tuple[list[dict[str, Any]], bool]:
-        """The points that are tried first, as Optuna keeps them, and whether there are no others: by default each
-        algorithm's own values."""
+        """Return the points that are tried first, as Optuna keeps them, and whether there are no others: by default
+        each algorithm's own values."""
         return space.defaults(config), False
 
     def sequel(self, space: Any, points: Any, *, higher: bool) -> Any:
-        """The points that follow an arm's first ones, as a function of its Optuna trials; None where none follow."""
+        """Return the points that follow an arm's first ones, as a function of its Optuna trials; None where none
+        follow."""
         return None
 
     def plan(self, space: Any, config: Any) -> list[Any]:
-        """The trials of each arm, as far as they are known before the search begins; [] where none are."""
+        """Return the trials of each arm, as far as they are known before the search begins; [] where none are."""
         return []
 
 
@@ -108,7 +109,7 @@ class Scheduler(Configurable, ABC):
 
     @abstractmethod
     def rungs(self, rounds: int) -> list[float]:
-        """Rounds at which the scheduler decides: at the first report at or after each."""
+        """Return the rounds at which the scheduler decides: at the first report at or after each."""
 
     def check(self, config: Any) -> None:
         """Raise ConfigError for a scheduler that does not suit the rest of the config."""

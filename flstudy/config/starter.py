@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     trials: int | None = None
 
     def checked(self) -> "Choice":
-        """This choice, once every name in it is known; raises ConfigError for another."""
+        """Return this choice, once every name in it is known; raises ConfigError for another."""
         _known("population.dataset", self.dataset)
         for name in self.algorithms:
             _known("algorithm", name)
@@ -61,7 +61,7 @@ class Aside(NamedTuple):
 
 
 def starter(choice: Choice | None = None) -> str:
-    """A study to start from, each key with its sentence.
+    """Return a study to start from, each key with its sentence.
 
     Raises:
         ConfigError: for a name that there is not, with the nearest one that there is, or a number out of its domain.
@@ -184,7 +184,8 @@ def _partition(choice: Choice) -> Any:
 
 
 def _drift(name: str, dataset: Mapping[str, Any], rounds: int) -> tuple[Any, int]:
-    """A drift within so many rounds, whose values are chosen by the names of its arguments, and its last round."""
+    """Return a drift within so many rounds, whose values are chosen by the names of its arguments, and its last
+    round."""
     half, third, later = (max(2, 1 + round(rounds * share)) for share in (1 / 2, 1 / 3, 2 / 3))
     properties = config_schema()["$defs"][name]["properties"]
     several = bool({"back", "until", "step", "rounds"} & set(properties)) and "groups" not in properties
@@ -215,17 +216,17 @@ class Reach(NamedTuple):
 
     @property
     def is_scale(self) -> bool:
-        """Whether the argument may be of any size."""
+        """Return whether the argument may be of any size."""
         return self.low == 0 and self.high > 1
 
     @property
     def is_share(self) -> bool:
-        """Whether the argument lies between 0 and 1."""
+        """Return whether the argument lies between 0 and 1."""
         return self.low == 0 and self.high == 1
 
 
 def _reach(node: Mapping[str, Any]) -> Reach | None:
-    """The reach of a number that is on by default; None for other arguments."""
+    """Return the reach of a number that is on by default; None for other arguments."""
     node, default = dereferenced(node), node.get("default")
     match = NOTATION.match(node.get("x-domain", ""))
     if "number" not in types_of(node) or match is None or isinstance(default, bool | str) or not default:
@@ -234,7 +235,7 @@ def _reach(node: Mapping[str, Any]) -> Reach | None:
 
 
 def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]:
-    """The keys that are searched with their ranges, and those that could be."""
+    """Return the keys that are searched with their ranges, and those that could be."""
     by_method = {name: config_schema()["$defs"][name]["properties"] for name in algorithms}
     base = config_schema()["$defs"][BASE]["properties"]
     searched, others = dict.fromkeys(RATES), dict[str, None]()
@@ -255,8 +256,8 @@ def _space(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, Aside]]
 
 
 def _arms(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The ranges that all methods share, and an arm of each with its own; the last arm is the first method with one
-    value held at its default."""
+    """Return the ranges that all methods share, and an arm of each with its own; the last arm is the first method with
+    one value held at its default."""
     spaces = {name: _space([name])[0] for name in algorithms}
     first = algorithms[0]
     held = [*spaces[first]][-1]
@@ -273,7 +274,7 @@ def _arms(algorithms: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str
 
 
 def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
-    """The distribution to search for a key that one or more methods have."""
+    """Return the distribution to search for a key that one or more methods have."""
     if all(reach.is_share for reach in reaches):
         if all(reach.closed for reach in reaches):
             return {"uniform": [0.0, 1.0]}
@@ -285,7 +286,7 @@ def _range(reaches: Sequence[Reach]) -> dict[str, list[float]]:
 
 
 def _defaults(algorithm: str, search: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's own values of the searched keys, and of keys that are switched off in FedAvg."""
+    """Return a method's own values of the searched keys, and of keys that are switched off in FedAvg."""
     arguments, base = (config_schema()["$defs"][name]["properties"] for name in (algorithm, BASE))
     on = {name for name in base if name in arguments and _reach(arguments[name]) and not _reach(base[name])}
     return {name: node["default"] for name, node in arguments.items() if name in on or f"algorithm.{name}" in search}

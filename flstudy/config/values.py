@@ -29,22 +29,23 @@ _users: dict[str, dict[str, Any]] = {}
 
 
 def resolved(key: str, path: Any) -> str:
-    """The identifier of a class at a key: the short name of a class of flstudy's, the module and name of a user's."""
+    """Return the identifier of a class at a key: the short name of a class of flstudy's, the module and name of a
+    user's."""
     path = str(by_module(path.get("class_path") if isinstance(path, Mapping) else path))
     name = path.rpartition(".")[2]
     return name if path.startswith("flstudy.") and name in class_names(key) else path
 
 
 def label(key: str, path: Any) -> str:
-    """The displayed name of a class, with its module where a user's has the name of one of flstudy's."""
+    """Return the displayed name of a class, with its module where a user's has the name of one of flstudy's."""
     path = resolved(key, path)
     name = path.rpartition(".")[2]
     return path if name in class_names(key) else name
 
 
 def argument_nodes(key: str, path: str, *, imports: bool) -> Mapping[str, Any]:
-    """The schema's nodes of a class's arguments by name; none of an unknown class, or of a user's that may not be
-    imported."""
+    """Return the schema's nodes of a class's arguments by name; none of an unknown class, or of a user's that may not
+    be imported."""
     path = resolved(key, path)
     if path in class_names(key):
         return dict(config_schema()["$defs"][path]["properties"])
@@ -52,13 +53,15 @@ def argument_nodes(key: str, path: str, *, imports: bool) -> Mapping[str, Any]:
 
 
 def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a class; a value in their place that cannot be any is left for `check_value` to refuse."""
+    """Return the arguments of a class; a value in their place that cannot be any is left for `check_value` to
+    refuse."""
     arguments = value.get("init_args")
     return arguments if isinstance(arguments, dict) else {}
 
 
 def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; a class as its path (flstudy's: its short name) under its key, its arguments below."""
+    """Yield dotted keys and values; a class as its path (flstudy's: its short name) under its key, its arguments
+    below."""
     if isinstance(values, Mapping) and "class_path" in values:
         yield prefix, resolved(prefix, values) if prefix in ROOTS else values["class_path"]
         values = arguments_of(values)
@@ -73,7 +76,7 @@ def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def completed(content: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
-    """A config's values in the schema's order, checked, with all defaults.
+    """Return a config's values in the schema's order, checked, with all defaults.
 
     Args:
         content: of a file and its options.
@@ -105,15 +108,15 @@ def check_bounds(values: Mapping[str, Any], *, study: bool = False) -> None:
                 refuse_above(key, by_key[key], bound, by_key[bound])
 
 
-def refuse_above(key: str, given: Any, bound: str, most: int) -> None:
+def refuse_above(key: str, value: Any, bound: str, most: int) -> None:
     """Raise ConfigError for a number, or one of a list, above that of another key."""
-    number = max(given, default=0) if isinstance(given, list) else given
+    number = max(value, default=0) if isinstance(value, list) else value
     if number > most:
         raise ConfigError(f"{key} must be ≤ {bound} ({most}), got {number}: raise {bound} or lower it")
 
 
 def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool = False) -> Any:
-    """A value checked against the schema's node, defaults filled in.
+    """Return a value checked against the schema's node, defaults filled in.
 
     Raises:
         ConfigError: for one that the node does not take.
@@ -152,7 +155,7 @@ def check_value(key: str, value: Any, node: Mapping[str, Any], *, imports: bool 
 
 
 def dereferenced(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A node of the schema without references."""
+    """Return a node of the schema without references."""
     while "$ref" in node:
         place: Any = {"$defs": _Definitions()}
         for step in node["$ref"].removeprefix("#/").split("/"):
@@ -170,7 +173,7 @@ class _Definitions(dict[str, Any]):
 
 
 def _branch(node: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """The node without references; of several alternatives the one that fits the value's type."""
+    """Return the node without references; of several alternatives the one that fits the value's type."""
     node = dereferenced(node)
     if "anyOf" not in node or "x-root" in node:
         return node
@@ -298,7 +301,7 @@ def _described(cls: Any, key: str) -> dict[str, Any]:
 def nodes(
     key: str, chosen: Mapping[str, Sequence[str]], *, imports: bool = False
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The schema's nodes of a dotted key, one for each class that has it, and the keys that there are beside it.
+    """Return the schema's nodes of a dotted key, one for each class that has it, and the keys that there are beside it.
 
     Args:
         key: such as ``population.drift.round``.
@@ -364,7 +367,7 @@ SPENT = ("rounds", "seeds", "evaluate_every")
 
 
 def of_world(key: str) -> bool:
-    """Whether a dotted key is one of the world's or of one of its parts."""
+    """Return whether a dotted key is one of the world's or of one of its parts."""
     return any(f"{key}.".startswith(f"{part}.") for part in WORLD)
 
 
@@ -425,7 +428,8 @@ def _choose(root: str, options: Sequence[Any], chosen: dict[str, list[str]], imp
 
 
 def ranges_of(study: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """The distributions by key of the trials of an arm or class, by its name: the shared ones and the arm's own."""
+    """Return the distributions by key of the trials of an arm or class, by its name: the shared ones and the arm's
+    own."""
     arm = (study.get("arms") or {}).get(name) if isinstance(name, str) else None
     its_own = (arm.get("search") or {}) if isinstance(arm, Mapping) else {}
     return {**(study.get("search") or {}), **{arm_key(str(key)): domain for key, domain in its_own.items()}}
@@ -434,7 +438,8 @@ def ranges_of(study: Mapping[str, Any], name: Any) -> dict[str, Any]:
 def drawn_ends(
     root: str, path: str, fixed: Iterable[str], ranges: Mapping[str, Any], *, imports: bool
 ) -> dict[str, Any]:
-    """An end of its range for each argument that a class must be given, beside the fixed ones, and that a search draws.
+    """Return an end of its range for each argument that a class must be given, beside the fixed ones, and that a search
+    draws.
 
     Args:
         root: key that names the class.
@@ -450,7 +455,7 @@ def drawn_ends(
 
 
 def _with_drawn(root: str, option: Any, ranges: Mapping[str, Any], imports: bool) -> Any:
-    """A class of a choice with the `drawn_ends` that it lacks."""
+    """Return a class of a choice with the `drawn_ends` that it lacks."""
     path = option.get("class_path") if isinstance(option, Mapping) else option
     if not isinstance(path, str):
         return option
@@ -460,14 +465,14 @@ def _with_drawn(root: str, option: Any, ranges: Mapping[str, Any], imports: bool
 
 
 def arm_class(arm: Any) -> Any:
-    """The class of an arm, with the arguments that it gives; any other value unchanged."""
+    """Return the class of an arm, with the arguments that it gives; any other value unchanged."""
     if not isinstance(arm, Mapping) or not arm.get("class_path"):
         return arm
     return {"class_path": arm["class_path"], "init_args": arguments_of(arm)}
 
 
 def arm_key(key: str) -> str:
-    """The config's key for a key of an arm's search or preset, whose algorithm's keys need no prefix."""
+    """Return the config's key for a key of an arm's search or preset, whose algorithm's keys need no prefix."""
     return key if "." in key else f"algorithm.{key}"
 
 

@@ -20,7 +20,7 @@ LOADED = "a study's workers load it themselves: give a Dataset, one of flstudy's
 
 
 def config_of(parts: Mapping[str, Any], settings: Mapping[str, Any], name: str, command: str = "tune") -> Config:
-    """A checked config made of objects.
+    """Return a checked config made of objects.
 
     Args:
         parts: by key, ``task``, ``population``, ``algorithm`` and further ones; a name or a mapping stays as it is.
@@ -38,7 +38,7 @@ def config_of(parts: Mapping[str, Any], settings: Mapping[str, Any], name: str, 
 
 
 def plain_part(key: str, part: Any) -> Any:
-    """The plain values from which a config builds a part again; ConfigError, naming the key, where it cannot."""
+    """Return the plain values from which a config builds a part again; ConfigError, naming the key, where it cannot."""
     if isinstance(part, Mapping):
         return {str(name): plain_part(f"{key}.{name}", value) for name, value in part.items()}
     if isinstance(part, InMemory):
@@ -65,7 +65,7 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 
 def _placed(key: str, plain: Any) -> Any:
-    """Plain values as YAML has them; ConfigError for tensors, and classes that cannot be imported elsewhere."""
+    """Return plain values as YAML has them; ConfigError for tensors, and classes that cannot be imported elsewhere."""
     if isinstance(plain, Mapping):
         path = str(plain.get("class_path", ""))
         if path.startswith("__main__.") or "<locals>" in path:

@@ -46,16 +46,16 @@ class Controller(Configurable, ABC):
 
     @property
     def draws(self) -> bool:
-        """Whether it draws models, for which it must be known how the task is built."""
+        """Return whether it draws models, for which it must be known how the task is built."""
         return False
 
     @abstractmethod
     def init(self, server: Any) -> Any:
-        """The controller's state before the first round."""
+        """Return the controller's state before the first round."""
 
     def planned(self, rounds: int | None) -> Self:
-        """The controller for a run of ``rounds`` rounds (None: nobody knows how many), which are its horizon where it
-        has none.
+        """Return the controller for a run of ``rounds`` rounds (None: nobody knows how many), which are its horizon
+        where it has none.
 
         Raises:
             UserError: for a controller that needs a horizon and has none.
@@ -67,19 +67,19 @@ class Controller(Configurable, ABC):
         return
 
     def probe_rounds(self, state: Any, server: Any, moment: Moment) -> ProbeRounds | None:
-        """Rounds to play before this one; the same for all replicas but for x."""
+        """Return the rounds to play before this one; the same for all replicas but for x."""
         return None
 
     def before_round(self, state: Any, server: Any, moment: Moment) -> tuple[Any, Any, Event | None]:
-        """(state, server, event) with which the round starts."""
+        """Return (state, server, event) with which the round starts."""
         return state, server, None
 
     def after_round(self, state: Any, server: Any, losses: Tensor, moment: Moment) -> tuple[Any, Any, Event | None]:
-        """(state, server, event) after the round, given the jobs' mean training losses [J]."""
+        """Return (state, server, event) after the round, given the jobs' mean training losses [J]."""
         return state, server, None
 
     def metrics(self, state: Any) -> dict[str, Tensor]:
-        """Scalars [] of the last round, to be logged under these names."""
+        """Return the scalars [] of the last round, to be logged under these names."""
         return {}
 
 
@@ -94,7 +94,7 @@ class Restarting(Controller):
     breaks c = mean c_i; keep: all stays but the model."""
 
     def restarted(self, server: Any, x: Tensor, moment: Moment, label: str) -> tuple[Any, Event]:
-        """The server that goes on from x, and the event."""
+        """Return the server that goes on from x, and the event."""
         if self.state == "keep":
             return server._replace(x=x), Event(moment.number, label)
         if self.state == "method":
@@ -108,11 +108,12 @@ class Detector(Controller):
 
     @abstractmethod
     def detected(self, state: Any) -> Tensor:
-        """[]: 0 where the last round detected no drift, any other number otherwise."""
+        """Return []: 0 where the last round detected no drift, any other number otherwise."""
 
     @abstractmethod
     def restarted(self, state: Any) -> Tensor:
-        """[]: the cause for which the last round began anew: 0 it did not, 1 by schedule, 2 after a detection."""
+        """Return []: the cause for which the last round began anew: 0 it did not, 1 by schedule, 2 after a
+        detection."""
 
     def metrics(self, state: Any) -> dict[str, Tensor]:
         return {"detector/detected": self.detected(state), "detector/restarted": self.restarted(state)}

@@ -44,7 +44,7 @@ class Average(Restarting):
     """H, latest sessions that are remembered; null remembers all."""
 
     def init(self, server: Any) -> SessionModels:
-        """An empty memory of sessions."""
+        """Return an empty memory of sessions."""
         nothing = server.x.new_empty((0, *server.x.shape))
         return SessionModels(nothing, nothing, nothing)
 
@@ -61,7 +61,7 @@ class Average(Restarting):
             )
 
     def weights(self, state: SessionModels, layout: Layout) -> Tensor:
-        """μ [sessions remembered]."""
+        """Return μ [sessions remembered]."""
         count = len(state.models)
         return state.models.new_full((count,), 1 / count)
 
@@ -120,7 +120,8 @@ class DynamicInitialModel(Average):
     """Which sessions are forgotten: the oldest, or the one whose gradient is nearest to another's."""
 
     def pilot_model(self, state: SessionModels) -> Tensor:
-        """w_pilot: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up to 1."""
+        """Return w_pilot: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up to
+        1."""
         count = len(state.pilots)
         if self.pilot == "mean":
             return state.pilots.mean(0)
@@ -130,7 +131,7 @@ class DynamicInitialModel(Average):
         return torch.tensordot(weight, state.pilots, 1)
 
     def probe_rounds(self, state: SessionModels, server: Any, moment: Moment) -> ProbeRounds | None:
-        """V rounds from the pilot model, with which every session after the pilots begins."""
+        """Return V rounds from the pilot model, with which every session after the pilots begins."""
         if not moment.begins or moment.session < self.pilots:
             return None
         return ProbeRounds(self.pilot_model(state), self.gradient_rounds, self.gradient_devices)
@@ -145,12 +146,12 @@ class DynamicInitialModel(Average):
         return super().before_round(state, server, moment)
 
     def weights(self, state: SessionModels, layout: Layout) -> Tensor:
-        """μ, eq. (19); the last gradient is this session's."""
+        """Return μ, eq. (19); the last gradient is this session's."""
         distance = self.distances(state.gradients[:-1], state.gradients[-1], layout)
         return torch.softmax(-self.scale * distance, 0)
 
     def distances(self, gradients: Tensor, to: Tensor, layout: Layout) -> Tensor:
-        """d [Z] of gradients [Z, *x] to one [*x]."""
+        """Return d [Z] of gradients [Z, *x] to one [*x]."""
         if self.similarity == "l2":
             return (gradients - to).flatten(1).norm(dim=1)
         if self.similarity == "cosine":

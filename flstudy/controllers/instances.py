@@ -32,7 +32,7 @@ class Rate:
     c2: float = 0.0
 
     def __call__(self, t: int) -> float:
-        """ρ(t), t ≥ 1; never rises."""
+        """Return ρ(t), t ≥ 1; never rises."""
         return min(self.c1 / math.sqrt(t) + self.c2 / t, 1.0)
 
 
@@ -45,7 +45,7 @@ class BlockSchedule(NamedTuple):
     rho: Rate
 
     def instance(self, order: int, offset: int) -> Instance | None:
-        """The instance of an order k that covers the offset, if it is scheduled."""
+        """Return the instance of an order k that covers the offset, if it is scheduled."""
         place = offset >> order
         draw = float(random_bits(self.seed, "instances", self.number, order, place) >> 11) / 2**53  # in [0, 1)
         if draw >= self.rho(2**self.order) / self.rho(2**order):
@@ -53,12 +53,12 @@ class BlockSchedule(NamedTuple):
         return Instance(order, place << order, ((place + 1) << order) - 1)
 
     def covering(self, offset: int) -> list[Instance]:
-        """The instances that have begun and not ended, shortest first: at most one of each order."""
+        """Return the instances that have begun and not ended, shortest first: at most one of each order."""
         scheduled = (self.instance(order, offset) for order in range(self.order + 1))
         return [instance for instance in scheduled if instance is not None]
 
     def instances(self) -> list[Instance]:
-        """All instances of the block (Alg. 1)."""
+        """Return all instances of the block (Alg. 1)."""
         scheduled = (
             self.instance(order, offset)
             for offset in range(2**self.order)
@@ -69,5 +69,6 @@ class BlockSchedule(NamedTuple):
 
 
 def running_instance(instances: Iterable[Instance], offset: int) -> Instance:
-    """The instance that runs at an offset: with the fewest rounds to go, of several the shortest (Alg. 2 line 7)."""
+    """Return the instance that runs at an offset: with the fewest rounds to go, of several the shortest (Alg. 2 line
+    7)."""
     return min((i for i in instances if i.first <= offset <= i.last), key=lambda i: (i.last - offset, i.order))

@@ -104,7 +104,7 @@ class MasterFL(Detector):
     """Losses count for the tests as min(loss / loss_max, 1); ln(classes) is that of a blind guess."""
 
     def planned(self, rounds: int | None) -> Self:
-        """The controller with a horizon T.
+        """Return the controller with a horizon T.
 
         Raises:
             UserError: the run has no end.
@@ -136,7 +136,7 @@ class MasterFL(Detector):
         return Rate(c1=self.c1, c2=self.c2)
 
     def rho_hat(self, t: int) -> float:
-        """ρ̂(t), Definition 3."""
+        """Return ρ̂(t), Definition 3."""
         wide = 6 * (math.log2(self.horizon) + 1) * math.log(self.horizon / self.delta)
         return self.rho_hat_scale * wide * self.rho(t)
 
@@ -152,7 +152,7 @@ class MasterFL(Detector):
             )
 
     def init(self, server: Any) -> Master:
-        """The state before the first block.
+        """Return the state before the first block.
 
         Raises:
             UserError: ``lr: instance`` meets an algorithm whose server sends no learning rate.
@@ -174,7 +174,7 @@ class MasterFL(Detector):
     # ---- before a round ----------------------------------------------------------------------------------------------
 
     def before_round(self, state: Master, server: Any, moment: Moment) -> tuple[Master, Any, Event | None]:
-        """The server of the instance that runs (Alg. 2)."""
+        """Return the server of the instance that runs (Alg. 2)."""
         still = state._replace(restarted=torch.zeros_like(state.restarted))
         state, event = self.next_block(state, server, moment) if state.coming >= 0 else (still, None)
         offset = moment.number - int(state.began)
@@ -201,7 +201,7 @@ class MasterFL(Detector):
         return state._replace(active=torch.full_like(state.active, chosen.order)), server, event
 
     def present(self, state: Master, moment: Moment) -> BlockSchedule:
-        """The schedule of the block that the round belongs to."""
+        """Return the schedule of the block that the round belongs to."""
         return BlockSchedule(moment.seed, int(state.block), int(state.order), self.rho)
 
     def next_block(self, state: Master, server: Any, moment: Moment) -> tuple[Master, Event | None]:
@@ -224,7 +224,7 @@ class MasterFL(Detector):
         return begun, Event(moment.number, f"restart {why}", "restart")
 
     def block_start(self, state: Master, server: Any) -> Tensor:
-        """The model, like x, with which a block's instances begin, unless each begins with its own."""
+        """Return the model, like x, with which a block's instances begin, unless each begins with its own."""
         if state.block < 0 or self.instance_init == "first":
             return state.start
         longest = int(state.order)
@@ -233,7 +233,7 @@ class MasterFL(Detector):
         return server.x  # type: ignore[no-any-return]
 
     def first_server(self, state: Master, server: Any, order: int, offset: int, moment: Moment) -> Any:
-        """The server with which an instance begins."""
+        """Return the server with which an instance begins."""
         x = server.x if self.instance_init == "current" else state.start
         if self.instance_init == "random":
             x = moment.draw(f"instance {int(state.block)} {order} {offset}")
@@ -272,14 +272,14 @@ class MasterFL(Detector):
         return state, server, Event(moment.number, f"drift detected by {TESTS[failed]}") if failed else None
 
     def detected(self, state: Master) -> Tensor:
-        """Failed tests: 1, 2, or 3 for both."""
+        """Return the failed tests: 1, 2, or 3 for both."""
         return state.failed
 
     def restarted(self, state: Master) -> Tensor:
-        """1 after a whole block, 2 after a detection."""
+        """Return 1 after a whole block, 2 after a detection."""
         return state.restarted
 
     def metrics(self, state: Master) -> dict[str, Tensor]:
-        """Orders of block and instance, F, F̃ and U of the last round."""
+        """Return the orders of block and instance, F, F̃ and U of the last round."""
         values = (state.order, state.active, state.loss, state.reachable, state.best)
         return {**super().metrics(state), **dict(zip(self.measures, values, strict=True))}

@@ -26,7 +26,7 @@ class Restart(Restarting):
             raise UserError("Restart: rounds must be one or more numbers, got none")
 
     def init(self, server: Any) -> Any:
-        """The first model."""
+        """Return the first model."""
         return server.x
 
     def before_round(self, state: Any, server: Any, moment: Moment) -> tuple[Any, Any, Event | None]:

@@ -23,16 +23,17 @@ class Schedule(Configurable, ABC):
 
     @abstractmethod
     def left(self, share: float) -> float:
-        """Share of the way down that is left, 1 to 0, at t/T = ``share`` in [0, 1)."""
+        """Return the share of the way down that is left, 1 to 0, at t/T = ``share`` in [0, 1)."""
 
     def scale(self, age: int, session: int | None = None) -> float:
-        """η(t) / η_ℓ in the round that t = ``age`` rounds of its session, which has ``session`` rounds, came before."""
+        """Return η(t) / η_ℓ in the round that t = ``age`` rounds of its session, which has ``session`` rounds, came
+        before."""
         rounds = session if self.rounds is None else self.rounds
         assert rounds is not None
         return self.floor + (1 - self.floor) * self.left(min(age, rounds - 1) / rounds)
 
     def at(self, algorithm: Method, age: int, session: int | None = None) -> Method:
-        """The algorithm as it is in that round; a rate too small for a number is the smallest one."""
+        """Return the algorithm as it is in that round; a rate too small for a number is the smallest one."""
         return replace(algorithm, lr=max(algorithm.lr * self.scale(age, session), math.ulp(0.0)))
 
 

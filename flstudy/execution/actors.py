@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 def packed(tree: Any) -> Any:
-    """A tree whose tensors are `Sent`."""
+    """Return a tree whose tensors are `Sent`."""
 
     def sent(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -79,7 +79,7 @@ def writable(tree: Any) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """An error that can be sent, with its notes."""
+    """Return an error that can be sent, with its notes."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever a constructor with more arguments raises
@@ -113,7 +113,7 @@ class LaneActor:
         return None
 
     def ask(self, call: str, *arguments: Any) -> tuple[Any, Exception | None]:
-        """The result of a method of the executor, or the error."""
+        """Return the result of a method of the executor, or the error."""
         assert self.worker is not None
         try:
             return getattr(self.worker.executor, call)(*arguments), None
@@ -152,13 +152,14 @@ class LaneActor:
 
 
 def first_model(servers: Any) -> Tensor:
-    """[S, n]: the model that servers, leaves [S, ...], send to first visitors by default."""
+    """Return [S, n]: the model that servers, leaves [S, ...], send to first visitors by default."""
     x: Tensor = servers.x
     return x[:, 0] if x.dim() > 2 else x
 
 
 def rows_of(algorithm: Algorithm, x: Tensor, rows: Sequence[Any], replicas: int) -> Any:
-    """The tree with leaves [S, P, ...] of rows one after another; those of first visitors are made of x [S, n]."""
+    """Return the tree with leaves [S, P, ...] of rows one after another; those of first visitors are made of x [S,
+    n]."""
     template = algorithm.client_init(x[0])
     if not leaves(template):
         return template
@@ -279,8 +280,8 @@ class Crew:
         UserError: without Ray, or where it has fewer machines.
     """
 
-    def __init__(self, make: Make, context: TrainingContext, kind: str, each: int, nodes: int) -> None:
-        self.count, self.kind, self.each, self.nodes = each * nodes, kind, each, nodes
+    def __init__(self, make: Make, context: TrainingContext, kind: str, per_machine: int, nodes: int) -> None:
+        self.count, self.kind, self.each, self.nodes = per_machine * nodes, kind, per_machine, nodes
         self.ending, self.group, self.left = contextlib.ExitStack(), None, self.count
         self.mine = "ray" not in sys.modules or not sys.modules["ray"].is_initialized()  # ends with the run
         self.ray = running_ray(self.ending, nodes)
@@ -299,7 +300,7 @@ class Crew:
         self._last: tuple[Any, Any, Any] | None = None
 
     def _reserved(self) -> Any:
-        """A placement group with room for the places of each machine."""
+        """Return a placement group with room for the places of each machine."""
         from ray.util.placement_group import placement_group, remove_placement_group
 
         share = {"CPU": self.each, **({} if self.kind == "cpu" else {"GPU": self.each})}
@@ -314,7 +315,7 @@ class Crew:
         return group
 
     def actor(self, number: int) -> Any:
-        """An actor for a place: one that waits, or a new one."""
+        """Return an actor for a place: one that waits, or a new one."""
         from ray.util import scheduling_strategies as strategies
 
         actor_class = self.ray.remote(LaneActor)
@@ -330,7 +331,8 @@ class Crew:
         return actor_class.options(num_cpus=1, num_gpus=int(self.kind != "cpu"), scheduling_strategy=there).remote()
 
     def shared(self, algorithm: Algorithm, servers: Any, first: Tensor | None) -> Any:
-        """A reference to what all parts of a round share, put into the store once; ``first`` as in `Rows.lent`."""
+        """Return a reference to what all parts of a round share, put into the store once; ``first`` as in
+        `Rows.lent`."""
         if first is not None and first.data_ptr() == servers.x.data_ptr():
             first = None
         if self._last is None or self._last[0] is not algorithm or self._last[1] is not servers:
@@ -338,7 +340,7 @@ class Crew:
         return self._last[2]
 
     def fetch(self, lying: Sequence[Any]) -> list[Any]:
-        """The leaves of rows in the store.
+        """Return the leaves of rows in the store.
 
         Raises:
             RuntimeError: where they are lost.
@@ -370,7 +372,7 @@ class Crew:
 
 
 def running_ray(ending: contextlib.ExitStack, nodes: int) -> Any:
-    """Ray: the one that runs, or a local one, which ends with ``ending``.
+    """Return Ray: the one that runs, or a local one, which ends with ``ending``.
 
     Raises:
         UserError: where it is not installed, or several machines are wanted and none runs.
@@ -391,12 +393,12 @@ def running_ray(ending: contextlib.ExitStack, nodes: int) -> Any:
     return ray
 
 
-def actor_places(make: Make, context: TrainingContext, kind: str, each: int, nodes: int) -> list[Place]:
-    """Places of a run, as many on each machine; see `Crew`."""
-    crew = Crew(make, context, kind, each, nodes)
+def actor_places(make: Make, context: TrainingContext, kind: str, per_machine: int, nodes: int) -> list[Place]:
+    """Return the places of a run, as many on each machine; see `Crew`."""
+    crew = Crew(make, context, kind, per_machine, nodes)
     return [ActorPlace(crew, number) for number in range(crew.count)]
 
 
 def lost_rows() -> RuntimeError:
-    """The error for rows on a machine, or in a Ray, that is gone."""
+    """Return the error for rows on a machine, or in a Ray, that is gone."""
     return RuntimeError("devices: states of devices are lost with the machine that had them: go on from a checkpoint")

@@ -46,8 +46,8 @@ class ClientBank:
         self._fetch: Fetch | None = None
 
     def gather(self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None) -> Any:
-        """The rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are sent.
-        ``replicas`` are the numbers of the replicas; None stands for all.
+        """Return the rows of devices clients [S, J]; first visitors get ``client_init`` of the model x [S, n] they are
+        sent. ``replicas`` are the numbers of the replicas; None stands for all.
 
         Returns a tree whose leaves are [S, J, ...] on x's device.
         """
@@ -59,7 +59,7 @@ class ClientBank:
         return refill(template, [to_device(stored[slots], x.device) for stored in self.rows])
 
     def _met(self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None) -> Tensor:
-        """The slots [S, J] of devices; first visitors get rows."""
+        """Return the slots [S, J] of devices; first visitors get rows."""
         lines, where = places(clients, replicas)
         new = self.slot[lines, where] < 0
         if new.any():
@@ -77,8 +77,8 @@ class ClientBank:
     def lent(
         self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None
     ) -> list[Any]:
-        """The rows of devices clients [S, J], one after another: the reference that `left` got, the leaves, or None for
-        a first visitor; an empty list where the method keeps no rows."""
+        """Return the rows of devices clients [S, J], one after another: the reference that `left` got, the leaves, or
+        None for a first visitor; an empty list where the method keeps no rows."""
         if not leaves(algorithm.client_init(x[0])):
             return []
         slots = self.slot[places(clients, replicas)].flatten().tolist()
@@ -130,7 +130,8 @@ class ClientBank:
         self._touch(slots)
 
     def read(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
-        """The rows [R, J, ...] of devices clients; none is made: first visitors get what they would start with."""
+        """Return the rows [R, J, ...] of devices clients; none is made: first visitors get what they would start
+        with."""
         template = algorithm.client_init(x[0])
         fresh = leaves(torch.vmap(algorithm.client_init)(x))
         slots = self.slot[places(clients)]
@@ -190,7 +191,7 @@ class ClientBank:
             self._journal.touch(slots)
 
     def _together(self, rows: int) -> int:
-        """The number of rows that are moved at once: all of them in memory."""
+        """Return the number of rows that are moved at once: all of them in memory."""
         return max(1, AT_ONCE // row_bytes(self.rows) if self._files else rows)
 
     def _grow(self, more: int, like: list[Tensor]) -> None:
@@ -215,7 +216,8 @@ class ClientBank:
         self.rows, self._files = longer, files
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors for a checkpoint. Those of files are the files' own, to be written before the next round."""
+        """Return plain tensors for a checkpoint. Those of files are the files' own, to be written before the next
+        round."""
         self.bring_home()
         if self._files:
             self.rows = [file.mapped(self.used) for file in self._files]  # torch saves all of what it sees a part of
@@ -223,8 +225,8 @@ class ClientBank:
         return {"slot": self.slot.clone(), "rows": [stored[: self.used].clone() for stored in self.rows]}
 
     def saved_beside(self, folder: Path) -> dict[str, Any] | None:
-        """The state for a checkpoint in a folder, beside which the rows lie: those that changed since the last one
-        there are written now. None where rows are in memory."""
+        """Return the state for a checkpoint in a folder, beside which the rows lie: those that changed since the last
+        one there are written now. None where rows are in memory."""
         if not self._files or not self.used:
             return None
         self.bring_home()
@@ -237,7 +239,7 @@ class ClientBank:
         self._journal.collect(folder, named)
 
     def load_state_dict(self, state: dict[str, Any], folder: Path | None = None) -> None:
-        """The bank as it was saved in a folder.
+        """Take up the bank as it was saved in a folder.
 
         Raises:
             UserError: for rows beside a checkpoint that are damaged or not there.
@@ -268,7 +270,7 @@ class ClientBank:
 
 
 def places(clients: Tensor, replicas: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The replica and the number [S, J] of devices clients [S, J] of all replicas or of some, on CPU."""
+    """Return the replica and the number [S, J] of devices clients [S, J] of all replicas or of some, on CPU."""
     where = clients.to("cpu")
     lines = torch.arange(len(where)) if replicas is None else torch.tensor(replicas)
     return lines[:, None].expand_as(where), where

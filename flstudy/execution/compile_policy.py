@@ -25,7 +25,7 @@ class CompilePolicy:
 
     @property
     def open(self) -> bool:
-        """Whether compiled rounds are still being compared."""
+        """Return whether compiled rounds are still being compared."""
         return self._compiled is not None
 
     def pays(self, seconds: float, steps: float, rounds_left: float, saved: float, cost_s: float) -> bool:

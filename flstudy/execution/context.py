@@ -32,7 +32,7 @@ def training_context(
     dtype: torch.dtype,
     dataset: Dataset | None = None,
 ) -> TrainingContext:
-    """Task and examples on one device, in one precision; the task has met its examples.
+    """Return the task and examples on one device, in one precision; the task has met its examples.
 
     Args:
         task_function: of the task; its frozen parts are moved.
@@ -69,7 +69,7 @@ def training_context(
 
 @torch.no_grad()
 def embedded(task_function: TaskFunction, store: ExampleStore, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """``embed`` [D, d] of a store's inputs."""
+    """Return ``embed`` [D, d] of a store's inputs."""
     global _last
     x = store.x
     embed: Any = task_function.module.embed

@@ -8,18 +8,18 @@ from torch import Tensor
 
 
 def accelerated(device: torch.device) -> bool:
-    """Whether a device works on its own while the host goes on."""
+    """Return whether a device works on its own while the host goes on."""
     return device.type != "cpu"
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device. The host goes on once the numbers are on their way: a plain ``to`` would wait
-    for everything that the device still has to do."""
+    """Return a tensor of the host on a device. The host goes on once the numbers are on their way: a plain ``to`` would
+    wait for everything that the device still has to do."""
     return tensor.to(device, non_blocking=True)
 
 
 def numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Integers of the host on a device; the host does not wait, as in `to_device`."""
+    """Return integers of the host on a device; the host does not wait, as in `to_device`."""
     return to_device(torch.tensor(values, dtype=torch.int64), device)
 
 

@@ -34,7 +34,7 @@ class Executor(ABC):
 
     @abstractmethod
     def fit(self, algorithm: Algorithm, servers: Any, clients: Any, jobs: Job, batches: Batches) -> Fit:
-        """All local fits of one round.
+        """Return all local fits of one round.
 
         Raises:
             UserError: the executor cannot train the task so; the message names one that can.
@@ -45,11 +45,12 @@ class Executor(ABC):
         return True
 
     def loops(self) -> Programs | None:
-        """The programs by which it trains, once these are compiled loops; others can then be made beside them."""
+        """Return the programs by which it trains, once these are compiled loops; others can then be made beside
+        them."""
         return None
 
     def choices(self) -> dict[str, Any]:
-        """Choices made while running; checkpointed, since another choice would round differently."""
+        """Return the choices made while running; checkpointed, since another choice would round differently."""
         return {}
 
     def choose(self, choices: dict[str, Any]) -> None:
@@ -66,8 +67,8 @@ def one_by_one(
     batches: Batches,
     mapped: Callable[..., Iterable[tuple[Any, ...]]] = map,
 ) -> Fit:
-    """All fits, each by itself. ``fit_one(algorithm, server, client, job, batches)`` returns (message, upload, client,
-    personal model, steps, loss, logged) of a single job; ``mapped`` is ``map`` or a pool's."""
+    """Return all fits, each by itself. ``fit_one(algorithm, server, client, job, batches)`` returns (message, upload,
+    client, personal model, steps, loss, logged) of a single job; ``mapped`` is ``map`` or a pool's."""
     replicas, count = jobs.client.shape
 
     def fit(place: tuple[int, int]) -> tuple[Any, ...]:
@@ -87,7 +88,8 @@ def one_by_one(
 
 
 def all_logged(logs: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Logged sums of several fits, each under the names of all; 0 of 0 examples where a fit logged nothing."""
+    """Return the logged sums of several fits, each under the names of all; 0 of 0 examples where a fit logged
+    nothing."""
     like = {name: values for logged in logs for name, values in logged.items()}
     return [{name: logged.get(name, torch.zeros_like(values)) for name, values in like.items()} for logged in logs]
 

@@ -50,7 +50,7 @@ def return_freed_memory() -> bool:
 
 
 def _set(options: dict[int, int]) -> bool:
-    """Whether the C library has these options of malloc and took them."""
+    """Return whether the C library has these options of malloc and took them."""
     libc = _libc()
     if not hasattr(libc, "gnu_get_libc_version") or not hasattr(libc, "mallopt"):
         return False
@@ -58,7 +58,7 @@ def _set(options: dict[int, int]) -> bool:
 
 
 def _libc() -> Any:
-    """The C library that the process runs on; None where it has none to ask."""
+    """Return the C library that the process runs on; None where it has none to ask."""
     try:
         return ctypes.CDLL(None)
     except (OSError, TypeError):  # Windows

@@ -39,7 +39,7 @@ _NAME = "flstudy.lock"
 
 
 def joins_cluster() -> bool:
-    """Whether RAY_ADDRESS names a cluster."""
+    """Return whether RAY_ADDRESS names a cluster."""
     return os.environ.get("RAY_ADDRESS") not in (None, "", "local")
 
 
@@ -119,7 +119,7 @@ def start_local_ray(environment: Mapping[str, str]) -> Path:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, with or without a port, can be reached from this machine only."""
+    """Return whether an address, with or without a port, can be reached from this machine only."""
     host = address.removeprefix("ray://").rpartition(":")[0] or address
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -151,7 +151,7 @@ def sweep_sessions(home: Path) -> None:
 
 
 def _is_mine(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Whether a path is of a kind, no link, and this user's."""
+    """Return whether a path is of a kind, no link, and this user's."""
     status = path.lstat()
     return kind(status.st_mode) and status.st_uid == os.getuid()
 

@@ -34,7 +34,7 @@ class NotCompiled(Exception):
 
 
 def reason(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+    """Return the kind of an error and the first line of what it says."""
     first, *_ = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {first}"
 
@@ -76,7 +76,7 @@ class LoopProgram:
             raise NotCompiled(reason(error)) from error
 
     def __call__(self, carried: Any, begin: Tensor, rows: Tensor, todo: Tensor, constants: Any, shared: Any) -> Any:
-        """The carried tree after its lanes' steps ``begin`` [] to ``todo`` [A]."""
+        """Return the carried tree after its lanes' steps ``begin`` [] to ``todo`` [A]."""
         lane_inputs = [*leaves(carried), rows, todo, *leaves(constants)]
         inputs = [begin, *(leaf.contiguous() for leaf in lane_inputs), *leaves(shared), *self.captured]
         try:
@@ -86,8 +86,8 @@ class LoopProgram:
 
 
 def lane_graph(step: Step, carried: Any, rows: Tensor, constants: Any, shared: Any) -> torch.fx.GraphModule:
-    """The step of one lane as a graph: (carried leaves, line, real, constants' leaves, shared leaves) → carried leaves.
-    Tensors that the step finds elsewhere, as in a module, are its attributes."""
+    """Return the step of one lane as a graph: (carried leaves, line, real, constants' leaves, shared leaves) → carried
+    leaves. Tensors that the step finds elsewhere, as in a module, are its attributes."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     first_lane = [leaf[0] for leaf in leaves(carried)], rows[0, 0], [leaf[0] for leaf in leaves(constants)]
@@ -151,14 +151,15 @@ def simplify(graph: torch.fx.GraphModule) -> None:
 
 
 def captured(graph: torch.fx.GraphModule) -> list[str]:
-    """Names of the tensors that a graph has as attributes, in the order of their first use."""
+    """Return the names of the tensors that a graph has as attributes, in the order of their first use."""
     return list(dict.fromkeys(node.target for node in graph.graph.nodes if node.op == "get_attr"))
 
 
 def mapped_graph(
     lane: torch.fx.GraphModule, width: int, carried: Any, rows: Tensor, constants: Any, shared: Any
 ) -> torch.fx.GraphModule:
-    """The step of ``width`` lanes at once: (…, captured tensors) as inputs, the first three kinds with a lane axis."""
+    """Return the step of ``width`` lanes at once: (…, captured tensors) as inputs, the first three kinds with a lane
+    axis."""
 
     def mapped(function: Callable[..., Any], own_count: int, others: int) -> Callable[..., Any]:
         return torch.vmap(function, tuple([0] * own_count + [None] * others), randomness="different")
@@ -169,7 +170,7 @@ def mapped_graph(
 def alone_graph(
     lane: torch.fx.GraphModule, carried: Any, rows: Tensor, constants: Any, shared: Any
 ) -> torch.fx.GraphModule:
-    """The step of one lane with the inputs and outputs of several, whose lane axis has size 1."""
+    """Return the step of one lane with the inputs and outputs of several, whose lane axis has size 1."""
 
     def first(function: Callable[..., Any], own_count: int, others: int) -> Callable[..., Any]:
         def run(*tensors: Tensor) -> Any:
@@ -190,7 +191,8 @@ def graph_of_lanes(
     constants: Any,
     shared: Any,
 ) -> torch.fx.GraphModule:
-    """The graph of a step of ``width`` lanes: a function of one lane's tensors and of shared ones, ``wrapped``."""
+    """Return the graph of a step of ``width`` lanes: a function of one lane's tensors and of shared ones,
+    ``wrapped``."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     lane_tensors = [*leaves(carried), rows[:, 0], torch.ones(len(rows), dtype=torch.bool), *leaves(constants)]
@@ -209,7 +211,7 @@ def graph_of_lanes(
 
 
 def functional_attributes(graph: torch.fx.GraphModule, values: dict[str, Tensor]) -> Callable[..., Any]:
-    """The graph as a function whose attributes have other values."""
+    """Return the graph as a function whose attributes have other values."""
 
     class Interpreter(torch.fx.Interpreter):
         def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -219,8 +221,8 @@ def functional_attributes(graph: torch.fx.GraphModule, values: dict[str, Tensor]
 
 
 def generalised(narrow: torch.fx.GraphModule, wide: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph for any number of lanes, from the graphs for two: where their integers differ they are multiples of the
-    number of lanes.
+    """Return the graph for any number of lanes, from the graphs for two: where their integers differ they are multiples
+    of the number of lanes.
 
     Raises:
         UserError: if the graphs differ otherwise, as where an operation can be mapped only lane by lane.
@@ -258,7 +260,8 @@ def generalised(narrow: torch.fx.GraphModule, wide: torch.fx.GraphModule) -> tor
 
 
 def loop(mapped: Callable[..., Any], count: int, while_loop: Any, begin: Tensor, inputs: list[Tensor]) -> Any:
-    """The loop that is compiled, over all steps of all lanes, around a mapped step of ``count`` carried leaves."""
+    """Return the loop that is compiled, over all steps of all lanes, around a mapped step of ``count`` carried
+    leaves."""
     rows, todo = inputs[count : count + 2]
 
     def goes_on(k: Tensor, *state: Tensor) -> Tensor:
@@ -276,7 +279,7 @@ def loop(mapped: Callable[..., Any], count: int, while_loop: Any, begin: Tensor,
 
 
 def loaded(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, Any, list[Tensor]], alone: bool) -> Any:
-    """The library of a program, found on disk or compiled."""
+    """Return the library of a program, found on disk or compiled."""
     carried, rows, constants, shared, others = arguments
     kinds = [(tuple(leaf.shape[1:]), str(leaf.dtype)) for leaf in (*leaves(carried), rows[:, 0], *leaves(constants))]
     kinds += [(tuple(leaf.shape), str(leaf.dtype)) for leaf in (*leaves(shared), *others)]
@@ -306,21 +309,21 @@ def loaded(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, Any,
 
 
 def digest(path: Path) -> str:
-    """Hash of a library and of the file beside it that names foreign operators."""
+    """Return the hash of a library and of the file beside it that names foreign operators."""
     beside = path.with_suffix(".json")
     content = path.read_bytes() + (beside.read_bytes() if beside.exists() else b"")
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def library(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """The program of a library; one with foreign operators by torch's own binding, which knows them."""
+    """Return the program of a library; one with foreign operators by torch's own binding, which knows them."""
     if path.with_suffix(".json").exists():
         return compiler.binding_of(path)
     return compiler.Library(path, leaves_python)
 
 
 def foreign(names: Sequence[str]) -> bool:
-    """Whether some of these targets of a graph are operators that libraries do not know how to call."""
+    """Return whether some of these targets of a graph are operators that libraries do not know how to call."""
     callable_names = {str(operator) for operator in kernels.shims()}
     return any("." in name and name.split(".")[0] not in ("aten", "prims") for name in {*names} - callable_names)
 
@@ -335,7 +338,7 @@ def compiled(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, An
     mode = compiler.fake_tensors(shape_env=ShapeEnv(), static_shapes=False)
 
     def fake(leaf: Tensor, free: tuple[int, ...]) -> Tensor:
-        """A fake tensor whose first sizes are symbolic."""
+        """Return a fake tensor whose first sizes are symbolic."""
         example = torch.empty((*free, *leaf.shape[len(free) :]), dtype=leaf.dtype)
         sizes = [DimDynamic.DUCK if d < len(free) else DimDynamic.STATIC for d in range(leaf.dim())]
         tensor: Tensor = mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))

@@ -76,7 +76,8 @@ class Lines(NamedTuple):
 
 
 def lines_of(flat: Tensor, begin: Tensor, counts: Tensor, concept: Tensor) -> Lines:
-    """The lines of lanes under concept [A], whose rows lie in flat [D] from ``begin`` [A] on, ``counts`` [A] each."""
+    """Return the lines of lanes under concept [A], whose rows lie in flat [D] from ``begin`` [A] on, ``counts`` [A]
+    each."""
     lines = torch.div(counts + LINE - 1, LINE, rounding_mode="floor")
     order = torch.argsort(-lines, stable=True)
     most = max(int(lines.max()), 1)
@@ -86,7 +87,7 @@ def lines_of(flat: Tensor, begin: Tensor, counts: Tensor, concept: Tensor) -> Li
 
 
 def lines_of_table(rows: Tensor, concept: Tensor) -> Lines:
-    """The lines of examples rows [A, V] under concept [A]; -1 is padding, which comes last."""
+    """Return the lines of examples rows [A, V] under concept [A]; -1 is padding, which comes last."""
     begin = torch.arange(len(rows), device=rows.device) * rows.shape[1]
     return lines_of(rows.flatten(), begin, (rows >= 0).sum(1), concept)
 
@@ -111,7 +112,7 @@ class Sheets:
         self._lines: Lines | None = None
 
     def lines(self) -> Lines:
-        """The examples as lines for compiled loops; a lane is a device of a replica."""
+        """Return the examples as lines for compiled loops; a lane is a device of a replica."""
         if self._lines is None:
             rows, counts = self.examples.rows, self.counts.long()
             replica = torch.arange(len(rows), device=rows.device)[:, None]
@@ -155,7 +156,8 @@ class ModelEvaluator:
             yield
 
     def _cached(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Result of a function, from a trace where the task may be traced: where nothing else than tensors decides."""
+        """Return the result of a function, from a trace where the task may be traced: where nothing else than tensors
+        decides."""
         if self.task_function.maps_measures:
             return self.trace_cache(name, self, function, *arguments)
         return function(*arguments)
@@ -174,7 +176,7 @@ class ModelEvaluator:
             self.compiled = False
 
     def choices(self) -> dict[str, Any]:
-        """Whether evaluations are compiled (None before that is decided)."""
+        """Return whether evaluations are compiled (None before that is decided)."""
         return {"compile_survey": self.compiled}
 
     def choose(self, choices: dict[str, Any]) -> None:
@@ -183,16 +185,17 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def sheets(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor, *, keep: bool = True) -> Sheets:
-        """All devices' examples under each device's concept [S, N], for models like these; to be kept, or read once."""
+        """Return all devices' examples under each device's concept [S, N], for models like these; to be kept, or read
+        once."""
         return Sheets(self.store, examples, concepts, models.dtype, keep)
 
     def population(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor) -> Scores:
-        """Scores of the models x [S, n] on all devices' examples, under each device's concept [S, N]."""
+        """Return the scores of the models x [S, n] on all devices' examples, under each device's concept [S, N]."""
         return self.on(models, self.sheets(models, examples, concepts, keep=False))
 
     @torch.no_grad()
     def on(self, models: Tensor, sheets: Sheets) -> Scores:
-        """Scores of the models x [S, n] on examples that are laid out."""
+        """Return the scores of the models x [S, n] on examples that are laid out."""
         if (programs := self._programs()) is not None:
             lines = sheets.lines()
             replica = torch.div(lines.order, sheets.counts.shape[1], rounding_mode="floor")
@@ -211,7 +214,8 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def devices(self, models: Tensor, rows: Tensor, concept: Tensor) -> Scores:
-        """Scores of the models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S, J]."""
+        """Return the scores of the models [S, J, n], each on its own device's examples rows [S, J, V] under concept [S,
+        J]."""
         if (programs := self._programs()) is not None:
             lines = lines_of_table(rows.flatten(0, 1), concept.flatten())
             if (means := self._by_loops(programs, models.flatten(0, 1), lines.order, lines)) is not None:
@@ -222,8 +226,8 @@ class ModelEvaluator:
         return self._loops() if self.compiled else None
 
     def _by_loops(self, programs: Programs, models: Tensor, place: Tensor, lines: Lines) -> Tensor | None:
-        """[2, A]: mean losses and accuracies of the lanes, the one at each place measured with models[place]; None, and
-        eager evaluations from then on, if loops cannot be compiled."""
+        """Return [2, A]: mean losses and accuracies of the lanes, the one at each place measured with models[place];
+        None, and eager evaluations from then on, if loops cannot be compiled."""
         size, parts = max(COPIES // models.shape[-1], 2), list[Tensor]()
         try:
             for here in (slice(begin, begin + size) for begin in range(0, len(place), size)):
@@ -248,8 +252,8 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def gradients(self, models: Tensor, rows: Tensor, concept: Tensor) -> Tensor:
-        """[S, J, n]: gradients of the mean loss at the models x [S, n], in evaluation mode, over each device's examples
-        rows [S, J, V] under concept [S, J].
+        """Return [S, J, n]: gradients of the mean loss at the models x [S, n], in evaluation mode, over each device's
+        examples rows [S, J, V] under concept [S, J].
 
         Raises:
             UserError: if the task defines no loss per example, so that ragged devices cannot be masked.
@@ -283,7 +287,7 @@ class ModelEvaluator:
         return Scores(loss if task_function.per_example else None, accuracy if task_function.scores_accuracy else None)
 
     def _measure(self, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Losses and correctness [L, B] of models [L, n] on batches [L, B, ...]."""
+        """Return the losses and correctness [L, B] of models [L, n] on batches [L, B, ...]."""
         task_function = self.task_function
 
         def one(model: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,7 +298,7 @@ class ModelEvaluator:
         return losses, correct
 
     def _over_lanes(self, function: Callable[..., Any], *arguments: Tensor) -> Any:
-        """Results of a function of one lane for all lanes, at once where the task can be mapped."""
+        """Return the results of a function of one lane for all lanes, at once where the task can be mapped."""
         if self.task_function.maps_measures:
             with mappable_attention(self.store.x.device):
                 return torch.vmap(function, randomness="different")(*arguments)
@@ -305,7 +309,7 @@ class ModelEvaluator:
 
 
 def examples_measured(task_function: TaskFunction, model: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Losses and correctness [B] of a model [n]; zeros for what the task does not define."""
+    """Return the losses and correctness [B] of a model [n]; zeros for what the task does not define."""
     unknown = model.new_zeros(len(batch.y))
     losses = task_function.example_losses(model, batch) if task_function.per_example else unknown
     correct = task_function.example_correct(model, batch) if task_function.scores_accuracy else unknown
@@ -322,7 +326,7 @@ def line_scored(
     concept: Tensor,
     model: Tensor,
 ) -> Tensor:
-    """The step of a compiled loop that adds a line's losses and what is correct to a lane's sums [2]."""
+    """Return the step of a compiled loop that adds a line's losses and what is correct to a lane's sums [2]."""
     with task_function.evaluating(), one_forward(task_function.module):
         measured = examples_measured(task_function, model, Batch(*store.gather(line, concept)))
     return sums + torch.stack([torch.where(line >= 0, value.to(sums.dtype), 0).sum() for value in measured])

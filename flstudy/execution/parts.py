@@ -25,15 +25,15 @@ class Share(NamedTuple):
     rows: list[int]
 
     def of(self, tree: Any) -> Any:
-        """The part of leaves [S, J, ...]."""
+        """Return the part of leaves [S, J, ...]."""
         return take(tree, (slice(None), self.rows) if self.axis else self.rows)
 
     def of_servers(self, servers: Any) -> Any:
-        """The part of leaves [S, ...]."""
+        """Return the part of leaves [S, ...]."""
         return servers if self.axis else take(servers, self.rows)
 
     def of_devices(self, tree: Any, jobs: int) -> Any:
-        """The part of leaves [S, D, ...] of devices with ``jobs`` jobs each, all in this part."""
+        """Return the part of leaves [S, D, ...] of devices with ``jobs`` jobs each, all in this part."""
         return Share(self.axis, [row // jobs for row in self.rows[::jobs]] if self.axis else self.rows).of(tree)
 
 
@@ -81,16 +81,16 @@ class TestRows(NamedTuple):
     jobs_per_device: int
 
     def of(self, part: Share) -> "TestRows":
-        """The rows of a part's devices."""
+        """Return the rows of a part's devices."""
         job, rows, concepts = part.of_devices((self.job, self.rows, self.concepts), self.jobs_per_device)
         return TestRows(job, rows, concepts, self.jobs_per_device)
 
     def to(self, device: torch.device) -> "TestRows":
-        """A copy on a device."""
+        """Return a copy on a device."""
         return TestRows(self.job.to(device), self.rows.to(device), self.concepts.to(device), self.jobs_per_device)
 
     def scores(self, evaluator: ModelEvaluator, models: Tensor) -> Scores:
-        """Scores [S, D] of the models [S, J, n] that all jobs ended with."""
+        """Return the scores [S, D] of the models [S, J, n] that all jobs ended with."""
         job = self.job + torch.arange(self.job.shape[1], device=self.job.device) * self.jobs_per_device
         models = models.gather(1, job[..., None].expand(-1, -1, models.shape[-1]))
         return evaluator.devices(models, self.rows, self.concepts)
@@ -141,7 +141,8 @@ def train_part(fit: Callable[..., Fit], evaluator: ModelEvaluator, work: PartWor
 
 
 def upload_sums(uploads: Any, weights: Tensor, model: Tensor, models: int) -> UploadSums:
-    """The sums of uploads, leaves [S, P, ...], with weights [S, P], each of which trained one [S, P] of M models."""
+    """Return the sums of uploads, leaves [S, P, ...], with weights [S, P], each of which trained one [S, P] of M
+    models."""
     p = torch.vmap(trained_by, in_dims=(0, None))(model, models) * weights[:, None]
     weighted = over_leaves(lambda u: torch.einsum("smj,sj...->sm...", p.to(u.dtype), u), uploads)
     return UploadSums(weighted, over_leaves(lambda u: u.sum(1), uploads))
@@ -170,7 +171,9 @@ def merged(parts: Sequence[Share], trees: Sequence[Any]) -> Any:
     """Merge the trees of parts into one with leaves [S, J, ...]."""
     axis = parts[0].axis
     back = torch.tensor([row for part in parts for row in part.rows]).argsort()
-    return pytree.tree_map(lambda *own: torch.cat(own, axis).index_select(axis, back.to(own[0].device)), *trees)
+    return pytree.tree_map(
+        lambda *tensors: torch.cat(tensors, axis).index_select(axis, back.to(tensors[0].device)), *trees
+    )
 
 
 def merged_fits(fits: Sequence[Fit], parts: Sequence[Share], grid: torch.Size) -> Fit:

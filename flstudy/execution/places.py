@@ -28,13 +28,13 @@ class Rows(Protocol):
     """Rows of client state of a round's jobs."""
 
     def some(self, part: Share | None) -> Any:
-        """The rows of some jobs, leaves [S, P, ...]; None stands for all."""
+        """Return the rows of some jobs, leaves [S, P, ...]; None stands for all."""
 
     def put(self, part: Share | None, states: Any) -> None:
         """Write the rows back as they are now."""
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """The models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` has them."""
+        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` has them."""
 
     def left(self, part: Share, lying: Sequence[Any], fetch: Fetch) -> None:
         """Leave the rows where they are, as `ClientBank.left` does."""
@@ -50,7 +50,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def here(cls, kind: str, part: int, seeds: Sequence[int]) -> Self:
-        """The modes of this thread, for a part with streams of masks of its own."""
+        """Return the modes of this thread, for a part with streams of masks of its own."""
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         of_part = tuple(torch_seed(seed % 2**32, f"place {part}") for seed in seeds)
         return cls(torch.get_default_dtype(), autocast, torch.is_grad_enabled(), of_part)
@@ -87,7 +87,7 @@ class LaneWorker:
 
 
 def tree_on(tree: Any, device: torch.device) -> Any:
-    """A tree whose tensors are on a device."""
+    """Return a tree whose tensors are on a device."""
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
 
 
@@ -108,7 +108,7 @@ class Place(ABC):
 
     @abstractmethod
     def ask(self, call: str, *arguments: Any) -> Any:
-        """The result of a method of the place's executor."""
+        """Return the result of a method of the place's executor."""
 
     @abstractmethod
     def close(self, orderly: bool) -> None:

@@ -29,8 +29,8 @@ class Unrepeatable(Exception):
 
 
 def program_key(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
-    """Key of ``function`` for arguments of these kinds, and its result. It is called twice; no random number is used
-    up.
+    """Return the key of ``function`` for arguments of these kinds, and its result. It is called twice; no random number
+    is used up.
 
     Args:
         function: of trees of tensors. What else it reads (attributes, globals, buffers) is constant to it.
@@ -94,7 +94,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._note("constant", hashlib.sha256(content).hexdigest(), value)
 
     def _named(self, value: Any) -> Any:
-        """A tensor as its number and kind; anything else as it is."""
+        """Return a tensor as its number and kind; anything else as it is."""
         if not isinstance(value, Tensor):
             return value
         return self._number(value), tuple(value.shape), value.stride(), str(value.dtype), str(value.device)
@@ -107,12 +107,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def specs_of(tree: Any, axes: int = 0) -> tuple[Any, ...]:
-    """Shapes, without the first axes, types and devices of a tree's tensors."""
+    """Return the shapes, without the first axes, types and devices of a tree's tensors."""
     return tuple((leaf.shape[axes:], leaf.dtype, leaf.device) for leaf in leaves(tree))
 
 
 def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
-    """Whether two methods differ in nothing but numbers, as where a schedule changes one from round to round."""
+    """Return whether two methods differ in nothing but numbers, as where a schedule changes one from round to round."""
     constants, now_constants = [
         {"class": type(algorithm)} | {name: value for name, value in vars(algorithm).items() if name not in numbers}
         for algorithm, numbers in (before, now)
@@ -122,7 +122,7 @@ def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
 
 
 def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
-    """A copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
+    """Return a copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
     numbered = copy.copy(algorithm)
     for name, value in numbers.items():
         object.__setattr__(numbered, name, value)
@@ -130,7 +130,7 @@ def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
 
 
 def key_of(lane_step: Step, algorithm: Algorithm | None, carried: Any, *others: Any) -> str:
-    """Key of the step of one lane, under which runs share its program.
+    """Return the key of the step of one lane, under which runs share its program.
 
     Raises:
         NotCompiled: where the step has none, or returns other kinds of tensors than it is given.

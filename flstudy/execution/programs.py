@@ -56,7 +56,7 @@ _compiling = Lock()  # one program at a time: two threads would compile the same
 
 
 def compilations() -> int:
-    """The number of programs that this process has compiled."""
+    """Return the number of programs that this process has compiled."""
     return len(_compiled)
 
 
@@ -68,7 +68,7 @@ class Counts(NamedTuple):
     lane_steps: int = 0  # masked ones included
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sum of two counters."""
+        """Return the sum of two counters."""
         return Counts(*(count + more for count, more in zip(self, other, strict=True)))
 
 
@@ -99,7 +99,7 @@ class Programs:
 
     @property
     def looped(self) -> bool:
-        """Whether a compiled program is a loop; on an accelerator that would ask the host after every step."""
+        """Return whether a compiled program is a loop; on an accelerator that would ask the host after every step."""
         return not accelerated(self.store.x.device)
 
     @contextmanager
@@ -114,11 +114,12 @@ class Programs:
             yield
 
     def fitting(self, carried: Any) -> int:
-        """The number of lanes whose states fit into a core's cache."""
+        """Return the number of lanes whose states fit into a core's cache."""
         return cache_bytes() // (TOUCHED * self.task_function.layout.n * leaves(carried)[0].element_size())
 
     def alone(self, carried: Any) -> bool:
-        """Whether a program is of one lane: there is nothing to gain by several where not even two fit into a cache."""
+        """Return whether a program is of one lane: there is nothing to gain by several where not even two fit into a
+        cache."""
         return self.fitting(carried) < 2
 
     @property
@@ -128,7 +129,7 @@ class Programs:
 
     @property
     def one_width(self) -> bool:
-        """Whether each number of lanes is another program to compile."""
+        """Return whether each number of lanes is another program to compile."""
         return self.compiled and not self.looped
 
     def run(
@@ -188,8 +189,8 @@ class Programs:
     def validation_sums(
         self, algorithm: Algorithm, models: Tensor, rows: Tensor, concept: Tensor, counts: Sequence[int]
     ) -> Tensor:
-        """[A]: sums of the losses of models on their lanes' validation examples, in blocks that fewer and fewer lanes
-        reach, so that the device with the most examples costs the others nothing. Losses that are known of whole
+        """Return [A]: sums of the losses of models on their lanes' validation examples, in blocks that fewer and fewer
+        lanes reach, so that the device with the most examples costs the others nothing. Losses that are known of whole
         batches alone are those of all examples of a lane at once, times their number.
 
         Args:
@@ -225,7 +226,8 @@ class Programs:
     def measured(
         self, step: Any, start: Tensor, rows: Tensor, todo: Sequence[int], concept: Tensor, models: Tensor
     ) -> Tensor:
-        """Result of a step without a method, from ``start`` [A, ...] over all blocks of examples, by a compiled loop.
+        """Return the result of a step without a method, from ``start`` [A, ...] over all blocks of examples, by a
+        compiled loop.
 
         Args:
             step: called with the task, None, the store, and what follows, of one lane.
@@ -260,7 +262,7 @@ class Programs:
         constants: Any,
         models: Tensor,
     ) -> tuple[Any, Counts]:
-        """The carried leaves [A, ...] after all steps of a compiled loop, and what was run."""
+        """Return the carried leaves [A, ...] after all steps of a compiled loop, and what was run."""
         rows = functional.pad(rows, (0, 0, 0, max(2 - rows.shape[1], 0)), value=-1)
         shared = self.store, {} if algorithm is None else self._numbers(algorithm, models)
         program = self._program(step, algorithm, carried, rows, constants, shared)
@@ -277,8 +279,8 @@ class Programs:
         return join([result for result, _ in done]), reduce(Counts.plus, (run for _, run in done))
 
     def _parts(self, carried: Any, todo: Sequence[int]) -> list[slice]:
-        """The lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few enough
-        lanes in each that their states stay in its cache."""
+        """Return the lanes, which fall in steps, in parts of about equal work: they run side by side on cores, few
+        enough lanes in each that their states stay in its cache."""
         count, total = len(todo), sum(todo)
         if self.alone(carried):
             return [slice(lane, lane + 1) for lane in range(count)]
@@ -297,7 +299,7 @@ class Programs:
     def _program(
         self, step: Any, algorithm: Algorithm | None, carried: Any, rows: Tensor, constants: Any, shared: Any
     ) -> Any:
-        """The compiled loop of a step, of no algorithm where it only measures."""
+        """Return the compiled loop of a step, of no algorithm where it only measures."""
         alone = self.alone(carried)
         kinds = step, specs_of((carried, constants, rows[:, 0]), 1), specs_of(shared), alone
         if kinds not in self._own:
@@ -315,7 +317,7 @@ class Programs:
         return self._own[kinds]
 
     def _lane_step(self, step: Any, algorithm: Algorithm | None) -> Step:
-        """A step as a function of one lane's tensors, and of those that all lanes share."""
+        """Return a step as a function of one lane's tensors, and of those that all lanes share."""
         task_function = self.task_function
 
         def lane_step(carried: Any, line: Tensor, real: Tensor, constants: Any, shared: Any) -> Any:
@@ -368,7 +370,7 @@ class Programs:
         return local, losses
 
     def _numbers(self, algorithm: Algorithm, models: Tensor) -> dict[str, Tensor]:
-        """The method's numbers as tensors of the models' type, made once for all calls of a round."""
+        """Return the method's numbers as tensors of the models' type, made once for all calls of a round."""
         if self._numbered is None or self._numbered[0] is not algorithm:
             before, tensors = self._numbered, vars(traced(algorithm, models))
             self._numbered = algorithm, {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
@@ -379,14 +381,14 @@ class Programs:
 
 @cache
 def threads(count: int) -> ThreadPoolExecutor:
-    """Pool of ``count`` threads for parts of a round, each on one core, as long as the process lives."""
+    """Return the pool of ``count`` threads for parts of a round, each on one core, as long as the process lives."""
     # By its thread alone: torch gives each new one all cores, which would then wait for each other.
     return ThreadPoolExecutor(count, "lanes", lambda: torch.set_num_threads(1))
 
 
 @cache
 def cache_bytes() -> int:
-    """Size of a core's own cache (level 2)."""
+    """Return the size of a core's own cache (level 2)."""
     try:
         return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), CACHE)
     except (OSError, ValueError, AttributeError):  # not a name of this system
@@ -396,7 +398,7 @@ def cache_bytes() -> int:
 def all_steps(
     program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any, entry: int
 ) -> tuple[Any, Counts]:
-    """The carried leaves after all steps, and what was run."""
+    """Return the carried leaves after all steps, and what was run."""
     left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, Counts(), len(todo)
     for active, end in cuts(todo, entry):
         if active < width:
@@ -410,8 +412,8 @@ def all_steps(
 
 
 def cuts(todo: Sequence[int], entry: int = ENTRY) -> list[tuple[int, int]]:
-    """Calls of a loop that lanes with falling numbers of steps leave: (lanes, last step) of each. A call ends where the
-    lanes that are done would waste more steps than another call costs, its ``entry``."""
+    """Return the calls of a loop that lanes with falling numbers of steps leave: (lanes, last step) of each. A call
+    ends where the lanes that are done would waste more steps than another call costs, its ``entry``."""
     calls, width, waste = list[tuple[int, int]](), len(todo), 0
     ends = sorted({steps for steps in todo if steps > 0})
     for end, following in zip(ends, [*ends[1:], None], strict=True):
@@ -424,7 +426,7 @@ def cuts(todo: Sequence[int], entry: int = ENTRY) -> list[tuple[int, int]]:
 
 
 def halvings(lanes: int) -> tuple[int, ...]:
-    """Widths from ``lanes`` down to 1, each half of the one before: few, so that few shapes are compiled."""
+    """Return the widths from ``lanes`` down to 1, each half of the one before: few, so that few shapes are compiled."""
     return tuple(lanes >> k for k in range(lanes.bit_length()))
 
 
@@ -439,7 +441,8 @@ def one_step(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """One local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is True."""
+    """Take one local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is
+    True."""
     x, y = store.gather(line, concept)
     grad = gradient(algorithm, task_function, msg, client)
     stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
@@ -459,7 +462,7 @@ def unrolled(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """K copies of a step as a program: eagerly, and on GPUs, where a loop would ask the host after every step.
+    """Run K copies of a step as a program: eagerly, and on GPUs, where a loop would ask the host after every step.
     ``todo`` None: all are real."""
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
@@ -485,7 +488,7 @@ def trained(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """The step of a compiled loop that trains: of the state and the sum of losses of one lane."""
+    """Return the step of a compiled loop that trains: of the state and the sum of losses of one lane."""
     local, total = carried
     local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
     return local, total + loss
@@ -494,7 +497,7 @@ def trained(
 def block_sums(
     task_function: TaskFunction, store: ExampleStore, rows: Tensor, concept: Tensor, models: Tensor
 ) -> Tensor:
-    """[A]: sums of the losses of models [A, n] on examples [A, B], of which rows -1 are padding."""
+    """Return [A]: sums of the losses of models [A, n] on examples [A, B], of which rows -1 are padding."""
     batch = Batch(*store.gather(rows, concept), rows >= 0)
     if len(models) == 1:  # mapping costs more than such a loss does
         means = task_function.fit(models[0], take(batch, 0)).unsqueeze(0)
@@ -511,8 +514,8 @@ def whole_sums(
     models: Tensor,
     counts: Sequence[int],
 ) -> Tensor:
-    """[A]: the losses of models [A, n] on all examples of their lanes at once, times their number: of rows [A, V] the
-    first ``counts``. Lanes with equally many are mapped together."""
+    """Return [A]: the losses of models [A, n] on all examples of their lanes at once, times their number: of rows [A,
+    V] the first ``counts``. Lanes with equally many are mapped together."""
     sums, by_lane = models.new_zeros(len(models)), numbers(counts, models.device)
     for count in dict.fromkeys(count for count in counts if count):
         lanes = (by_lane == count).nonzero().squeeze(1)
@@ -531,25 +534,25 @@ def validated(
     concept: Tensor,
     model: Tensor,
 ) -> Tensor:
-    """The step of a compiled loop that sums losses over blocks of one lane's validation examples."""
+    """Return the step of a compiled loop that sums losses over blocks of one lane's validation examples."""
     batch = Batch(*store.gather(line, concept), line >= 0)
     with task_function.evaluating():
         return total + task_function.fit(model, batch) * (line >= 0).sum()
 
 
 def no_losses(task_function: TaskFunction, local: Any) -> Tensor:
-    """Sums of losses [...] before the first step of lanes whose models are y [..., n]."""
+    """Return the sums of losses [...] before the first step of lanes whose models are y [..., n]."""
     return task_function.no_losses(local.y.new_zeros(local.y.shape[:-1]))
 
 
 def copy_function(function: Any) -> Program:
-    """A copy of a function with a code object of its own: torch keeps compiled variants, and gives up compiling after a
-    few of them, by code object."""
+    """Return a copy of a function with a code object of its own: torch keeps compiled variants, and gives up compiling
+    after a few of them, by code object."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 def coupled(task_function: TaskFunction) -> bool:
-    """Whether a task's steps cannot be compiled, since padding would change them; warns if so."""
+    """Return whether a task's steps cannot be compiled, since padding would change them; warns if so."""
     if task_function.couples:
         name = type(task_function.module).__name__
         reason = f"{name} has BatchNorm, or buffers that training changes; use buffers: freeze or GroupNorm"
@@ -560,7 +563,7 @@ def coupled(task_function: TaskFunction) -> bool:
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile can work here; warns if it cannot."""
+    """Return whether torch.compile can work here; warns if it cannot."""
     if torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++"):
         return True
     warnings.warn("no C++ compiler found: local steps run eagerly; install g++ for compiled ones", stacklevel=2)

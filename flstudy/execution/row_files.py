@@ -25,7 +25,7 @@ class RowFile:
         self._file: IO[Any] = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
 
     def mapped(self, rows: int) -> Tensor:
-        """The file as rows [rows, ...], of which it is made to hold as many; new ones are zeros.
+        """Return the file as rows [rows, ...], of which it is made to hold as many; new ones are zeros.
 
         Raises:
             OSError: where the disk lacks the room; found here, since writing to a page without room ends a process.
@@ -45,5 +45,5 @@ class RowFile:
 
 
 def row_bytes(leaves: Sequence[Tensor]) -> int:
-    """Bytes of one row in all of the leaves [rows, ...]."""
+    """Return the bytes of one row in all of the leaves [rows, ...]."""
     return sum(math.prod(leaf.shape[1:]) * leaf.element_size() for leaf in leaves)

@@ -53,7 +53,8 @@ class RowJournal:
         self._changed[slots.flatten()] = self._saves + 1
 
     def write(self, folder: Path, rows: Sequence[Tensor], used: int) -> list[Segment]:
-        """The segments that hold the first rows of leaves [capacity, ...], the changed ones being written now."""
+        """Return the segments that hold the first rows of leaves [capacity, ...], the changed ones being written
+        now."""
         last, segments = self._folders.get(folder, (-1, []))
         if not all((folder / FOLDER / segment.name).is_dir() for segment in segments):
             last, segments = -1, []  # somebody deleted some
@@ -118,7 +119,7 @@ def write_array(path: Path, parts: Iterable[Any], shape: tuple[int, ...], kind: 
 
 
 def read_segments(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[Tensor, int, Any]]:
-    """Slots [R], the number of a leaf, and its rows [R, bytes] at those slots, which are mapped; checked.
+    """Yield slots [R], the number of a leaf, and its rows [R, bytes] at those slots, which are mapped; checked.
 
     Raises:
         UserError: for a segment that is damaged or not there.
@@ -131,7 +132,7 @@ def read_segments(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[T
 
 
 def checked_array(path: Path, checksum: int) -> Any:
-    """A mapped array of a segment; UserError where it is not what was written."""
+    """Return a mapped array of a segment; UserError where it is not what was written."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -145,10 +146,10 @@ def checked_array(path: Path, checksum: int) -> Any:
 
 
 def bytes_of(leaf: Tensor) -> int:
-    """Bytes of one row of a leaf [rows, ...]."""
+    """Return the bytes of one row of a leaf [rows, ...]."""
     return leaf.shape[1:].numel() * leaf.element_size()
 
 
 def row_content(rows: Tensor) -> Any:
-    """Rows [R, ...] as an array [R, bytes]."""
+    """Return the rows [R, ...] as an array [R, bytes]."""
     return rows.reshape(len(rows), rows.shape[1:].numel()).contiguous().view(torch.uint8).numpy()

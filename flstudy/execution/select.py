@@ -33,7 +33,7 @@ REPEATS, ENOUGH_S = 3, 0.1  # of each, unless one takes longer than this
 
 
 def following(name: ExecutorName, algorithm: Algorithm) -> ExecutorName:
-    """The executor's name, or another with a warning that says why, for devices whose optimizer is torch's."""
+    """Return the executor's name, or another with a warning that says why, for devices whose optimizer is torch's."""
     if not algorithm.steps_by_torch or name in ("sequential", "trainer"):
         return name
     reason = "of modules' optimizers only SGD, Adam and AdamW without a schedule are mapped over devices"
@@ -42,7 +42,7 @@ def following(name: ExecutorName, algorithm: Algorithm) -> ExecutorName:
 
 
 def make_executor(name: str, context: TrainingContext, compile: Compile, max_lanes: int | None = None) -> Executor:
-    """The executor of that name on this context.
+    """Return the executor of that name on this context.
 
     Raises:
         UserError: for an unknown name.
@@ -60,7 +60,7 @@ def make_executor(name: str, context: TrainingContext, compile: Compile, max_lan
 
 
 def able(name: str, context: TrainingContext) -> str:
-    """The executor's name, or that of one that can train this task, with a warning that says why."""
+    """Return the executor's name, or that of one that can train this task, with a warning that says why."""
     findings = context.task_function.findings
     if findings.runs == "mapped" or name in ("trainer", *(["sequential"] if findings.runs == "one by one" else [])):
         return name
@@ -139,8 +139,8 @@ class Auto(Executor):
         return not (programs.undecided or (programs.compiled and self._policy.open))
 
     def _best(self, rounds_left: float) -> str:
-        """The executor for the rounds ahead, by the estimates. Where it is open whether to compile, the fastest eager
-        one; else the cost of compiling counts."""
+        """Return the executor for the rounds ahead, by the estimates. Where it is open whether to compile, the fastest
+        eager one; else the cost of compiling counts."""
         undecided, rounds = self.vectorized.programs.undecided, min(rounds_left, 1e6)  # without an end, the fastest
         ahead = {name: rounds * took for name, took in self.seconds.items() if name != "compiled" or not undecided}
         if "compiled" in ahead:
@@ -156,7 +156,7 @@ class Auto(Executor):
         return self.vectorized.loops() if self.chosen == "vectorized" else None
 
     def choices(self) -> dict[str, Any]:
-        """The choice, and the measurement behind it."""
+        """Return the choice, and the measurement behind it."""
         return {"executor": self.chosen, "seconds": dict(self.seconds), **self.vectorized.choices()}
 
     def choose(self, choices: dict[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Auto(Executor):
         longest = math.ceil(int(batches.steps.max()) * replicas * count / width)  # of the longest job, over all chunks
 
         def step_s(executor: Executor, jobs_used: int) -> float:
-            """Seconds of one more step of ``jobs_used`` jobs."""
+            """Return the seconds of one more step of ``jobs_used`` jobs."""
 
             def short(steps: int) -> Callable[[], Any]:
                 some = slice(0, 1), slice(0, jobs_used)
@@ -207,7 +207,7 @@ class Auto(Executor):
 
 
 def timed(call: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of the fastest of a few calls on a device; the first one does not count."""
+    """Return the seconds of the fastest of a few calls on a device; the first one does not count."""
     call()
     seconds = []
     for _ in range(REPEATS):

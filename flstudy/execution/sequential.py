@@ -31,14 +31,14 @@ class Sequential(Executor):
         return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
-        """One device's round, whose number the task may read."""
+        """Play one device's round, whose number the task may read."""
         with self.task_function.stand_in.at(int(batches.round) - 1) as clock:
             return self.round_of(algorithm, server, client, job, batches, clock)
 
     def round_of(
         self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches, clock: StandInTrainer
     ) -> tuple[Any, ...]:
-        """FLASH, Alg. 1 lines 4-14, for any algorithm."""
+        """Play FLASH, Alg. 1 lines 4-14, for any algorithm."""
         msg = algorithm.broadcast(server, job)
         local = algorithm.local_start(msg, client, self.task_function.layout)
         grad = gradient(algorithm, self.task_function, msg, client)
@@ -66,7 +66,7 @@ class Sequential(Executor):
         return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
-        """The real examples at these rows [B], -1 where there is none."""
+        """Return the real examples at these rows [B], -1 where there is none."""
         return Batch(*self.store.gather(rows[rows >= 0], concept))
 
 

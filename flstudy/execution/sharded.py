@@ -66,7 +66,7 @@ class Sharded(Executor):
 
     @property
     def spreads(self) -> bool:
-        """Whether the next round is trained by `train` in all places, and not by `fit` in this one."""
+        """Return whether the next round is trained by `train` in all places, and not by `fit` in this one."""
         return bool(self._spread)
 
     def _start(self) -> None:
@@ -162,7 +162,7 @@ class Sharded(Executor):
         return None if self._spread else self.here.loops()
 
     def choices(self) -> dict[str, Any]:
-        """The choices of every place; of ``auto`` also those of this one, and whether it trains in all."""
+        """Return the choices of every place; of ``auto`` also those of this one, and whether it trains in all."""
         if self._spread and self.places:
             self._made = [place.ask("choices") for place in self.places]
         here = {**self.here.choices(), "spread": self._spread} if self._auto else {}
@@ -189,11 +189,11 @@ class Sharded(Executor):
 
 
 def make_named(name: str, compile: Compile, max_lanes: int | None, context: TrainingContext) -> Executor:
-    """`make_executor` with its context last, for other processes."""
+    """Return `make_executor` with its context last, for other processes."""
     return make_executor(name, context, compile, max_lanes)
 
 
 def of_one_place(choices: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's choices for an executor that is alone."""
+    """Return a checkpoint's choices for an executor that is alone."""
     place_choices: list[dict[str, Any]] = choices.get("places") or [choices]
     return choices if "spread" in choices else place_choices[0]

@@ -32,12 +32,12 @@ _outside = Outside()
 
 
 def threads_for_parts() -> int:
-    """Number of threads on which parts of a round may run side by side."""
+    """Return the number of threads on which parts of a round may run side by side."""
     return _outside.threads or torch.get_num_threads()
 
 
 def is_users_own() -> bool:
-    """Whether torch's number of threads is another than the one that it takes by itself."""
+    """Return whether torch's number of threads is another than the one that it takes by itself."""
     usual = {
         number // share for number in (os.cpu_count() or 1, usable_cores()) for share in (1, 2)
     }  # by cores, or by pairs of them
@@ -45,7 +45,7 @@ def is_users_own() -> bool:
 
 
 def takes_one_thread(parameters: int) -> bool:
-    """Whether a model of so many parameters trains on one thread of several."""
+    """Return whether a model of so many parameters trains on one thread of several."""
     return parameters <= SMALL and torch.get_num_threads() > 1 and not is_users_own()
 
 

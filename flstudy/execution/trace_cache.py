@@ -43,7 +43,7 @@ class TraceCache:
         self._traces: OrderedDict[Hashable, CachedTrace] = OrderedDict()
 
     def __call__(self, name: str, of: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``function(*arguments)``, without gradients.
+        """Return ``function(*arguments)``, without gradients.
 
         Args:
             name: of the function.
@@ -73,19 +73,19 @@ class TraceCache:
 
 
 def worthwhile(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but these tensors decides which operations run, and they are so small that the Python around
-    these is felt."""
+    """Return whether nothing but these tensors decides which operations run, and they are so small that the Python
+    around these is felt."""
     decided = compiler.dispatching() or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
     return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> set[str]:
-    """The kinds of devices on which tensors lie."""
+    """Return the kinds of devices on which tensors lie."""
     return {tensor.device.type for tensor in tensors}
 
 
 def record(trace: CachedTrace, function: Callable[..., Any], arguments: tuple[Any, ...], leaves: list[Any]) -> Any:
-    """The function's result; its operations are kept if they give the same, bit for bit."""
+    """Return the function's result; its operations are kept if they give the same, bit for bit."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     again = rebuilder(arguments)
@@ -121,7 +121,7 @@ def leave_out(graph: torch.fx.GraphModule) -> None:
 
 
 def rebuilder(tree: Any) -> Callable[[Iterator[Any]], Any]:
-    """A function that makes a tree like this one of leaves in order."""
+    """Return a function that makes a tree like this one of leaves in order."""
     if isinstance(tree, tuple | list):
         parts = [rebuilder(part) for part in tree]
         make = getattr(tree, "_make", type(tree))
@@ -133,7 +133,7 @@ def rebuilder(tree: Any) -> Callable[[Iterator[Any]], Any]:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two results are the same, NaN for NaN, and lie alike."""
+    """Return whether two results are the same, NaN for NaN, and lie alike."""
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return a is b
     if (a.shape, a.stride(), a.dtype, a.device) != (b.shape, b.stride(), b.dtype, b.device):

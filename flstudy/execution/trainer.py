@@ -44,7 +44,7 @@ class PerJobTrainer(Sequential):
                 logger.setLevel(level)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
-        """One device's round.
+        """Play one device's round.
 
         Raises:
             UserError: for a module whose hooks leave no step, or do what the method cannot follow.
@@ -148,7 +148,7 @@ class RoundView:
         self.__dict__.update(_trainer=trainer, current_epoch=round - 1, max_epochs=-1 if rounds is None else rounds)
 
     def __getattr__(self, name: str) -> Any:
-        """The Trainer's attribute."""
+        """Return the Trainer's attribute."""
         return getattr(self.__dict__["_trainer"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -191,7 +191,7 @@ class FittedModule:
         self._tensors = task_function.tensors
 
     def live(self) -> dict[str, Tensor]:
-        """The tensors by name, buffers too, as the module has them now."""
+        """Return the tensors by name, buffers too, as the module has them now."""
         return {**self.parameters, **{name: self.task.get_buffer(name) for name in self.buffers.layout.names}}
 
     @torch.no_grad()
@@ -205,7 +205,7 @@ class FittedModule:
 
     @torch.no_grad()
     def read(self, like: Tensor) -> Tensor:
-        """The module's model [P], with buffers where another one has them."""
+        """Return the module's model [P], with buffers where another one has them."""
         x = self.layout.flat({name: p.detach() for name, p in self.parameters.items()}).to(like)
         return torch.cat([x, self.buffers.flat(self.live(), like)[: len(like) - len(x)]]).clone()
 
@@ -270,7 +270,7 @@ class LocalSteps(torch.optim.Optimizer):
         self.local = with_model(self.local, now)
 
     def _at_rate(self) -> Algorithm:
-        """The method with the learning rate that the module's hooks have set."""
+        """Return the method with the learning rate that the module's hooks have set."""
         if (rate := self.param_groups[0]["lr"]) == self.algorithm.lr:
             return self.algorithm
         if isinstance(self.algorithm, ModuleOptimizer):
@@ -284,7 +284,7 @@ class LocalSteps(torch.optim.Optimizer):
         raise UserError(f"task: a hook of {name} {does}, which makes no sense for {method}: {why}")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One local step."""
+        """Take one local step."""
         assert closure is not None
         self.follow_module()
         buffers = self.whole_task.buffers
@@ -309,7 +309,7 @@ class LocalSteps(torch.optim.Optimizer):
 
 
 def with_model(local: Any, model: Tensor) -> Any:
-    """The state of a device that goes on from a model [n], or [n + b] with its buffers."""
+    """Return the state of a device that goes on from a model [n], or [n + b] with its buffers."""
     local = local._replace(y=model[: len(local.y)])
     return local._replace(buffers=model[len(local.y) :]) if len(model) > len(local.y) else local
 

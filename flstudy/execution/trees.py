@@ -25,7 +25,8 @@ def collect(tree: Any, collected: list[Any]) -> None:
 
 
 def names_of(tree: Any, name: str = "") -> list[str]:
-    """The names of the leaves: fields with the state's name, and within them places in tuples and keys of dicts."""
+    """Return the names of the leaves: fields with the state's name, and within them places in tuples and keys of
+    dicts."""
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         parts = {f"{type(tree).__name__}.{field}": part for field, part in zip(tree._fields, tree, strict=True)}
     elif isinstance(tree, tuple | list):
@@ -38,7 +39,7 @@ def names_of(tree: Any, name: str = "") -> list[str]:
 
 
 def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """A tree of what a function makes of each leaf, and of those in the same places of other trees."""
+    """Return a tree of what a function makes of each leaf, and of those in the same places of other trees."""
     if isinstance(tree, tuple | list):
         make = getattr(tree, "_make", type(tree))
         return make([over_leaves(function, *parts) for parts in zip(tree, *others, strict=True)])
@@ -48,14 +49,14 @@ def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """The tensors of a tree, in a fixed order."""
+    """Return the tensors of a tree, in a fixed order."""
     collected = list[Tensor]()
     collect(tree, collected)
     return collected
 
 
 def take(tree: Any, index: Any) -> Any:
-    """``leaf[index]`` of every leaf; a list of places is sent to their devices without waiting."""
+    """Return ``leaf[index]`` of every leaf; a list of places is sent to their devices without waiting."""
     if not isinstance(index, list):
         return over_leaves(lambda leaf: leaf[index], tree)
     places = {device: numbers(index, device) for device in {leaf.device for leaf in leaves(tree)}}
@@ -63,27 +64,27 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def stack(trees: list[Any]) -> Any:
-    """One tree whose leaves have a new leading axis."""
+    """Return one tree whose leaves have a new leading axis."""
     return over_leaves(lambda *parts: torch.stack(parts), *trees)
 
 
 def join(trees: list[Any]) -> Any:
-    """One tree whose leaves continue each other along the first axis."""
+    """Return one tree whose leaves continue each other along the first axis."""
     return over_leaves(lambda *parts: torch.cat(parts), *trees)
 
 
 def lanes(tree: Any) -> Any:
-    """Leaves [S, J, ...] as [S·J, ...]."""
+    """Return leaves [S, J, ...] as [S·J, ...]."""
     return over_leaves(lambda leaf: leaf.flatten(0, 1), tree)
 
 
 def grid(tree: Any, replicas: int) -> Any:
-    """Leaves [S·J, ...] as [S, J, ...]."""
+    """Return leaves [S·J, ...] as [S, J, ...]."""
     return over_leaves(lambda leaf: leaf.unflatten(0, (replicas, -1)), tree)
 
 
 def replaced(tree: Any, places: Tensor, parts: Any) -> Any:
-    """A tree [L, ...] with other leaves [K, ...] at the K places; of the type that holds both."""
+    """Return a tree [L, ...] with other leaves [K, ...] at the K places; of the type that holds both."""
 
     def leaf_replaced(leaf: Tensor, part: Tensor) -> Tensor:
         dtype = torch.promote_types(leaf.dtype, part.dtype)
@@ -93,11 +94,11 @@ def replaced(tree: Any, places: Tensor, parts: Any) -> Any:
 
 
 def refill(tree: Any, values: list[Tensor]) -> Any:
-    """A tree of the same structure with other leaves."""
+    """Return a tree of the same structure with other leaves."""
     left: Iterator[Tensor] = iter(values)
     return over_leaves(lambda _: next(left), tree)
 
 
 def nbytes(tree: Any, jobs: int) -> int:
-    """Bytes of one job's share of a tree whose leaves hold ``jobs`` jobs."""
+    """Return the bytes of one job's share of a tree whose leaves hold ``jobs`` jobs."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree)) // jobs

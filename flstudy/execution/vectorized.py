@@ -100,15 +100,15 @@ class Vectorized(Executor):
         return not (self.programs.undecided or (self.programs.compiled and self._policy.open))
 
     def cost_s(self) -> float:
-        """Seconds that compiling would take; known after the first fit."""
+        """Return the seconds that compiling would take; known after the first fit."""
         return COST_S * self._widths
 
     def loops(self) -> Programs | None:
         return self.programs if self.programs.compiled and self.programs.looped else None
 
     def choices(self) -> dict[str, Any]:
-        """Whether the steps are compiled (None before that is decided), how many lanes fit into memory, and how many
-        of them a thread takes."""
+        """Return whether the steps are compiled (None before that is decided), how many lanes fit into memory, and how
+        many of them a thread takes."""
         compiled = None if self.programs.undecided else self.programs.compiled
         return {"compile": compiled, "max_lanes": self.max_lanes, "part_lanes": self.programs.part_lanes}
 
@@ -119,7 +119,8 @@ class Vectorized(Executor):
             self.programs.decide(choices["compile"])
 
     def chunk(self, count: int) -> int:
-        """Lanes of the next chunk when ``count`` wait: chunks of about equal sizes, so that few shapes are compiled."""
+        """Return the lanes of the next chunk when ``count`` wait: chunks of about equal sizes, so that few shapes are
+        compiled."""
         most = self.max_lanes or count
         return -(-count // -(-count // most))
 
@@ -186,17 +187,17 @@ class Vectorized(Executor):
 
 
 def sent_to_all(algorithm: Algorithm, servers: Any, jobs: Job) -> Any:
-    """The messages of all jobs, leaves [S, J, ...]."""
+    """Return the messages of all jobs, leaves [S, J, ...]."""
     return torch.vmap(torch.vmap(algorithm.broadcast, in_dims=(None, 0)))(servers, jobs)
 
 
 def started(algorithm: Algorithm, layout: Layout, msg: Any, client: Any) -> Any:
-    """The states with which lanes begin, leaves [L, ...]."""
+    """Return the states with which lanes begin, leaves [L, ...]."""
     return torch.vmap(lambda m, c: algorithm.local_start(m, c, layout))(msg, client)
 
 
 def ended_fits(algorithm: Algorithm, local: Any, msg: Any, client: Any) -> tuple[Any, Any, Any]:
-    """The uploads, clients and personal models of lanes that are done, leaves [L, ...]."""
+    """Return the uploads, clients and personal models of lanes that are done, leaves [L, ...]."""
     uploads, clients = torch.vmap(algorithm.local_end)(local, msg, client)
     return uploads, clients, torch.vmap(algorithm.personal)(local, clients)
 
@@ -209,7 +210,7 @@ class Validation:
         self.counts: list[int] = work.validated.tolist()
 
     def __call__(self, models: Tensor, lanes: Sequence[int]) -> Tensor:
-        """[A]: losses of the models [A, n], one for each of the lanes (FLASH, Alg. 1 line 9)."""
+        """Return [A]: losses of the models [A, n], one for each of the lanes (FLASH, Alg. 1 line 9)."""
         order = sorted(range(len(lanes)), key=lambda place: -self.counts[lanes[place]])
         there = [lanes[place] for place in order]
         counts = [self.counts[lane] for lane in there]
@@ -223,7 +224,7 @@ class Validation:
 
 
 def epoch_ends(work: Batches) -> list[list[int]]:
-    """The numbers of steps after which epochs of each lane end."""
+    """Return the numbers of steps after which epochs of each lane end."""
     ends: list[list[int]] = [[] for _ in work.steps]
     for lane, step in work.epoch.nonzero().tolist():
         ends[lane].append(step + 1)
@@ -231,8 +232,8 @@ def epoch_ends(work: Batches) -> list[list[int]]:
 
 
 def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int) -> Tensor:
-    """[A, steps, B]: the rows [L, T, B] of the next steps of some lanes, after the ``done`` ones of each; lanes with
-    fewer steps left repeat their last one."""
+    """Return [A, steps, B]: the rows [L, T, B] of the next steps of some lanes, after the ``done`` ones of each; lanes
+    with fewer steps left repeat their last one."""
     if not any(done):
         first: Tensor = take(rows[:, :steps], shorten(lanes))
         return first
@@ -241,8 +242,8 @@ def upcoming(rows: Tensor, lanes: Sequence[int], done: Sequence[int], steps: int
 
 
 def filled(whole: Any, part: Any, places: Sequence[int], count: int) -> Any:
-    """The results of ``count`` lanes, leaves [count, ...], with those of the lanes at some places written to them; None
-    has none yet. Nothing is held twice, since this comes when memory has run out, too."""
+    """Return the results of ``count`` lanes, leaves [count, ...], with those of the lanes at some places written to
+    them; None has none yet. Nothing is held twice, since this comes when memory has run out, too."""
     if list(places) == list(range(count)):
         return part
     if whole is None:
@@ -251,11 +252,11 @@ def filled(whole: Any, part: Any, places: Sequence[int], count: int) -> Any:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether a device's, or the host's, memory ran out."""
+    """Return whether a device's, or the host's, memory ran out."""
     text = str(error)
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
 
 
 def shorten(places: Sequence[int]) -> Any:
-    """Places as a slice if they are the first ones, which then copies nothing."""
+    """Return the places as a slice if they are the first ones, which then copies nothing."""
     return slice(0, len(places)) if list(places) == list(range(len(places))) else list(places)

@@ -67,7 +67,7 @@ class AskedDevices:
         self._last: Tensor | None = None  # [S, P] who was asked last; None: everybody
 
     def asked(self, round: int) -> Asked:
-        """The devices that are asked in a round (from 1): the panel, or all."""
+        """Return the devices that are asked in a round (from 1): the panel, or all."""
         everybody = self._everybody(round)  # of whom those count who are there: the available devices of eq. (1)
         if self.panel is None:
             return self._going_to(everybody)
@@ -79,7 +79,7 @@ class AskedDevices:
         return self._going_to(Asked(clients, concepts, np.ones(clients.shape, dtype=bool), error))
 
     def everybody(self, round: int) -> Asked:
-        """All devices in a round (from 1), whoever is asked else."""
+        """Return all devices in a round (from 1), whoever is asked else."""
         return self._going_to(self._everybody(round))
 
     def _everybody(self, round: int) -> Asked:
@@ -92,7 +92,7 @@ class AskedDevices:
         return asked
 
     def _panel(self, panel: Panel, there: NDArray[np.bool_]) -> Tensor:
-        """[S, P]: the panel of the available devices [S, N]; the same tensor as long as these are the same."""
+        """Return [S, P]: the panel of the available devices [S, N]; the same tensor as long as these are the same."""
         if self._drawn is None or not np.array_equal(self._drawn[0], there):
             population, count = self.population, min(panel.clients, int(there.sum(1).min()))
             pairs = zip(population.seeds, population.members, there, strict=True)
@@ -101,7 +101,7 @@ class AskedDevices:
         return self._drawn[1]
 
     def _lived(self, round: int) -> Tensor:
-        """[S, N]: the concepts of a round; the same tensor as long as they are the same."""
+        """Return [S, N]: the concepts of a round; the same tensor as long as they are the same."""
         concepts = self.population.concepts(round)
         if not torch.equal(concepts, self._concepts):
             self._concepts, self._there = concepts, to_device(concepts, self.device)
@@ -109,7 +109,7 @@ class AskedDevices:
         return self._there
 
     def _examples(self, split: Split, asked: Asked, round: int) -> EvaluationIndex:
-        """The examples of the devices asked; collected only where they have changed since the last time."""
+        """Return the examples of the devices asked; collected only where they have changed since the last time."""
         moment = self.population.device_data.moment(split, round)
         if self._moments.get(split) != moment:
             most = None if split == "train" else self.most(round)
@@ -120,19 +120,19 @@ class AskedDevices:
         return self.examples[split]
 
     def most(self, round: int) -> int | None:
-        """Number of examples of a split that a device is asked about in a round; None: all. Devices always choose a
-        model by all."""
+        """Return the number of examples of a split that a device is asked about in a round; None: all. Devices always
+        choose a model by all."""
         return None if self.panel is None or self.panel.asks_everybody(round) else self.panel.examples
 
     def _laid_out(self, models: Tensor, split: Split, asked: Asked, round: int) -> Sheets:
-        """The current examples of the devices asked, laid out."""
+        """Return the current examples of the devices asked, laid out."""
         examples = self._examples(split, asked, round)
         if split not in self._sheets:
             self._sheets[split] = self.evaluator.sheets(models, examples, asked.concepts)
         return self._sheets[split]
 
     def choice(self, server: Any, world: Round, round: int, asked: Asked) -> Tensor:
-        """[S, P]: the number of the model that each device asked uses in a round, whose ``world`` is given."""
+        """Return [S, P]: the number of the model that each device asked uses in a round, whose ``world`` is given."""
         asks, concepts = self.algorithm.asks is not None, asked.concepts
         survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None
         devices = asked.devices.to(self.device)
@@ -158,7 +158,7 @@ class AskedDevices:
         return torch.where(in_use[:, None], measured.nan_to_num(nan=most, posinf=most), torch.inf), in_use
 
     def models(self, server: Any) -> Tensor:
-        """[S, M, n]: the global models."""
+        """Return [S, M, n]: the global models."""
         return stacked(self.algorithm.global_models(server))
 
     def _moved(self, examples: EvaluationIndex) -> EvaluationIndex:
@@ -166,10 +166,10 @@ class AskedDevices:
 
 
 def stacked(x: Tensor) -> Tensor:
-    """Global models [S, n] or [S, M, n] as [S, M, n]."""
+    """Return global models [S, n] or [S, M, n] as [S, M, n]."""
     return x.unsqueeze(1) if x.dim() == 2 else x
 
 
 def axes(round: Round) -> Round:
-    """``in_dims`` of a round [S, ...] for a map over replicas."""
+    """Return ``in_dims`` of a round [S, ...] for a map over replicas."""
     return Round(*(None if part is None else 0 for part in round))  # type: ignore[arg-type]

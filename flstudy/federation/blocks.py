@@ -40,7 +40,7 @@ class BankRows(NamedTuple):
         self.bank.scatter(clients, states, replicas)
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """The rows as they lie, as `ClientBank.lent` returns them."""
+        """Return the rows as they lie, as `ClientBank.lent` returns them."""
         clients, replicas, x = self._of(part)
         return x, self.bank.lent(self.algorithm, clients, x, replicas)
 
@@ -63,7 +63,7 @@ class FirstRows(NamedTuple):
     jobs: int  # J
 
     def some(self, part: Share | None) -> Any:
-        """The rows of some jobs, all of them equal."""
+        """Return the rows of some jobs, all of them equal."""
         if part is None or part.axis == 0:
             return first_rows(self.algorithm, self.x if part is None else part.of_servers(self.x), self.jobs)
         return first_rows(self.algorithm, self.x, len(part.rows))
@@ -72,7 +72,7 @@ class FirstRows(NamedTuple):
         """Discard the rows."""
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """The models [S, n], and no rows: all are made where they train."""
+        """Return the models [S, n], and no rows: all are made where they train."""
         x, jobs = part.of_servers(self.x), len(part.rows) if part.axis else self.jobs
         return x, [None] * (len(x) * jobs if leaves(self.algorithm.client_init(x[0])) else 0)
 
@@ -92,7 +92,7 @@ class PreparedRows(NamedTuple):
     states: Any
 
     def some(self, part: Share | None) -> Any:
-        """The rows of some jobs."""
+        """Return the rows of some jobs."""
         return self.states if part is None else part.of(self.states)
 
     def put(self, part: Share | None, states: Any) -> None:
@@ -100,7 +100,7 @@ class PreparedRows(NamedTuple):
         self.rows.put(part, states)
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """The leaves of each row."""
+        """Return the leaves of each row."""
         flat = [leaf.flatten(0, 1) for leaf in leaves(part.of(self.states))]
         return None, [tuple(leaf[row] for leaf in flat) for row in range(len(flat[0]) if flat else 0)]
 
@@ -110,7 +110,7 @@ class PreparedRows(NamedTuple):
 
 
 def first_rows(algorithm: Algorithm, x: Tensor, jobs: int) -> Any:
-    """The rows [S, J, ...] of ``jobs`` first visitors with models x [S, n]; they take the memory of one."""
+    """Return the rows [S, J, ...] of ``jobs`` first visitors with models x [S, n]; they take the memory of one."""
     rows = torch.vmap(algorithm.client_init)(x)
     return over_leaves(lambda leaf: leaf[:, None].expand(-1, jobs, *leaf.shape[1:]), rows)
 
@@ -125,7 +125,7 @@ class JobBytes(NamedTuple):
 
 
 def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
-    """The bytes of a method's job, whose server has leaves [S, ...]."""
+    """Return the bytes of a method's job, whose server has leaves [S, ...]."""
     server, nothing = take(server, 0), torch.zeros((), dtype=torch.int64, device=server.x.device)
     x, job = server.x.view(-1, server.x.shape[-1])[0], Job(nothing, nothing, nothing + 1, nothing)
     with torch.no_grad():
@@ -139,7 +139,8 @@ def job_bytes(algorithm: Algorithm, server: Any, layout: Layout) -> JobBytes:
 
 
 def jobs_at_once(algorithm: Algorithm, server: Any, layout: Layout, population: Population, memory: int) -> int:
-    """The number of jobs of a replica that train at once within ``memory`` bytes; those of one device always do."""
+    """Return the number of jobs of a replica that train at once within ``memory`` bytes; those of one device always
+    do."""
     replicas, per_device = len(server.x), algorithm.jobs_per_device
     size = job_bytes(algorithm, server, layout)
     jobs = min(population.participants, population.clients) * per_device
@@ -175,7 +176,7 @@ class Collected:
         self.kept.append(uploads)
 
     def inbox(self) -> Inbox | Totals:
-        """The server's inbox, or sums in its place, leaves [S, ...]."""
+        """Return the server's inbox, or sums in its place, leaves [S, ...]."""
         whole = merged(self.parts, self.kept) if self.sums is None else self.sums
         if isinstance(whole, UploadSums):
             return Totals(*whole, self.weights, self.model)

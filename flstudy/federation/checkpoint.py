@@ -34,7 +34,7 @@ OWN = tuple(f"flstudy.{room}." for room in ("algorithms", "controllers", "metric
 
 
 def recipe(part: Any) -> Any:
-    """The plain value of a part of a run: a configurable object as its class path and fields, containers alike.
+    """Return the plain value of a part of a run: a configurable object as its class path and fields, containers alike.
 
     Raises:
         TypeError: for a value that is neither.
@@ -52,7 +52,7 @@ def recipe(part: Any) -> Any:
 
 
 def recipe_or_none(part: Any) -> Any:
-    """The `recipe` of a part; None where it has none."""
+    """Return the `recipe` of a part; None where it has none."""
     try:
         return recipe(part)
     except TypeError:
@@ -60,7 +60,7 @@ def recipe_or_none(part: Any) -> Any:
 
 
 def rebuilt(plain: Any) -> Any:
-    """The part that `recipe` made a plain value of; UserError where its class is not there."""
+    """Return the part that `recipe` made a plain value of; UserError where its class is not there."""
     if isinstance(plain, Mapping):
         if set(plain) == {"class_path", "init_args"}:
             resolved_class = known_class(plain["class_path"])
@@ -72,17 +72,18 @@ def rebuilt(plain: Any) -> Any:
 
 
 def is_setting(cls: type[Any]) -> bool:
-    """Whether a class holds settings and nothing else: a dataclass that a config can name, or one within such."""
+    """Return whether a class holds settings and nothing else: a dataclass that a config can name, or one within
+    such."""
     return dataclasses.is_dataclass(cls) and (issubclass(cls, Configurable) or f"{cls.__module__}.".startswith(OWN))
 
 
 def class_path(part: Any) -> str:
-    """The import path of a part's class."""
+    """Return the import path of a part's class."""
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
 def known_class(path: str, base: type[Any] = object) -> type[Any]:
-    """The imported class of that path below a base class; of flstudy's also one that is not imported.
+    """Return the imported class of that path below a base class; of flstudy's also one that is not imported.
 
     Raises:
         UserError: where there is none.
@@ -97,13 +98,13 @@ def known_class(path: str, base: type[Any] = object) -> type[Any]:
 
 
 def task_arguments(task: L.LightningModule) -> dict[str, Any]:
-    """Arguments that ``save_hyperparameters`` saved of a task, or those of one of flstudy's."""
+    """Return the arguments that ``save_hyperparameters`` saved of a task, or those of one of flstudy's."""
     return dict(task.hparams) or vars(task).get("init_args", {})
 
 
 def argument_recipe(argument: Any) -> Any:
-    """The plain value of an argument in a checkpoint: of a class its path, of a Namespace its values; of what a file of
-    numbers cannot hold its kind, so that nobody who loads it takes a default in its place."""
+    """Return the plain value of an argument in a checkpoint: of a class its path, of a Namespace its values; of what a
+    file of numbers cannot hold its kind, so that nobody who loads it takes a default in its place."""
     plain = recipe_or_none(argument)
     if plain is not None or argument is None:
         return plain
@@ -114,7 +115,7 @@ def argument_recipe(argument: Any) -> Any:
 
 
 def rebuilt_arguments(path: Any, task_class: type[L.LightningModule], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a task that stand in its checkpoint otherwise than by themselves (`argument_recipe`).
+    """Return the arguments of a task that stand in its checkpoint otherwise than by themselves (`argument_recipe`).
 
     Raises:
         UserError: names one that the checkpoint does not hold.
@@ -141,14 +142,14 @@ def rebuilt_arguments(path: Any, task_class: type[L.LightningModule], content: M
 
 
 def task_hyper_parameters(task: L.LightningModule) -> dict[str, Any]:
-    """The `task_arguments` that are plain values."""
+    """Return the `task_arguments` that are plain values."""
     arguments = task_arguments(task)
     plain = {name: recipe_or_none(value) for name, value in arguments.items()}
     return {name: value for name, value in plain.items() if value is not None or arguments[name] is None}
 
 
 def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A checkpoint's entries by which ``Net.load_from_checkpoint`` makes a task with trained parameters.
+    """Return a checkpoint's entries by which ``Net.load_from_checkpoint`` makes a task with trained parameters.
 
     Args:
         task: gives what is not trained, and the precision.
@@ -173,7 +174,7 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
 
 
 def of_first_replica(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A coordinator's state, cut down to the models of its first replica: no run goes on from it."""
+    """Return a coordinator's state, cut down to the models of its first replica: no run goes on from it."""
     number, metrics, events = saved["record"]
     return {
         **saved,
@@ -187,7 +188,7 @@ def of_first_replica(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_file(path: str | Path, map_location: Any = "cpu", *, mapped: bool = False) -> Any:
-    """The content of a file that ``torch.save`` wrote, numbers and plain containers only.
+    """Return the content of a file that ``torch.save`` wrote, numbers and plain containers only.
 
     Raises:
         UserError: one that names the file, where it is damaged or missing.
@@ -219,7 +220,7 @@ def check_rows_beside(content: Any, folder: Path) -> None:
 
 
 def state_of_run(content: Any, path: Any = "this checkpoint") -> dict[str, Any]:
-    """The state that a coordinator wrote into a checkpoint.
+    """Return the state that a coordinator wrote into a checkpoint.
 
     Raises:
         UserError: for a file that no coordinator wrote.
@@ -231,7 +232,7 @@ def state_of_run(content: Any, path: Any = "this checkpoint") -> dict[str, Any]:
 
 
 def task_from(path: Any, content: Mapping[str, Any], **how: Any) -> L.LightningModule:
-    """The task of a checkpoint, made by its class's own ``load_from_checkpoint``.
+    """Return the task of a checkpoint, made by its class's own ``load_from_checkpoint``.
 
     Raises:
         UserError: where it cannot be made, asking for ``task=``.

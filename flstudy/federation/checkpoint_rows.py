@@ -34,9 +34,9 @@ class RowsBeside(CheckpointIO):
         if beside is not None:
             self._collect(path)
 
-    def load_checkpoint(self, path: Any, *given: Any, **how: Any) -> Any:
+    def load_checkpoint(self, path: Any, *arguments: Any, **how: Any) -> Any:
         """Load a checkpoint as the inner plugin does."""
-        return self.inner.load_checkpoint(path, *given, **how)
+        return self.inner.load_checkpoint(path, *arguments, **how)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Delete a checkpoint and the rows that it alone named."""
@@ -56,12 +56,12 @@ class RowsBeside(CheckpointIO):
 
 
 def local_folder(path: Any) -> Path | None:
-    """The folder of a checkpoint; None where it is not on a disk of this machine."""
+    """Return the folder of a checkpoint; None where it is not on a disk of this machine."""
     return None if "://" in str(path) else Path(path).absolute().parent
 
 
 def segments_named(folder: Path) -> set[str] | None:
-    """The segments that checkpoints in a folder name; None where one cannot be read, and may name any."""
+    """Return the segments that checkpoints in a folder name; None where one cannot be read, and may name any."""
     named = set[str]()
     for path in folder.iterdir():
         if path.is_file() and zipfile.is_zipfile(path):  # nobody goes on from half of one
@@ -73,7 +73,7 @@ def segments_named(folder: Path) -> set[str] | None:
 
 
 def segments_of(path: Path) -> list[str]:
-    """The segments that a checkpoint names."""
+    """Return the segments that a checkpoint names."""
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     return [name for name, *_ in content.get("flstudy", {}).get("bank", {}).get("segments", ())]
 

@@ -51,15 +51,15 @@ class ControllerRunner:
         self.state.controllers = [stack(states) for states in first]
 
     def scheduled(self, round: int) -> Algorithm:
-        """The algorithm as it is in a round."""
+        """Return the algorithm as it is in a round."""
         if self.schedule is None:
             return self.algorithm
         session = self.population.session_rounds(round, self.rounds) if self.schedule.rounds is None else None
         return self.schedule.at(self.algorithm, self.population.age(round), session)
 
     def before(self, server: Any, round: int, play: Callable[[ProbeRounds], Tensor]) -> tuple[Any, list[Event]]:
-        """The server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S, ...],
-        and returns the model that they come to."""
+        """Return the server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S,
+        ...], and returns the model that they come to."""
         probed: list[Tensor | None] = []
         for controller, state in zip(self.controllers, self.state.controllers, strict=True):
             moment = self._moment(round, 0)
@@ -69,11 +69,11 @@ class ControllerRunner:
         return self._hook("before_round", server, round, probed, None)
 
     def after(self, server: Any, losses: Tensor, weights: Tensor, round: int) -> tuple[Any, list[Event]]:
-        """The server's state after the round, given the jobs' losses and weights [S, J], and what happened."""
+        """Return the server's state after the round, given the jobs' losses and weights [S, J], and what happened."""
         return self._hook("after_round", server, round, [None] * len(self.controllers), (losses, weights))
 
     def metrics(self) -> dict[str, list[float]]:
-        """Metrics of the round by the controllers, a value per replica."""
+        """Return the metrics of the round by the controllers, a value per replica."""
         states = zip(self.controllers, self.state.controllers, strict=True)
         lines = [[controller.metrics(take(state, s)) for s in range(self.replicas)] for controller, state in states]
         return {name: [float(values[name]) for values in line] for line in lines for name in line[0]}
@@ -124,7 +124,7 @@ class ControllerRunner:
 def check_horizons(
     controllers: Sequence[Controller], schedule: Schedule | None, population: Population, rounds: int | None
 ) -> list[Controller]:
-    """The controllers as planned for a run of ``rounds`` rounds (None: nobody knows how many), checked.
+    """Return the controllers as planned for a run of ``rounds`` rounds (None: nobody knows how many), checked.
 
     Raises:
         UserError: from a controller that makes no sense in this world, or a schedule without an end.

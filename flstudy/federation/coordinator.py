@@ -106,7 +106,8 @@ class Coordinator(L.LightningModule):
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """The task's own callbacks. This is the first hook of every run, where a Trainer's flags can be refused."""
+        """Return the task's own callbacks. This is the first hook of every run, where a Trainer's flags can be
+        refused."""
         trainer_flags.refuse_flags(self.trainer)
         trainer_flags.follow_task(self.trainer)
         callbacks = self.task.configure_callbacks()
@@ -118,7 +119,7 @@ class Coordinator(L.LightningModule):
             self.task.teardown(stage)
 
     def configure_optimizers(self) -> RoundClock:
-        """The clock that counts rounds, in the place of an optimizer."""
+        """Return the clock that counts rounds, in the place of an optimizer."""
         return RoundClock(self.clock, self.algorithm.lr)
 
     def on_fit_start(self) -> None:
@@ -209,7 +210,7 @@ class Coordinator(L.LightningModule):
         self._log_split("test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Predictions:
-        """Outputs of a device's model for its test examples; devices are numbered by the loader.
+        """Return the outputs of a device's model for its test examples; devices are numbered by the loader.
 
         Raises:
             UserError: the task has no ``forward``, or predicts by itself.
@@ -267,7 +268,8 @@ class Coordinator(L.LightningModule):
         weights_only: bool | None = None,
         **parts: Any,
     ) -> "Coordinator":
-        """A coordinator with a checkpoint's trained models, of which ``task`` holds the first replica's global one.
+        """Return a coordinator with a checkpoint's trained models, of which ``task`` holds the first replica's global
+        one.
 
         Args:
             checkpoint_path: a coordinator's checkpoint, or a model that a study kept.
@@ -290,8 +292,8 @@ class Coordinator(L.LightningModule):
         return coordinator
 
     def personal(self, client: int, replica: int = 0) -> L.LightningModule:
-        """A copy of the task with the model that a device has: its own where the method keeps one, of several global
-        models the one that it chooses, or else the global one."""
+        """Return a copy of the task with the model that a device has: its own where the method keeps one, of several
+        global models the one that it chooses, or else the global one."""
         return self.run.models.personal(client, replica)
 
     def load_into(self, task: L.LightningModule, replica: int = 0) -> L.LightningModule:

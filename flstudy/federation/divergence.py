@@ -16,13 +16,13 @@ FINITE = ("train/loss", "valid/loss", "test/loss", "server/update_norm")
 
 
 def has_diverged(metrics: Mapping[str, Sequence[float]]) -> bool:
-    """Whether a loss or a parameter of any replica is not finite, by a round's metrics, a value per replica."""
+    """Return whether a loss or a parameter of any replica is not finite, by a round's metrics, a value per replica."""
     return any(not math.isfinite(value) for name in FINITE for value in metrics.get(name, ()))
 
 
 def divergence(run: "FederatedRun") -> str | None:
-    """A sentence on the latest round of a run that has diverged, with the first seed, device and tensor that are not
-    finite; None: it has not."""
+    """Return a sentence on the latest round of a run that has diverged, with the first seed, device and tensor that are
+    not finite; None: it has not."""
     record = run.state.record
     if record is None or not has_diverged(record.metrics):
         return None
@@ -38,7 +38,7 @@ def divergence(run: "FederatedRun") -> str | None:
 
 
 def lost_devices(run: "FederatedRun", replica: int) -> list[str]:
-    """The first device of the latest round whose training loss is not finite, as a part of a sentence."""
+    """Return the first device of the latest round whose training loss is not finite, as a part of a sentence."""
     if run.last is None or run.aggregator.private:
         return []
     jobs = (~torch.isfinite(run.last.fit.loss[replica])).nonzero().flatten().tolist()
@@ -47,7 +47,7 @@ def lost_devices(run: "FederatedRun", replica: int) -> list[str]:
 
 
 def lost_tensors(run: "FederatedRun", replica: int) -> list[str]:
-    """The first tensor of the server's models that is not finite, as a part of a sentence."""
+    """Return the first tensor of the server's models that is not finite, as a part of a sentence."""
     for model in stacked(run.state.server.x)[replica]:
         if (name := lost_tensor(run, model)) is not None:
             return [f"the server's {name} is not finite"]
@@ -55,7 +55,7 @@ def lost_tensors(run: "FederatedRun", replica: int) -> list[str]:
 
 
 def lost_models(run: "FederatedRun", replica: int) -> list[str]:
-    """The first device of the latest round whose own model is not finite, as a part of a sentence."""
+    """Return the first device of the latest round whose own model is not finite, as a part of a sentence."""
     if run.last is None or not run.algorithm.personalized:
         return []
     for device in run.last.cohort.jobs.client[replica].tolist():
@@ -65,6 +65,6 @@ def lost_models(run: "FederatedRun", replica: int) -> list[str]:
 
 
 def lost_tensor(run: "FederatedRun", model: torch.Tensor) -> str | None:
-    """Name of the first tensor of a model [n] that is not finite; None where all are."""
+    """Return the name of the first tensor of a model [n] that is not finite; None where all are."""
     tensors = run.task_function.layout.split(model[: run.task_function.layout.n])
     return next((name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())), None)

@@ -58,8 +58,9 @@ class Evaluation(AskedDevices):
         self.measure, self.trace_cache = measure, evaluator.trace_cache
 
     def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
-        """The survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in use, and
-        which are in use [S, M]. Of gradients it is [S, J, 1, n]: at the one model, on all training examples."""
+        """Return the survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in
+        use, and which are in use [S, M]. Of gradients it is [S, J, 1, n]: at the one model, on all training
+        examples."""
         models = self.algorithm.global_models(server)
         with self.evaluator.attached(round):
             if self.algorithm.asks == "gradient":
@@ -72,7 +73,7 @@ class Evaluation(AskedDevices):
     def __call__(
         self, server: Any, bank: ClientBank, cohort: Cohort, fit: Fit, round: int, looked: Scores | None = None
     ) -> dict[str, list[float]]:
-        """All metrics of an evaluation after a round, a value per replica.
+        """Return all metrics of an evaluation after a round, a value per replica.
 
         Args:
             server: leaves [S, ...].
@@ -92,8 +93,8 @@ class Evaluation(AskedDevices):
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
-        """Metrics of the models that devices use and of the server's, over the devices available in a round, whose
-        ``world`` is given."""
+        """Return the metrics of the models that devices use and of the server's, over the devices available in a round,
+        whose ``world`` is given."""
         shared = self._metrics(server, None, world, round, splits)
         used = self._metrics(server, bank, world, round, splits) if self.algorithm.personalized else shared
         twins = {of_server(name): values for name, values in shared.items()}
@@ -102,7 +103,7 @@ class Evaluation(AskedDevices):
     def _metrics(
         self, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[Split]
     ) -> dict[str, list[float]]:
-        """Metrics of the devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
+        """Return the metrics of the devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
         asked = self.asked(round)
         columns: list[Column] = []
         with self.evaluator.attached(round, self.trainer):
@@ -118,7 +119,8 @@ class Evaluation(AskedDevices):
     def _devices(
         self, server: Any, bank: ClientBank | None, world: Round, asked: Asked, round: int, splits: Sequence[Split]
     ) -> dict[str, Scores]:
-        """Scores [S, P], by split, of models of the devices asked: their own, or without a ``bank`` the server's."""
+        """Return the scores [S, P], by split, of models of the devices asked: their own, or without a ``bank`` the
+        server's."""
         if bank is not None:
             return {split: self._own(server, bank, split, asked, round) for split in splits}
         models = self.models(server)
@@ -130,7 +132,7 @@ class Evaluation(AskedDevices):
         return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
 
     def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
-        """Scores of models [S, M, n] on the devices that chose them [S, N]."""
+        """Return the scores of models [S, M, n] on the devices that chose them [S, N]."""
         those = used.any(0).nonzero().squeeze(1).tolist()
         scores = [self.evaluator.on(models[:, m], sheets) for m in those]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
@@ -142,7 +144,7 @@ class Evaluation(AskedDevices):
         return Scores(of([score.loss for score in scores]), of([score.accuracy for score in scores]))
 
     def _own(self, server: Any, bank: ClientBank, split: Split, asked: Asked, round: int) -> Scores:
-        """Scores of the devices' own models, some devices at a time."""
+        """Return the scores of the devices' own models, some devices at a time."""
         size = max(1, MOST // server.x.numel())
         deployed = torch.vmap(torch.vmap(self.algorithm.deployed, in_dims=(None, 0)))
         most = self.most(round)
@@ -155,12 +157,12 @@ class Evaluation(AskedDevices):
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
     def personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
-        """Scores of the participants' local models [S, J, n] on their own test examples."""
+        """Return the scores of the participants' local models [S, J, n] on their own test examples."""
         return self.tests(cohort, round).scores(self.evaluator, models)
 
     def tests(self, cohort: Cohort, round: int) -> TestRows:
-        """The participants' own test examples; where a device trained several models, for the one that it trained under
-        its present concept."""
+        """Return the participants' own test examples; where a device trained several models, for the one that it
+        trained under its present concept."""
         per_device = self.algorithm.jobs_per_device
         lives = cohort.batches.concept
         present = lives == self._lived(round).gather(1, cohort.jobs.client)
@@ -182,8 +184,8 @@ class Column(NamedTuple):
 
 
 def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = None) -> dict[str, list[float]]:
-    """Mean over devices for every replica, and the standard deviation over devices; all metrics leave the device at
-    once.
+    """Return the mean over devices for every replica, and the standard deviation over devices; all metrics leave the
+    device at once.
 
     FLASH (Panchal et al. 2023), eq. (1) and (2): every device counts the same, however many examples it has;
     eq. (3): the deviation divides by the number of devices.
@@ -202,7 +204,8 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
 
 
 def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
-    """The values [S, N] of the devices that count: [S, C], or a line for each replica where their numbers differ."""
+    """Return the values [S, N] of the devices that count: [S, C], or a line for each replica where their numbers
+    differ."""
     doubles = values.double().contiguous()
     if there is None or there.all():
         return [doubles]
@@ -213,5 +216,5 @@ def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
 
 
 def over_lines(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation over devices, [S] each."""
+    """Return the mean and deviation over devices, [S] each."""
     return torch.cat([part.mean(1) for part in parts]), torch.cat([part.std(1, correction=0) for part in parts])

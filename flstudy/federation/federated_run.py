@@ -76,7 +76,7 @@ class FederatedRun(RunParts):
     _block = 0  # jobs of a replica that train at once; 0: not known yet
 
     def __getstate__(self) -> dict[str, Any]:
-        """The run with its models and its world, but without what computes: it goes on as from a checkpoint."""
+        """Return the run with its models and its world, but without what computes: it goes on as from a checkpoint."""
         parts = {name: part for name, part in vars(self).items() if name not in ("executor", "fits")}
         if "horizon" in parts:
             parts["horizon"] = self.horizon._replace(seconds_left=no_limit)  # else a Trainer's
@@ -250,7 +250,7 @@ class FederatedRun(RunParts):
         )
 
     def _make_executor(self, context: TrainingContext) -> Executor:
-        """An executor on the run's device, or on all of them, until the run is closed."""
+        """Return an executor on the run's device, or on all of them, until the run is closed."""
         settings = self.settings
         name = following(settings.executor, self.algorithm)
         if len(self.devices) * self.nodes == 1:
@@ -280,12 +280,12 @@ class FederatedRun(RunParts):
 
     @property
     def goes_on(self) -> bool:
-        """Whether another round is planned, and privacy allows it."""
+        """Return whether another round is planned, and privacy allows it."""
         done = self.state.round
         return done != self.horizon.last and (done == 0 or not self.is_last(done))
 
     def is_last(self, round: int) -> bool:
-        """Whether no round follows a round (from 1): none is planned, or privacy allows none."""
+        """Return whether no round follows a round (from 1): none is planned, or privacy allows none."""
         return round == self.horizon.last or not self.aggregator.allows(round)
 
     def play_round(self, cohort: Cohort | None = None, *, round: int | None = None, evaluated: bool = False) -> Record:
@@ -411,7 +411,7 @@ class FederatedRun(RunParts):
         return metrics
 
     def metrics_of(self, split: Split) -> dict[str, list[float]]:
-        """Metrics of a split in the world of the last round, as they were then, a value per replica."""
+        """Return the metrics of a split in the world of the last round, as they were then, a value per replica."""
         state = self.models.state
         world = self.population.cohort(state.round).to(self.device).round
         with PROCESS_STATE, self._drawing(f"evaluation {state.round}"):
@@ -464,5 +464,6 @@ class FederatedRun(RunParts):
         self.saved_state.save(path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a bit-exact resume needs, and how the run was made, as plain tensors and containers."""
+        """Return everything that a bit-exact resume needs, and how the run was made, as plain tensors and
+        containers."""
         return self.saved_state.state_dict()

@@ -16,7 +16,7 @@ LONGEST = 500  # characters of a list: that of a user's own may name the owner o
 
 
 def hyper_parameters(run: FederatedRun, population: Population) -> dict[str, Any]:
-    """Dotted names and plain values of all parts of a run: a class by its name, below it what it was made with.
+    """Return dotted names and plain values of all parts of a run: a class by its name, below it what it was made with.
 
     A task's are those that its ``save_hyperparameters`` saved, or the arguments of one of flstudy's. What is no plain
     value, such as a tensor, is told by its class. Of several controllers the second is ``controller.2``.
@@ -67,7 +67,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A list or mapping of plain values, tuples as lists and dataclasses as mappings; None of anything else."""
+    """Return a list or mapping of plain values, tuples as lists and dataclasses as mappings; None of anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = made_with(value)
     if isinstance(value, Mapping):
@@ -80,6 +80,6 @@ def _plain(value: Any) -> Any:
 
 
 def _class_name(cls: type) -> str:
-    """A class of flstudy's or Python's by its name, another by its import path."""
+    """Return a class of flstudy's or Python's by its name, another by its import path."""
     ours = cls.__module__.partition(".")[0] in ("flstudy", "builtins")
     return cls.__qualname__ if ours else f"{cls.__module__}.{cls.__qualname__}"

@@ -54,7 +54,8 @@ class InitialModels:
             self.task = self._built(self.seeds[0], "init")
 
     def first(self, task_function: TaskFunction, starts: int) -> Tensor:
-        """Models [S, n] of all seeds; [S, starts, n] for a method that starts from several, each drawn by itself.
+        """Return the models [S, n] of all seeds; [S, starts, n] for a method that starts from several, each drawn by
+        itself.
 
         Raises:
             UserError: for a task that cannot be built anew, or models that are equal, so that a method could not tell
@@ -78,7 +79,7 @@ class InitialModels:
         return models
 
     def drawn(self, task_function: TaskFunction, like: Tensor, starts: int, seed: int, name: str) -> Tensor:
-        """A further model of a seed, by a name: [n], or [starts, n] for a method with several, of the kind of
+        """Return a further model of a seed, by a name: [n], or [starts, n] for a method with several, of the kind of
         ``like``."""
         models = [self._model(task_function, seed, stream) for stream in stream_names(starts, name)]
         return (models[0] if starts == 1 else torch.stack(models)).to(like)
@@ -94,7 +95,7 @@ class InitialModels:
             )
 
     def _model(self, task_function: TaskFunction, seed: int, name: str) -> Tensor:
-        """A model [n] of a seed and a name."""
+        """Return a model [n] of a seed and a name."""
         task, layout = self._built(seed, name), task_function.layout
         trained = trained_parameters(task)
         shapes = [tuple(part.shape) for part in trained.values()]
@@ -106,7 +107,7 @@ class InitialModels:
         return layout.flat(trained)
 
     def _built(self, seed: int, name: str) -> L.LightningModule:
-        """The task as it is built under a seed and a name."""
+        """Return the task as it is built under a seed and a name."""
         self.refuse_unknown()
         assert self._build is not None
         number = torch_seed(seed, name)
@@ -126,8 +127,8 @@ class InitialModels:
 
 
 def uncompiled(task: Any) -> Any:
-    """A task without what `torch.compile` put around it, whose names a checkpoint would have; rounds are compiled as
-    wholes. What is no module of Lightning's stays, and is refused elsewhere."""
+    """Return a task without what `torch.compile` put around it, whose names a checkpoint would have; rounds are
+    compiled as wholes. What is no module of Lightning's stays, and is refused elsewhere."""
     try:
         return to_uncompiled(task)
     except (ValueError, TypeError):  # it is not compiled, or no LightningModule
@@ -135,12 +136,12 @@ def uncompiled(task: Any) -> Any:
 
 
 def stream_names(starts: int, name: str) -> list[str]:
-    """Names of the random numbers of so many models."""
+    """Return the names of the random numbers of so many models."""
     return [name, *(f"{name} {m}" for m in range(1, starts))]
 
 
 def called(build: BuildTask) -> L.LightningModule:
-    """The task that a function builds.
+    """Return the task that a function builds.
 
     Raises:
         UserError: for a class that needs arguments, or others than those that its task kept.
@@ -158,7 +159,7 @@ def called(build: BuildTask) -> L.LightningModule:
 
 
 def builder_of(task: Any) -> BuildTask | None:
-    """The function that builds a task anew by its class, from the arguments that it keeps; None: it keeps none.
+    """Return the function that builds a task anew by its class, from the arguments that it keeps; None: it keeps none.
 
     As Lightning's ``load_from_checkpoint`` does, those that its class does not take are left out."""
     if not isinstance(task, L.LightningModule):

@@ -10,7 +10,7 @@ from flstudy.user_error import UserError
 
 
 def load_task(path: str | Path, task: L.LightningModule | None = None, *, replica: int = 0) -> L.LightningModule:
-    """The task with a trained global model, in evaluation mode; of several models, the first.
+    """Return the task with a trained global model, in evaluation mode; of several models, the first.
 
     Args:
         path: a coordinator's checkpoint, or a model that a study kept.

@@ -18,7 +18,7 @@ from flstudy.tasks import TaskFunction
 
 
 def no_limit() -> float | None:
-    """Seconds that are left to a run without a limit of time."""
+    """Return the seconds that are left to a run without a limit of time."""
     return None
 
 
@@ -29,7 +29,7 @@ class Horizon(NamedTuple):
     seconds_left: Callable[[], float | None] = no_limit
 
     def rounds_left(self, round: int, took: float) -> float:
-        """Number of rounds after a round, each of which takes ``took`` seconds."""
+        """Return the number of rounds after a round, each of which takes ``took`` seconds."""
         left = math.inf if self.last is None else self.last - round
         seconds = self.seconds_left()
         return left if seconds is None else min(left, max(0.0, seconds) / took)
@@ -78,7 +78,7 @@ class LocalFits:
         self.ended = time.perf_counter()  # of the last block, or the round's beginning
 
     def __call__(self, *work: Any) -> Any:
-        """The fits of the round's next block, with the arguments of an executor's ``fit``; in several places the
+        """Return the fits of the round's next block, with the arguments of an executor's ``fit``; in several places the
         results of all parts, with the arguments of its ``train``."""
         following = self.round + 1 if self.round != self.horizon.last else None
         with self.population.ahead.while_training(self.population.cohort, following):
@@ -106,7 +106,7 @@ class LocalFits:
         return fit_by_seed(self.executor.fit, self.device, seeds, *work)
 
     def probing(self) -> Callable[..., Any]:
-        """The fit function for probe rounds, whose seconds are not weighed."""
+        """Return the fit function for probe rounds, whose seconds are not weighed."""
         if self.spread is None:
             return self.executor.fit
         return partial(self.spread.train, [torch_seed(self.seeds[0], f"probe {self.round - 1}")])

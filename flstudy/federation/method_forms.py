@@ -49,7 +49,7 @@ class MethodForms:
         torch.vmap(self.end)(server, upload)
 
     def ready(self, x: Tensor) -> tuple[Any, Any]:
-        """The server's state before the round, and a device's row."""
+        """Return the server's state before the round, and a device's row."""
         server = self.tensors("server_init", x, self.layout)
         if not (hasattr(server, "_replace") and hasattr(server, "x")):
             self.refuse("server_init", f"must return a NamedTuple with a field x, got {type(server).__name__}")
@@ -64,7 +64,7 @@ class MethodForms:
         return prepared, row
 
     def fit(self, server: Any, row: Any) -> Any:
-        """The upload of one job."""
+        """Return the upload of one job."""
         none = server.x.new_zeros((), dtype=torch.int64)
         msg = self.tensors("broadcast", server, Job(none, none, none + 1, none))
         local = self.call("local_start", msg, row, self.layout)
@@ -85,7 +85,7 @@ class MethodForms:
         return upload
 
     def end(self, server: Any, upload: Any) -> Tensor:
-        """The server's model after the round."""
+        """Return the server's model after the round."""
         weights = self.tensors("weights", server.x.new_ones(JOBS))
         model = server.x.new_zeros(JOBS, dtype=torch.int64)
         inbox = Inbox(stack([upload] * JOBS), weights, model)
@@ -106,7 +106,7 @@ class MethodForms:
         return torch.ones_like(y), y.new_ones(())
 
     def round(self, server: Any) -> Round:
-        """The first round, in which all data are of concept 0."""
+        """Return the first round, in which all data are of concept 0."""
         first = server.x.new_ones((), dtype=torch.int64)
         return Round(first, first, first - 1, first.new_zeros(JOBS) if self.algorithm.oracle else None)
 
@@ -126,7 +126,7 @@ class MethodForms:
         return result
 
     def innermost(self, error: Exception) -> str | None:
-        """The last of the method's functions that were at work when an error was raised, as ``correct`` within
+        """Return the last of the method's functions that were at work when an error was raised, as ``correct`` within
         ``local_step``."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         names = [frame.f_code.co_name for frame in frames if frame.f_locals.get("self") is self.algorithm]
@@ -177,7 +177,7 @@ class MethodForms:
 
 
 def shown_type(value: Any) -> str:
-    """The type of a value, of tensors with their shape."""
+    """Return the type of a value, of tensors with their shape."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__

@@ -51,9 +51,9 @@ class Logged(NamedTuple):
 def module_metrics(
     asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and ``test/loss`` of
-    a task without losses of single examples, where devices count alike, as everywhere. They are of the devices' own
-    models, whose rows a ``bank`` holds, or without it of the server's."""
+    """Return the metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and
+    ``test/loss`` of a task without losses of single examples, where devices count alike, as everywhere. They are of the
+    devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
     task_function = asked_devices.evaluator.task_function
     steps = task_function.steps
     logging = [split for split in splits if steps is not None and steps.has(split)]
@@ -96,7 +96,7 @@ def module_metrics(
 def with_logged(
     metrics: Mapping[str, list[float]], logged: Mapping[str, list[float]], task_function: TaskFunction
 ) -> dict[str, list[float]]:
-    """Metrics together with those that a task's own steps have logged.
+    """Return the metrics together with those that a task's own steps have logged.
 
     Raises:
         UserError: for two of one name, where only a run tells under which names the task logs.
@@ -115,8 +115,8 @@ def refuse_second(measured: Collection[str], logged: Iterable[str], task_functio
 def devices(
     asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """The available devices of a round: replica, device, model [n], its own or without a ``bank`` the server's, and
-    concept []."""
+    """Yield the available devices of a round: replica, device, model [n], its own or without a ``bank`` the server's,
+    and concept []."""
     algorithm = asked_devices.algorithm
     asked, x = asked_devices.asked(round), asked_devices.models(server)
     chosen = None
@@ -143,21 +143,22 @@ def devices(
 def examples(
     asked_devices: AskedDevices, replica: int, device: int, split: Any, round: int, concept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The data of a device's split in a round, as far as it is asked about them."""
+    """Return the data of a device's split in a round, as far as it is asked about them."""
     held, devices = asked_devices.population.device_data, np.array([device])
     rows = torch.from_numpy(held.flat(replica, devices, split, round, asked_devices.most(round))[0])
     return asked_devices.evaluator.store.gather(rows.to(asked_devices.device), concept)
 
 
 def shown_names(logs: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
-    """Metric names of what each split logs: the name itself, or split/name where several splits have it."""
+    """Return the metric names of what each split logs: the name itself, or split/name where several splits have it."""
     every = [(split, name) for split, names in logs.items() for name in dict.fromkeys(names)]
     several = {name for split, name in every if any(name in names for other, names in logs.items() if other != split)}
     return {(split, name): f"{split}/{name}" if name in several else name for split, name in every}
 
 
 def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Metrics that ``training_step`` logged in a round, a value per replica, of sums and example counts [S, J, 2]."""
+    """Return the metrics that ``training_step`` logged in a round, a value per replica, of sums and example counts [S,
+    J, 2]."""
     if not logged:
         return {}
     sums = torch.stack([values.double().sum(1) for values in logged.values()])
@@ -170,7 +171,7 @@ def training_metrics(task_function: TaskFunction, logged: Mapping[str, Tensor]) 
 
 
 def shown_told(task_function: TaskFunction, logged: Sequence[str]) -> dict[str, str]:
-    """Metric names of what ``training_step`` logs."""
+    """Return the metric names of what ``training_step`` logs."""
     others = {name for names in (task_function.findings.logs or {}).values() for name in names}
     return {name: f"train/{name}" if name in others else name for name in logged}
 
@@ -187,8 +188,8 @@ class OverDevices(NamedTuple):
 def over_logged(
     logged: Sequence[Logged], replicas: int, left_out: Callable[[float], bool] = lambda value: False
 ) -> dict[str, OverDevices]:
-    """Means and deviations over devices of each logged name, without values that are left out. All numbers leave the
-    device at once."""
+    """Return the means and deviations over devices of each logged name, without values that are left out. All numbers
+    leave the device at once."""
     numbers = torch.stack([entry.value.double() for entry in logged]).tolist() if logged else []
     by_name: dict[str, list[list[tuple[float, int]]]] = {}
     undefined: dict[str, tuple[int, int]] = {}
@@ -210,7 +211,8 @@ def over_logged(
 
 
 def undefined_on(asked_devices: AskedDevices, name: str, split: str, replica: int, device: int, round: int) -> str:
-    """A sentence on a measure that is undefined on a device, with its cause where its labels are all the same."""
+    """Return a sentence on a measure that is undefined on a device, with its cause where its labels are all the
+    same."""
     held = asked_devices.population.device_data
     rows = held.flat(replica, np.array([device]), split, round, asked_devices.most(round))[0]  # type: ignore[arg-type]
     labels = asked_devices.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
@@ -220,13 +222,13 @@ def undefined_on(asked_devices: AskedDevices, name: str, split: str, replica: in
 
 
 def weighted_mean(line: Sequence[tuple[float, int]]) -> float:
-    """Mean of values with weights."""
+    """Return the mean of values with weights."""
     total = sum(weight for _, weight in line)
     return sum(value * weight for value, weight in line) / total if total else math.nan
 
 
 def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
-    """Standard deviation of values, whatever their weights."""
+    """Return the standard deviation of values, whatever their weights."""
     if not line:
         return math.nan
     mean = sum(value for value, _ in line) / len(line)
@@ -255,7 +257,7 @@ def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
 
 
 def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Made-up inputs and labels of the kind that a data set has."""
+    """Return made-up inputs and labels of the kind that a data set has."""
     shape, generator = (MADE_UP, *dataset.shape), torch.Generator().manual_seed(0)
     if dataset.tokens:
         x = torch.randint(1, max(2, dataset.tokens), shape, generator=generator)
@@ -267,7 +269,7 @@ def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 
 def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str]:
-    """Names of the metrics that a task's own steps are known to log, in training too.
+    """Return the names of the metrics that a task's own steps are known to log, in training too.
 
     Raises:
         UserError: for one that the run has ``measured`` already, that two logged names make, or that no file takes.
@@ -299,7 +301,7 @@ def promised(task_function: TaskFunction, measured: Collection[str]) -> list[str
 
 
 def cannot_know(task_function: TaskFunction, metric: str) -> bool:
-    """Whether only a run tells if a task's own steps log a metric."""
+    """Return whether only a run tells if a task's own steps log a metric."""
     unknown = task_function.steps is not None and task_function.findings.logs is None
     may_log = metric not in METRICS or metric.startswith(("train/", "valid/", "test/"))
     return may_log and (unknown or task_function.findings.training_logs is None)

@@ -227,8 +227,8 @@ def prepared(
 def answers(
     server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[Share]
 ) -> tuple[Tensor, Tensor]:
-    """The survey of a round's devices, and the models [S, M] that it is about. In parts, each gradient is replaced by
-    their mean, for that is what a server makes of them."""
+    """Return the survey of a round's devices, and the models [S, M] that it is about. In parts, each gradient is
+    replaced by their mean, for that is what a server makes of them."""
     number, lives = int(cohort.round.number[0]), cohort.batches.concept
     if algorithm.asks != "gradient" or not parts or parts[0].axis == 0:
         return evaluation.ask(server, cohort.devices, lives, number)
@@ -243,8 +243,8 @@ def answers(
 def planned(
     algorithm: Algorithm, server: Any, clients: Any, survey: Tensor | None, jobs: Job, world: Round, steps: Tensor
 ) -> tuple[Any, Any, Job, Tensor | None, Tensor]:
-    """The server's state, the rows, the jobs with their models, the concepts under which an oracle has them read their
-    data, and their steps [S, J]."""
+    """Return the server's state, the rows, the jobs with their models, the concepts under which an oracle has them read
+    their data, and their steps [S, J]."""
     mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
     server, clients, model = mapped(server, clients, survey, jobs, world)
     concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world) if algorithm.oracle else None
@@ -253,7 +253,7 @@ def planned(
 
 
 def shortened(batches: Batches, steps: Tensor) -> Batches:
-    """The plan cut down to ``steps`` [S, J]."""
+    """Return the plan cut down to ``steps`` [S, J]."""
     if torch.equal(steps, batches.steps):
         return batches
     real = torch.arange(batches.epoch.shape[-1], device=steps.device) < steps[..., None]
@@ -261,8 +261,8 @@ def shortened(batches: Batches, steps: Tensor) -> Batches:
 
 
 def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Bytes down and up [S] of a job's survey [S, J, M, ...]: the models [S, M] that it is asked about, but for the one
-    that it is sent to train, and what it tells of each; x [S, ..., n] is the server's."""
+    """Return the bytes down and up [S] of a job's survey [S, J, M, ...]: the models [S, M] that it is asked about, but
+    for the one that it is sent to train, and what it tells of each; x [S, ..., n] is the server's."""
     if survey is None or asked is None:
         nothing = torch.zeros(len(x), dtype=torch.float64)
         return nothing, nothing
@@ -287,24 +287,24 @@ def ended(
 
 
 def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
-    """The uploads as they come, leaves [S, J, ...]."""
+    """Return the uploads as they come, leaves [S, J, ...]."""
     return weighed(algorithm, cohort.sizes.to(fit.loss.dtype), fit.uploads, cohort.jobs.model)
 
 
 def weighed(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
-    """The uploads of jobs whose devices hold ``sizes`` [S, J] examples, with their weights."""
+    """Return the uploads of jobs whose devices hold ``sizes`` [S, J] examples, with their weights."""
     return Inbox(uploads, torch.vmap(algorithm.weights)(sizes), model)
 
 
 def stepped(algorithm: Algorithm, server: Any, inbox: Inbox, round: Round) -> Any:
-    """The server's state after the round, given the uploads as it sees them."""
+    """Return the server's state after the round, given the uploads as it sees them."""
     return torch.vmap(algorithm.server_step, in_dims=(0, 0, axes(round)))(server, inbox, round)
 
 
 def stepped_and_explained(
     algorithm: Algorithm, server: Any, inbox: Inbox, round: Round
 ) -> tuple[Any, dict[str, Tensor]]:
-    """The server's state after the round, and the algorithm's diagnostics [S]."""
+    """Return the server's state after the round, and the algorithm's diagnostics [S]."""
     after = stepped(algorithm, server, inbox, round)
     return after, torch.vmap(algorithm.diagnostics)(server, after, inbox)
 
@@ -312,8 +312,8 @@ def stepped_and_explained(
 def closed(
     algorithm: Algorithm, server: Any, sizes: Tensor, like: Tensor, uploads: Any, model: Tensor, round: Round
 ) -> tuple[Inbox, Any, dict[str, Tensor]]:
-    """The end of a round whose uploads the server sees as they come: these, its state after them, and the diagnostics;
-    sizes are counted in the precision of ``like``."""
+    """Return the end of a round whose uploads the server sees as they come: these, its state after them, and the
+    diagnostics; sizes are counted in the precision of ``like``."""
     inbox = weighed(algorithm, sizes.to(like.dtype), uploads, model)
     return inbox, *stepped_and_explained(algorithm, server, inbox, round)
 

@@ -169,11 +169,11 @@ class PrivateAggregator:
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
     def of(self, round: int) -> "PrivateRound | None":
-        """The private aggregation of a round; None without privacy."""
+        """Return the private aggregation of a round; None without privacy."""
         return None if self.privacy is None else PrivateRound(self, round)
 
     def __call__(self, inbox: Inbox, round: int) -> Inbox:
-        """The uploads as the server sees them in a round, leaves [S, J, ...]."""
+        """Return the uploads as the server sees them in a round, leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
         uploads, within = clipped(inbox.uploads, self.clip, self.each)
@@ -181,7 +181,8 @@ class PrivateAggregator:
         return shown
 
     def shown(self, inbox: Any, within: Tensor, round: int) -> Any:
-        """Clipped uploads, an `Inbox` or `Totals`, as the server sees them; ``within`` [S, D]: those short enough."""
+        """Return the clipped uploads, an `Inbox` or `Totals`, as the server sees them; ``within`` [S, D]: those short
+        enough."""
         assert self.privacy is not None
         bound, within = self.clip, within.cpu()
         extra, count = torch.zeros_like(bound), float(within.shape[1])
@@ -205,7 +206,7 @@ class PrivateAggregator:
 
     @staticmethod
     def _told(inbox: Any, mean: Any, rows: int) -> Any:
-        """An inbox, or totals, of ``rows`` uploads, each of which is the mean."""
+        """Return an inbox, or totals, of ``rows`` uploads, each of which is the mean."""
         replicas = len(inbox.weights)
         weights = inbox.weights.new_full((replicas, rows), 1 / rows)
         model = inbox.model.new_zeros(replicas, rows)
@@ -216,7 +217,7 @@ class PrivateAggregator:
         return Inbox(same, weights, model)
 
     def hidden(self, losses: Tensor) -> Tensor:
-        """The jobs' losses [S, J] as controllers may see them: not at all where there is noise."""
+        """Return the jobs' losses [S, J] as controllers may see them: not at all where there is noise."""
         return torch.full_like(losses, math.nan) if self.private else losses
 
     # ---- account -----------------------------------------------------------------------------------------------------
@@ -231,31 +232,31 @@ class PrivateAggregator:
         return self._population.participants / 20 if settings.count_noise is None else settings.count_noise
 
     def _sample(self, round: int) -> Sample:
-        """The sampling of a round's devices."""
+        """Return the sampling of a round's devices."""
         population = self._population
         if population.sampling == "poisson":
             return Sample(population.clients, population.participants)
         return Sample(population.fewest(round), population.drawn(round))
 
     def _drawn(self, rounds: int) -> Counter[Sample]:
-        """Counts of the ways in which the first rounds draw their devices."""
+        """Return the counts of the ways in which the first rounds draw their devices."""
         self._samples += [self._sample(round) for round in range(len(self._samples) + 1, rounds + 1)]
         return Counter(self._samples[:rounds])
 
     def epsilon(self, rounds: int) -> float:
-        """ε after ``rounds`` rounds: a pure function of their number."""
+        """Return ε after ``rounds`` rounds: a pure function of their number."""
         assert self.account is not None
         if rounds not in self._known:
             self._known[rounds] = self.account.epsilon(self.noise, self._drawn(rounds))
         return self._known[rounds]
 
     def allows(self, rounds: int) -> bool:
-        """Whether another round after ``rounds`` keeps to the target."""
+        """Return whether another round after ``rounds`` keeps to the target."""
         target = None if self.privacy is None else self.privacy.target_epsilon
         return target is None or self.epsilon(rounds + 1) <= target
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The noise and clipping bounds that a resume needs."""
+        """Return the noise and clipping bounds that a resume needs."""
         return None if self.privacy is None else {"noise": self.noise, "clip": self.clip.tolist()}
 
 
@@ -266,18 +267,18 @@ class PrivateRound(NamedTuple):
     round: int
 
     def __call__(self, inbox: Inbox) -> Inbox:
-        """All uploads as the server sees them."""
+        """Return all uploads as the server sees them."""
         return self.aggregator(inbox, self.round)
 
     def clip(self, part: Share) -> ClipBound:
-        """The bound by which a part's uploads are clipped where it is trained."""
+        """Return the bound by which a part's uploads are clipped where it is trained."""
         return ClipBound(part.of_servers(self.aggregator.clip), self.aggregator.each)
 
     def shown(self, inbox: Any, within: Tensor) -> Any:
-        """Clipped uploads as the server sees them."""
+        """Return the clipped uploads as the server sees them."""
         return self.aggregator.shown(inbox, within, self.round)
 
 
 def summed(inbox: Any) -> bool:
-    """Whether only the sums of uploads are there."""
+    """Return whether only the sums of uploads are there."""
     return isinstance(inbox, Totals)

@@ -58,7 +58,7 @@ class RoundMetrics:
         probes: Sequence[RoundResult],
         before: Mapping[str, Sequence[float]],
     ) -> dict[str, list[float]]:
-        """The metrics of a round, a value per replica.
+        """Return the metrics of a round, a value per replica.
 
         Args:
             round: its number.
@@ -83,8 +83,8 @@ class RoundMetrics:
     def _measured(
         self, round: int, names: Sequence[str], measure: Callable[[], dict[str, list[float]]]
     ) -> dict[str, list[float]]:
-        """Metrics of a round, which are undefined where they cannot be measured: that is no reason to lose the rounds
-        before. In the first round there are none."""
+        """Return the metrics of a round, which are undefined where they cannot be measured: that is no reason to lose
+        the rounds before. In the first round there are none."""
         try:
             return measure()
         except UserError as error:
@@ -96,7 +96,7 @@ class RoundMetrics:
     def _in_the_cell(
         self, cell: Wireless, round: int, parameters: int, results: Sequence[RoundResult]
     ) -> dict[str, list[float]]:
-        """Metrics of the radio cell; the first result is the round's own."""
+        """Return the metrics of the radio cell; the first result is the round's own."""
         costs = [
             cell.costs(
                 self.population.seeds,
@@ -115,8 +115,8 @@ class RoundMetrics:
 
 
 def fit_metrics(result: RoundResult, batch_size: int, trace_cache: TraceCache) -> dict[str, list[float]]:
-    """Metrics of the local fits and of the server's step, all of which leave the device at once; epochs are counted by
-    B = ``batch_size``."""
+    """Return the metrics of the local fits and of the server's step, all of which leave the device at once; epochs are
+    counted by B = ``batch_size``."""
     fit, sizes, shown = result.fit, result.cohort.sizes, result.diagnostics
 
     def lines(losses: Tensor, steps: Tensor, sizes: Tensor, *diagnostics: Tensor) -> Tensor:

@@ -90,8 +90,8 @@ class RunParts:
         self._state: RunState | None = None
 
     def measures(self, population: Population, rounds: int) -> list[str]:
-        """Names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end; the world
-        need not be settled.
+        """Return the names of all metrics that a run of ``rounds`` rounds in this world will have measured at its end;
+        the world need not be settled.
 
         Raises:
             UserError: for two measures of one name.
@@ -120,12 +120,13 @@ class RunParts:
 
     @property
     def steps_by_module(self) -> bool:
-        """Whether devices step by the task's ``configure_optimizers``, at rates that the method does not know."""
+        """Return whether devices step by the task's ``configure_optimizers``, at rates that the method does not
+        know."""
         return by_own_optimizer(self.task, self.settings.local_optimizer)
 
     @property
     def begun(self) -> bool:
-        """Whether there is a state."""
+        """Return whether there is a state."""
         return self._state is not None
 
     def begin(self, state: RunState) -> None:
@@ -175,6 +176,7 @@ class RunParts:
         return torch.vmap(lambda model: self.algorithm.server_init(model, layout))(x)
 
     def no_models(self) -> Tensor:
-        """Zeros in the place of initial models [S, n], or [S, M, n] of several, which those of a checkpoint replace."""
+        """Return zeros in the place of initial models [S, n], or [S, M, n] of several, which those of a checkpoint
+        replace."""
         starts = self.algorithm.starts
         return torch.zeros(len(self.seeds), *([] if starts == 1 else [starts]), self.task_function.layout.n)

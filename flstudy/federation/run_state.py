@@ -36,7 +36,7 @@ class RunState:
         return 0 if self.record is None else self.record.round
 
     def plain(self) -> dict[str, Any]:
-        """The state as plain tensors and containers, without the seconds that rounds took."""
+        """Return the state as plain tensors and containers, without the seconds that rounds took."""
         number, metrics, events, _ = self.record or Record(0, {})
         clockless = {name: values for name, values in metrics.items() if not name.startswith("time/")}
         return {

@@ -58,13 +58,13 @@ class TrainedModels:
         return self._filled(task, self.global_model(replica))
 
     def personal(self, client: int, replica: int = 0) -> L.LightningModule:
-        """A copy of the task with the model that a device has: its own where the method keeps one, of several global
-        models the one that it chooses, or else the global one."""
+        """Return a copy of the task with the model that a device has: its own where the method keeps one, of several
+        global models the one that it chooses, or else the global one."""
         model = self.of_device(client, replica)
         return self._filled(copy.deepcopy(self.run.task), model).eval()
 
     def predictions(self, device: int) -> Predictions:
-        """Outputs of a device's model for its test examples, in the first replica.
+        """Return the outputs of a device's model for its test examples, in the first replica.
 
         Raises:
             UserError: the task has no ``forward``, or predicts by itself.
@@ -86,11 +86,11 @@ class TrainedModels:
         return Predictions(device, y, outputs)
 
     def global_model(self, replica: int, model: Any = 0) -> Tensor:
-        """[n]: one of the replica's global models."""
+        """Return [n]: one of the replica's global models."""
         return stacked(self.run.algorithm.global_models(self.run.state.server))[replica, model]
 
     def of_device(self, client: int, replica: int) -> Tensor:
-        """[n]: the model that a device has, as a vector."""
+        """Return [n]: the model that a device has, as a vector."""
         run, state = self.run, self.state
         if not 0 <= client < (count := state.bank.slot.shape[1]):
             raise UserError(f"client must be a device from 0 to {count - 1}, got {client}")

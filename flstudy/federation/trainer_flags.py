@@ -84,24 +84,25 @@ StrategyRegistry.register(LanesStrategy.strategy_name, LanesStrategy, descriptio
 
 
 def lanes_devices(trainer: L.Trainer) -> Sequence[torch.device]:
-    """The devices over which a round's lanes are divided."""
+    """Return the devices over which a round's lanes are divided."""
     strategy = trainer.strategy
     devices = strategy.parallel_devices if isinstance(strategy, LanesStrategy) else None
     return devices or [strategy.root_device]
 
 
 def is_lanes(trainer: L.Trainer) -> bool:
-    """Whether a round's lanes are divided over devices."""
+    """Return whether a round's lanes are divided over devices."""
     return isinstance(trainer.strategy, LanesStrategy)
 
 
 def whole(limit: float) -> bool:
-    """Whether a limit leaves the one batch that there is."""
+    """Return whether a limit leaves the one batch that there is."""
     return limit == 1.0 if isinstance(limit, float) else limit >= 1
 
 
 def _part_of_a_round(flag: str) -> Callable[[L.Trainer], Any]:
-    """A test for a flag's limit that does not leave the one batch that there is; evaluations may be left none, too."""
+    """Return a test for a flag's limit that does not leave the one batch that there is; evaluations may be left none,
+    too."""
 
     def found(trainer: L.Trainer) -> Any:
         limit = getattr(trainer, flag)
@@ -126,8 +127,8 @@ def _strange_callback(trainer: L.Trainer) -> str | None:
 
 
 def _syncs_layers(trainer: L.Trainer) -> bool:
-    """Whether a Trainer was made with ``sync_batchnorm=True``; False where Lightning, of which 2.6 was tried, does not
-    keep that there any more."""
+    """Return whether a Trainer was made with ``sync_batchnorm=True``; False where Lightning, of which 2.6 was tried,
+    does not keep that there any more."""
     return getattr(getattr(trainer, "_accelerator_connector", None), "_layer_sync", None) is not None
 
 
@@ -255,7 +256,7 @@ MEANINGS = {
 
 
 def flags_page() -> str:
-    """The page of the docs that lists all flags."""
+    """Return the page of the docs that lists all flags."""
     lines = [
         "# Flags of `L.Trainer`",
         "",
@@ -278,7 +279,8 @@ def flags_page() -> str:
 
 
 def trainer_of(module: L.LightningModule) -> L.Trainer | None:
-    """The Trainer to which a module is attached; None where there is none, for which Lightning's property raises."""
+    """Return the Trainer to which a module is attached; None where there is none, for which Lightning's property
+    raises."""
     try:
         return module.trainer
     except RuntimeError:
@@ -286,12 +288,12 @@ def trainer_of(module: L.LightningModule) -> L.Trainer | None:
 
 
 def evaluate_every(trainer: L.Trainer) -> int:
-    """The number of rounds between two evaluations."""
+    """Return the number of rounds between two evaluations."""
     return trainer.check_val_every_n_epoch or 1
 
 
 def world_of(trainer: L.Trainer, panel: Panel | None) -> Population:
-    """The population that a Trainer was given as its datamodule.
+    """Return the population that a Trainer was given as its datamodule.
 
     Raises:
         UserError: where it was given another datamodule, or the panel of evaluations does not suit the population.
@@ -308,14 +310,14 @@ def world_of(trainer: L.Trainer, panel: Panel | None) -> Population:
 
 
 def last_round(trainer: L.Trainer) -> int | None:
-    """The last round (from 1) of a fit, one round being one epoch and one step; None where nobody knows."""
+    """Return the last round (from 1) of a fit, one round being one epoch and one step; None where nobody knows."""
     epochs, steps = trainer.max_epochs, trainer.max_steps
     ends = [end for end in (epochs, steps) if end is not None and end >= 0]
     return min(ends) if ends else None
 
 
 def stops(trainer: L.Trainer, round: int) -> bool:
-    """Whether a fit ends after a round (from 1), since somebody has asked for it."""
+    """Return whether a fit ends after a round (from 1), since somebody has asked for it."""
     return trainer.should_stop and round >= max(trainer.min_epochs or 0, trainer.min_steps or 0)
 
 
@@ -332,7 +334,7 @@ def validating_now(trainer: L.Trainer) -> Iterator[None]:
 
 
 def seconds_left(trainer: L.Trainer) -> float | None:
-    """Seconds until ``max_time``; None without one."""
+    """Return the seconds until ``max_time``; None without one."""
     timers = [part for part in trainer.callbacks if isinstance(part, callbacks.Timer)]  # type: ignore[attr-defined]
     left = [seconds for timer in timers if (seconds := timer.time_remaining()) is not None]
     return min(left) if left else None

@@ -20,7 +20,7 @@ BLOCK = 32  # slots that one product with a triangular matrix advances
 
 
 def distances(seed: Any, device: Any, nearest: float, radius: float) -> NDArray[np.float64]:
-    """Horizontal distances [m] of devices that are scattered evenly over the area of a ring, of density
+    """Return the horizontal distances [m] of devices that are scattered evenly over the area of a ring, of density
     2d / (R² − d_min²) on [d_min, R] (device sessions, eq. (22)).
 
     Args:
@@ -34,7 +34,7 @@ def distances(seed: Any, device: Any, nearest: float, radius: float) -> NDArray[
 
 
 def breakpoint_distance(carrier: float, base_height: float, user_height: float, environment_height: float) -> float:
-    """d'_BP [m] = 4 (h_BS − h_E)(h_UT − h_E) f_c / c (TR 38.901, Table 7.4.1-1, note 1).
+    """Return d'_BP [m] = 4 (h_BS − h_E)(h_UT − h_E) f_c / c (TR 38.901, Table 7.4.1-1, note 1).
 
     Args:
         carrier: f_c, GHz.
@@ -48,7 +48,8 @@ def breakpoint_distance(carrier: float, base_height: float, user_height: float, 
 def path_loss(
     distance: Any, carrier: float, base_height: float, user_height: float, environment_height: float
 ) -> NDArray[np.float64]:
-    """Path loss [dB] of UMi street canyon, line of sight (TR 38.901, Table 7.4.1-1; device sessions, eq. (35)-(37)).
+    """Return the path loss [dB] of UMi street canyon, line of sight (TR 38.901, Table 7.4.1-1; device sessions, eq.
+    (35)-(37)).
 
     The ``distance`` is horizontal, m; the others are those of `breakpoint_distance`.
     """
@@ -62,7 +63,7 @@ def path_loss(
 
 
 def correlation(speed: float, carrier: float, slot: float) -> float:
-    """ρ = J_0(2π f_d τ) of a device's fading from slot to slot, f_d = v f_c / c (device sessions, App. A-A3).
+    """Return ρ = J_0(2π f_d τ) of a device's fading from slot to slot, f_d = v f_c / c (device sessions, App. A-A3).
 
     Args:
         speed: v, m/s.
@@ -75,12 +76,13 @@ def correlation(speed: float, carrier: float, slot: float) -> float:
 
 
 def shadowing(seed: Any, number: Any, device: Any, repeat: int = 0) -> NDArray[np.float64]:
-    """Standard normal shadowing, to be scaled by σ [dB]: one value for a device and a round."""
+    """Return the standard normal shadowing, to be scaled by σ [dB]: one value for a device and a round."""
     return normals(random_bits(seed, "shadowing", number, repeat, device))[0].double().numpy() * math.sqrt(2)
 
 
 def normals(words: NDArray[np.uint64]) -> tuple[Tensor, Tensor]:
-    """Real and imaginary parts, each [...] in float32, of CN(0, 1) from 64 random bits each (Box and Muller 1958)."""
+    """Return the real and imaginary parts, each [...] in float32, of CN(0, 1) from 64 random bits each (Box and Muller
+    1958)."""
     radius = torch.from_numpy((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5))
     radius = radius.mul_(2.0**-24).log_().neg_().sqrt_()
     angle = torch.from_numpy((words & np.uint64(0xFFFFFF)).astype(np.float32)).mul_(2 * math.pi * 2.0**-24)
@@ -107,7 +109,8 @@ class Fading:
         self.last = self._noise(slice(None), 0, 1)[..., 0]  # [2, L], h there
 
     def powers(self, which: NDArray[np.int64], count: int) -> Tensor:
-        """|h[n]|² [len(which), count] of the next slots of some of the devices; nobody left out can come back."""
+        """Return |h[n]|² [len(which), count] of the next slots of some of the devices; nobody left out can come
+        back."""
         noise = self._noise(which, self.slot + 1, count)
         h = gauss_markov(noise, self.rho, self.last[:, torch.from_numpy(which)])
         self.last[:, torch.from_numpy(which)] = h[..., -1]
@@ -115,14 +118,15 @@ class Fading:
         return h[0].square() + h[1].square()
 
     def _noise(self, which: Any, first: int, count: int) -> Tensor:
-        """e [2, devices, count] in float64: real and imaginary parts."""
+        """Return e [2, devices, count] in float64: real and imaginary parts."""
         seed, device = self.seed[which, None], self.device[which, None]
         words = random_bits(seed, "fading", self.number, self.repeat, device, np.arange(first, first + count))
         return torch.stack(normals(words)).double()
 
 
 def gauss_markov(noise: Tensor, rho: float, before: Tensor) -> Tensor:
-    """h [..., N] with h[n] = ρ h[n−1] + √(1 − ρ²) e[n], of which BLOCK slots are one product with a triangular matrix.
+    """Return h [..., N] with h[n] = ρ h[n−1] + √(1 − ρ²) e[n], of which BLOCK slots are one product with a triangular
+    matrix.
 
     Args:
         noise: e [..., N], N ≥ 1.

@@ -56,7 +56,8 @@ PAPER = Recovery(window=100, tolerance=0.01, steady=100)
 
 
 def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
-    """The stretches [r1, r2], both included, that follow each drift: up to the round before the next one, or the end.
+    """Return the stretches [r1, r2], both included, that follow each drift: up to the round before the next one, or the
+    end.
 
     Two events at one round are one drift. Events after `last_round` never happened and are left out.
     """
@@ -70,7 +71,8 @@ def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
 def accuracy_before(
     rounds: ArrayLike, accuracy: ArrayLike, drift: int, *, window: int = DEFAULT.steady, since: int = 1
 ) -> Floats:
-    """Mean accuracy of the last `window` evaluations before round `drift`, of all of them where there are fewer.
+    """Return the mean accuracy of the last `window` evaluations before round `drift`, of all of them where there are
+    fewer.
 
     `since`: first round that counts, the previous drift's round where there was one (older ones had another concept).
     """
@@ -81,7 +83,7 @@ def accuracy_before(
 
 
 def dip(rounds: ArrayLike, accuracy: ArrayLike, drift: int, until: int | None = None, *, window: int = 1) -> Floats:
-    """FLASH eq. (4): dip^(r1, r2) = min{acc^(r) : r in [r1, r2]}, the lowest accuracy (so higher is better).
+    """Return FLASH's eq. (4): dip^(r1, r2) = min{acc^(r) : r in [r1, r2]}, the lowest accuracy (so higher is better).
 
     r1 is `drift`; r2 is `until`, included, by default the last evaluation. With a further drift at round e give
     `until=e - 1` (see `segments`): round e belongs to the next concept.
@@ -109,7 +111,7 @@ def recovery_rounds(
     tolerance: float = DEFAULT.tolerance,
     steady: int = DEFAULT.steady,
 ) -> Floats:
-    """Rounds from the drift until accuracy is back where it was, or has settled under the new concept.
+    """Return the rounds from the drift until accuracy is back where it was, or has settled under the new concept.
 
     Let s_r be the mean of the last `window` evaluations up to round r, of fewer at the start, none of them from before
     the drift; b the level before it (`accuracy_before`, of `steady` evaluations); l the steady state, the mean of the
@@ -140,7 +142,7 @@ def recovery_rounds(
     bound = tolerance + 1e-12  # the slack keeps a curve that sits exactly on the tolerance inside it
 
     def begun(good: NDArray[np.bool_], latest: int) -> Floats:
-        """Rounds from the drift to the evaluation, ``latest`` at most, from which all are good; else NaN."""
+        """Return the rounds from the drift to the evaluation, ``latest`` at most, from which all are good; else NaN."""
         stays = np.logical_and.accumulate(good[..., ::-1], axis=-1)[..., ::-1]
         return np.where(stays[..., latest], (after_rounds[stays.argmax(-1)] - drift).astype(float), np.nan)
 
@@ -156,14 +158,14 @@ def recovery_rounds(
 
 
 def _trailing_mean(values: Floats, window: int) -> Floats:
-    """[..., T] -> [..., T]: mean of the last `window` values up to each position, of fewer at the start."""
+    """Return [..., T] -> [..., T]: mean of the last `window` values up to each position, of fewer at the start."""
     total = np.cumsum(values, axis=-1)
     total[..., window:] -= total[..., :-window].copy()
     return total / np.minimum(np.arange(1, values.shape[-1] + 1), window)
 
 
 def _stretch(rounds: ArrayLike, accuracy: ArrayLike, first: int, last: int | None) -> tuple[NDArray[np.int64], Floats]:
-    """The checked curve between two rounds, both included."""
+    """Return the checked curve between two rounds, both included."""
     r, a = np.asarray(rounds), np.asarray(accuracy, dtype=float)
     if r.ndim != 1 or not r.size or not np.issubdtype(r.dtype, np.integer):
         raise UserError(f"rounds must be a non-empty vector of integers, got shape {r.shape} of {r.dtype}")

@@ -48,11 +48,11 @@ class DynamicRegret:
         self.settings, self.round_loss = settings, RoundLoss(population, task)
 
     def optimum(self, round: int) -> Optimum:
-        """A minimum of a round's loss; UserError where the tolerance is not reached."""
+        """Return a minimum of a round's loss; UserError where the tolerance is not reached."""
         return self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
 
     def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        """The metrics of a round, a value per replica.
+        """Return the metrics of a round, a value per replica.
 
         Args:
             round: its number.

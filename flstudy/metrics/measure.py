@@ -22,7 +22,7 @@ class Measure(Configurable, ABC):
 
     @abstractmethod
     def __call__(self, devices: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The metrics [] of one replica and split.
+        """Return the metrics [] of one replica and split.
 
         Args:
             devices: by name, such as ``accuracy`` and ``loss``, a value [N] of each device that is there.
@@ -45,13 +45,13 @@ class WorstDevices(Measure):
 
 
 def measured_names(measure: Measure | None) -> list[str]:
-    """Names under which runs log a measure."""
+    """Return the names under which runs log a measure."""
     names = [] if measure is None else [f"{split}/{name}" for split in ("valid", "test") for name in measure.measures]
     return [*names, *map(of_server, names)]
 
 
 def values_of(measure: Measure, columns: Sequence[Any]) -> dict[str, list[float]]:
-    """A measure's metrics, a value per replica.
+    """Return a measure's metrics, a value per replica.
 
     Args:
         measure: the class of metrics.

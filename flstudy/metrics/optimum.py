@@ -59,7 +59,7 @@ class RoundLoss:
         self._asked: tuple[int, Cohort] | None = None
 
     def batch(self, round: int, replica: int) -> Batch:
-        """The examples of a round; the last one's are kept."""
+        """Return the examples of a round; the last one's are kept."""
         key = self.world(round, replica)
         if replica not in self._batches or self._batches[replica][0] != key:
             store, devices = self.population.store, self._devices(round, replica)
@@ -71,13 +71,13 @@ class RoundLoss:
         return self._batches[replica][1]
 
     def world(self, round: int, replica: int) -> Hashable:
-        """Key of a round's loss, equal for rounds that ask for the same."""
+        """Return the key of a round's loss, equal for rounds that ask for the same."""
         client, concept = self._devices(round, replica)
         moment = self.population.device_data.moment("train", round)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
 
     def loss(self, round: int, x: Tensor) -> Tensor:
-        """F_t [S, ...] of models x [S, ..., n] in a round."""
+        """Return F_t [S, ...] of models x [S, ..., n] in a round."""
         with torch.no_grad(), self.task_function.evaluating():
             losses = []
             for replica, models in enumerate(x.to("cpu", torch.float64)):
@@ -87,7 +87,7 @@ class RoundLoss:
             return torch.stack(losses)
 
     def optimum(self, round: int, tolerance: float = 1e-6, steps: int = 1000) -> Optimum:
-        """A minimum in a round of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
+        """Return a minimum in a round of a convex F_t, by L-BFGS (with an L1 penalty: L-BFGS-B) from 0;
         rounds that ask for the same are solved once.
 
         Args:
@@ -110,7 +110,7 @@ class RoundLoss:
         return Optimum(*(torch.stack(parts) for parts in zip(*solved, strict=True)))
 
     def _devices(self, round: int, replica: int) -> tuple[Tensor, Tensor]:
-        """(clients [J], concepts [J]) of the round."""
+        """Return (clients [J], concepts [J]) of the round."""
         if self._asked is None or self._asked[0] != round:
             self._asked = round, self.population.cohort(round)
         cohort = self._asked[1]
@@ -188,8 +188,8 @@ class RoundLoss:
 
 
 def shifts(population: Population, rounds: int) -> list[list[int]]:
-    """Rounds t ≤ ``rounds`` (from 2) of each replica in which some device's concept is another than in t - 1; where
-    everybody takes part these are the L rounds of Definition 2."""
+    """Return the rounds t ≤ ``rounds`` (from 2) of each replica in which some device's concept is another than in t -
+    1; where everybody takes part these are the L rounds of Definition 2."""
     concepts = torch.stack([population.concepts(round) for round in range(1, rounds + 1)])  # [T, S, N]
     changed = (concepts[1:] != concepts[:-1]).any(-1)
     return [(line.nonzero().flatten() + 2).tolist() for line in changed.T]

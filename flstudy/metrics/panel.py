@@ -47,11 +47,11 @@ class Panel(Configurable):
             )
 
     def asks_everybody(self, round: int) -> bool:
-        """Whether all devices are asked in a round (from 1)."""
+        """Return whether all devices are asked in a round (from 1)."""
         return self.full_every is not None and round % self.full_every == 0
 
     def draw(self, seed: int, sizes: NDArray[np.int64], there: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-        """[count]: the devices of a replica that are asked, ascending.
+        """Return [count]: the devices of a replica that are asked, ascending.
 
         Args:
             seed: of the replica.
@@ -69,6 +69,7 @@ class Panel(Configurable):
         return np.sort(np.concatenate(drawn))
 
     def error(self, asked: int, devices: int) -> float:
-        """Standard error of a mean over ``asked`` of ``devices`` devices, in standard deviations over those."""
+        """Return the standard error of a mean over ``asked`` of ``devices`` devices, in standard deviations over
+        those."""
         share = 0.0 if self.examples is not None else asked / devices
         return math.sqrt((1 - share) / max(1, asked - 1))

@@ -55,7 +55,7 @@ class Metric:
 
     @property
     def is_fraction(self) -> bool:
-        """Whether it is shown in percent."""
+        """Return whether it is shown in percent."""
         return self.unit == FRACTION
 
     @property
@@ -247,7 +247,7 @@ def register(metric: Metric) -> Metric:
 
 
 def find(name: str) -> Metric:
-    """The metric of that name.
+    """Return the metric of that name.
 
     Raises:
         UserError: for an unknown name, with the nearest known one.
@@ -258,23 +258,23 @@ def find(name: str) -> Metric:
 
 
 def is_fraction(name: str) -> bool:
-    """Whether a metric, known or not, is shown in percent."""
+    """Return whether a metric, known or not, is shown in percent."""
     return name in METRICS and METRICS[name].is_fraction
 
 
 def title(name: str) -> str:
-    """The heading of a metric; its name where nobody has described it."""
+    """Return the heading of a metric; its name where nobody has described it."""
     return METRICS[name].title if name in METRICS else name
 
 
-def measured_by(has: Collection[str], own: Collection[str] = ()) -> list[str]:
-    """Names of the metrics that a run measures.
+def measured_by(has: Collection[str], extra: Collection[str] = ()) -> list[str]:
+    """Return the names of the metrics that a run measures.
 
     Args:
         has: the conditions (`NEEDS`) that it meets.
-        own: what its algorithm, its controllers and its measure name as ``measures``.
+        extra: what its algorithm, its controllers and its measure name as ``measures``.
     """
-    met, named = {*has} - {"own"}, dict.fromkeys(own)
+    met, named = {*has} - {"own"}, dict.fromkeys(extra)
     described = [name for name, metric in METRICS.items() if name in named or met.issuperset(metric.needs)]
     return [*described, *(name for name in named if name not in METRICS)]
 
@@ -300,8 +300,8 @@ def _hint(name: str, names: Collection[str]) -> str:
 
 
 def _shown(names: Collection[str]) -> Collection[str]:
-    """The names, or of many those of evaluations' and users' own metrics, which judge models, without deviations and
-    twins of the server's models."""
+    """Return the names, or of many those of evaluations' and users' own metrics, which judge models, without deviations
+    and twins of the server's models."""
     about = [name for name in names if name not in METRICS or METRICS[name].measured == "evaluation"]
     twins = {of_server(name) for name in names}
     about = [name for name in about if name not in twins]
@@ -323,7 +323,7 @@ OF_MODELS = {"correctness", "losses", "own"}
 
 
 def judged_by(deployed: Deployed | None, metric: str) -> str:
-    """The models that a metric is of, in words; '' where that is not known, or the metric is of none.
+    """Return the models that a metric is of, in words; '' where that is not known, or the metric is of none.
 
     Args:
         deployed: a key of `JUDGED`, or None.
@@ -337,13 +337,13 @@ def judged_by(deployed: Deployed | None, metric: str) -> str:
 
 
 def of_server(name: str) -> str:
-    """The name of a metric where it is of the server's models: ``valid/global_loss`` for ``valid/loss``."""
+    """Return the name of a metric where it is of the server's models: ``valid/global_loss`` for ``valid/loss``."""
     split, slash, what = name.rpartition("/")
     return f"{split}{slash}{SERVERS}{what}"
 
 
 def is_of_server(name: str) -> bool:
-    """Whether a metric is of the server's models, whatever devices use."""
+    """Return whether a metric is of the server's models, whatever devices use."""
     return name.rpartition("/")[2].startswith(SERVERS)
 
 
@@ -351,15 +351,16 @@ def is_of_server(name: str) -> bool:
 
 
 def mean_over_replicas(values: Sequence[float]) -> float:
-    """Mean, correctly rounded; NaN or infinite if one of the values is."""
+    """Return the mean, correctly rounded; NaN or infinite if one of the values is."""
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else float(sum(values))
 
 
 def deviation_over_replicas(values: Sequence[float]) -> float:
-    """The sample's standard deviation; NaN if one of the values is not finite, of which Python 3.11 makes an error."""
+    """Return the sample's standard deviation; NaN if one of the values is not finite, of which Python 3.11 makes an
+    error."""
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def replica_means(metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The mean of every metric of a round."""
+    """Return the mean of every metric of a round."""
     return {name: mean_over_replicas(values) for name, values in metrics.items()}

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 def dynamic_regret(losses: ArrayLike, optima: ArrayLike) -> Floats:
-    """R_[1,t] for every t, eq. (7): the sums [..., T] of F_τ(x_τ) - min F_τ over τ ≤ t.
+    """Return R_[1,t] for every t, eq. (7): the sums [..., T] of F_τ(x_τ) - min F_τ over τ ≤ t.
 
     Args:
         losses: [..., T] F_t(x_t).
@@ -36,7 +36,8 @@ def dynamic_regret(losses: ArrayLike, optima: ArrayLike) -> Floats:
 
 
 def variation(losses: ArrayLike) -> Floats:
-    """Δ_t of Definition 1 for t = 2 … T, [..., T - 1], from the losses [..., M, T] of M models: max |F_t - F_(t-1)|.
+    """Return Δ_t of Definition 1 for t = 2 … T, [..., T - 1], from the losses [..., M, T] of M models: max |F_t -
+    F_(t-1)|.
 
     The definition takes the largest over all models, so that this is a lower bound, the better the more models there
     are; their sum is Δ.
@@ -48,7 +49,8 @@ def variation(losses: ArrayLike) -> Floats:
 
 
 def count_changes(variations: ArrayLike, tolerance: float = 0.0) -> NDArray[np.int64]:
-    """L of Definition 2: the number of rounds in which Δ_t [..., T - 1] is above the tolerance (0 as defined)."""
+    """Return L of Definition 2: the number of rounds in which Δ_t [..., T - 1] is above the tolerance (0 as
+    defined)."""
     if not tolerance >= 0:
         raise UserError(f"tolerance must be ≥ 0, got {tolerance}")
     return np.sum(np.asarray(variations, float) > tolerance, axis=-1)
@@ -86,14 +88,14 @@ def detections(detected: ArrayLike, drifts: Sequence[int], within: int | None = 
 
 
 def count_restarts(restarted: ArrayLike) -> Mapping[str, NDArray[np.int64]]:
-    """Numbers [...] of a method's restarts, by cause, from ``detector/restarted`` [..., T]."""
+    """Return the numbers [...] of a method's restarts, by cause, from ``detector/restarted`` [..., T]."""
     causes = np.asarray(restarted)
     return {"block": (causes == 1).sum(-1), "detection": (causes == 2).sum(-1)}
 
 
 def noticed(detected: ArrayLike, restarted: ArrayLike, drifts: Sequence[int]) -> dict[str, Floats]:
-    """Figures of a whole run, by name, each [...]: ``detections``, some drift's and no drift's; ``false_alarms``, no
-    drift's alone; ``delay``, rounds from a drift to its detection, mean over the drifts that were
+    """Return the figures of a whole run, by name, each [...]: ``detections``, some drift's and no drift's;
+    ``false_alarms``, no drift's alone; ``delay``, rounds from a drift to its detection, mean over the drifts that were
     detected, NaN where none was (missing where nothing drifts); ``restarts_block`` and ``restarts_detection``.
 
     Args:

@@ -57,7 +57,7 @@ class RunSummary:
                 self._sums[total][round] = np.asarray(metrics[name], float)
 
     def figures(self) -> dict[str, list[float]]:
-        """Figures of the run by name, a value per replica.
+        """Return the figures of the run by name, a value per replica.
 
         Those of an accuracy have a ``global_`` twin of the server's models, ``valid/global_dip`` and the like.
         ``valid/dip`` and ``test/dip``: FLASH eq. (4), the lowest accuracy from the first drift to the end;

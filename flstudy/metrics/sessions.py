@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 def initial_accuracy(
     rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | None = None, *, first: int = 10
 ) -> Floats:
-    """Mean accuracy of a session's first rounds (Tables II and III: ten).
+    """Return the mean accuracy of a session's first rounds (Tables II and III: ten).
 
     Args:
         first: how many rounds of the session count, those that were evaluated, ≥ 1.
@@ -33,7 +33,7 @@ def initial_accuracy(
 def time_to_accuracy(
     rounds: ArrayLike, accuracy: ArrayLike, target: ArrayLike, begin: int, until: int | None = None
 ) -> Floats:
-    """T_ρ, eq. (31): the session's first round, counted from 1 in it, at which the accuracy reaches ``target``.
+    """Return T_ρ, eq. (31): the session's first round, counted from 1 in it, at which the accuracy reaches ``target``.
 
     ∞ where it never does; NaN where the curve or the target is none. The target [...] is such as ρ times the best
     accuracy of the proposed method in this session (`best_accuracy`).
@@ -47,14 +47,14 @@ def time_to_accuracy(
 
 
 def best_accuracy(rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | None = None) -> Floats:
-    """Acc*, the highest accuracy within a session."""
+    """Return Acc*, the highest accuracy within a session."""
     return _session(rounds, accuracy, begin, until)[1].max(-1)  # type: ignore[no-any-return]
 
 
 def accumulated_gain(
     rounds: ArrayLike, accuracy: ArrayLike, baseline: ArrayLike, begin: int, until: int | None = None
 ) -> Floats:
-    """G_total, eq. (32): Σ_t (Acc(t) - Acc_baseline(t)) over a session's rounds.
+    """Return G_total, eq. (32): Σ_t (Acc(t) - Acc_baseline(t)) over a session's rounds.
 
     Where only every k-th round was evaluated an evaluation stands for the rounds since the one before it, so that the
     sum is over rounds whatever k. Both curves are of the same rounds.
@@ -65,7 +65,7 @@ def accumulated_gain(
 
 
 def _session(rounds: ArrayLike, accuracy: ArrayLike, begin: int, until: int | None) -> tuple[NDArray[np.int64], Floats]:
-    """The checked part of a curve within a session."""
+    """Return the checked part of a curve within a session."""
     number, values = np.asarray(rounds), np.asarray(accuracy, dtype=float)
     if number.ndim != 1 or (np.diff(number) <= 0).any():
         raise UserError(f"rounds must be a rising vector, got shape {number.shape}")

@@ -141,7 +141,7 @@ class Wireless(Configurable):
         parameters: int,
         repeat: int = 0,
     ) -> Costs:
-        """Costs of one exchange of models: devices receive, compute and send.
+        """Return the costs of one exchange of models: devices receive, compute and send.
 
         Args:
             seeds: of the S replicas.
@@ -190,7 +190,7 @@ class Wireless(Configurable):
         )
 
     def metrics(self, training: Costs, initialization: Sequence[Costs] = ()) -> dict[str, list[float]]:
-        """A round's metrics by name, a value per replica.
+        """Return a round's metrics by name, a value per replica.
 
         Args:
             training: of the round itself.
@@ -207,19 +207,22 @@ class Wireless(Configurable):
         return {name: values.tolist() for name, values in zip(NAMES, (latency, energy, extra_s, extra_j), strict=True)}
 
     def gains(self, seed: Any, number: int, device: Any, repeat: int = 0) -> Floats:
-        """ψ, the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or arrays."""
+        """Return ψ, the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or
+        arrays."""
         distance = distances(seed, device, self.nearest, self.radius)
         loss = path_loss(distance, self.carrier, self.base_height, self.user_height, self.environment_height)
         return 10 ** (-(loss + self.shadowing * shadowing(seed, number, device, repeat)) / 10)
 
     def snr(self, gain: Any, band: Any) -> Floats:
-        """Mean signal-to-noise ratios P ψ / (N_0 W) [2, ...] of downlink and uplink, from ψ and a band of W Hz."""
+        """Return the mean signal-to-noise ratios P ψ / (N_0 W) [2, ...] of downlink and uplink, from ψ and a band of W
+        Hz."""
         density = 10 ** (self.noise / 10) / 1000  # W/Hz
         powers = self.server_power, self.device_power
         return np.stack([power * np.asarray(gain) / (density * band) for power in powers])
 
     def _slots(self, amounts: Floats, gain: Floats, band: Floats, fading: Fading) -> Floats:
-        """The least numbers of slots [2, L] in which bits [2, L] pass (eq. (26)), of rates as in eq. (24) and (25)."""
+        """Return the least numbers of slots [2, L] in which bits [2, L] pass (eq. (26)), of rates as in eq. (24) and
+        (25)."""
         snr = self.snr(gain, band)
         with np.errstate(all="ignore"):  # infinity is refused below
             needed = amounts / (band * self.slot)  # the sum of log2(1 + SNR |h|²) that sends them
@@ -246,7 +249,7 @@ class Wireless(Configurable):
 
     @staticmethod
     def _summed(name: str, amount: Any, jobs: NDArray[np.int64], job: NDArray[np.int64]) -> Floats:
-        """Sum per device [L] over its jobs [S, J]."""
+        """Return the sum per device [L] over its jobs [S, J]."""
         values = np.broadcast_to(np.asarray(amount, dtype=np.float64), jobs.shape)
         if not (np.isfinite(values).all() and values.min() >= 0):
             raise UserError(f"{name} must be finite numbers ≥ 0, got {values.min()} to {values.max()}")

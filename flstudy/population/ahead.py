@@ -24,11 +24,12 @@ class Ahead(Generic[Made]):
         self._next: tuple[int, Future[Made]] | None = None
 
     def __reduce__(self) -> tuple[type["Ahead[Made]"], tuple[()]]:
-        """Copies start without a cohort that is made ahead."""
+        """Return the copies start without a cohort that is made ahead."""
         return Ahead, ()
 
     def made(self, make: Callable[[int], Made], round: int) -> Made:
-        """Result of ``make(round)``, which may have been called meanwhile; an error of that call is raised here."""
+        """Return the result of ``make(round)``, which may have been called meanwhile; an error of that call is raised
+        here."""
         ready, self._next = self._next, None
         return ready[1].result() if ready is not None and ready[0] == round else make(round)
 
@@ -64,11 +65,11 @@ def leaves_python() -> None:
 
 @cache
 def planner(process: int) -> ThreadPoolExecutor:
-    """The planning thread of a process; a forked child has none of its parent's."""
+    """Return the planning thread of a process; a forked child has none of its parent's."""
     return ThreadPoolExecutor(1, "planner")
 
 
 @cache
 def has_second_core() -> bool:
-    """Whether this process may use more than one core."""
+    """Return whether this process may use more than one core."""
     return usable_cores() > 1

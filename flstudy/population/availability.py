@@ -21,31 +21,32 @@ class Availability(Configurable, ABC):
 
     @abstractmethod
     def present(self, number: int, devices: int) -> NDArray[np.bool_]:
-        """[devices]: whether each is there in round ``number`` (from 1)."""
+        """Return [devices]: whether each is there in round ``number`` (from 1)."""
 
     @abstractmethod
     def session(self, number: int) -> int:
-        """The session (from 0) of round ``number`` (from 1)."""
+        """Return the session (from 0) of round ``number`` (from 1)."""
 
     @abstractmethod
     def check(self, devices: int, rounds: int | None = None) -> None:
         """Raise UserError where this does not suit so many devices and (where they are known) rounds."""
 
     def begins(self, number: int) -> bool:
-        """Whether a session begins with round ``number`` (from 1)."""
+        """Return whether a session begins with round ``number`` (from 1)."""
         return number == 1 or self.session(number) != self.session(number - 1)
 
     def began(self, number: int) -> int:
-        """The first round of the session of round ``number`` (from 1)."""
+        """Return the first round of the session of round ``number`` (from 1)."""
         return next(earlier for earlier in range(number, 0, -1) if self.begins(earlier))
 
     def length(self, number: int, last: int) -> int:
-        """Number of rounds that the session of round ``number`` has in a run whose last round is ``last``."""
+        """Return the number of rounds that the session of round ``number`` has in a run whose last round is
+        ``last``."""
         first = self.began(number)
         return next((later for later in range(first + 1, last + 1) if self.begins(later)), last + 1) - first
 
     def known(self, number: int, devices: int) -> int:
-        """Number of devices that have ever been there by round ``number`` (from 1)."""
+        """Return the number of devices that have ever been there by round ``number`` (from 1)."""
         seen = np.zeros(devices, dtype=bool)
         for earlier in range(1, number + 1):
             if self.begins(earlier) or self.changes(earlier):
@@ -53,11 +54,11 @@ class Availability(Configurable, ABC):
         return int(seen.sum())
 
     def changes(self, number: int) -> bool:
-        """Whether devices come or go with round ``number``, inside a session."""
+        """Return whether devices come or go with round ``number``, inside a session."""
         return False
 
     def events(self, rounds: int) -> list[Event]:
-        """The sessions that begin within so many rounds, but for the first."""
+        """Return the sessions that begin within so many rounds, but for the first."""
         return [Event(n, f"session {self.session(n) + 1}") for n in range(2, rounds + 1) if self.begins(n)]
 
 
@@ -94,5 +95,5 @@ class AlternatingGroups(Availability):
 
 
 def groups_of(devices: int, groups: int) -> NDArray[np.int64]:
-    """[devices]: the group of each, in the order of their numbers and of sizes that differ by one at most."""
+    """Return [devices]: the group of each, in the order of their numbers and of sizes that differ by one at most."""
     return np.arange(devices) * groups // devices

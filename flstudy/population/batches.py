@@ -35,13 +35,13 @@ class BatchPlan(NamedTuple):
     steps: int | None = None
 
     def longest(self, examples: int) -> int:
-        """Number of steps in a round of a device that holds so many examples."""
+        """Return the number of steps in a round of a device that holds so many examples."""
         return self.epochs * -(-examples // self.batch_size) if self.steps is None else self.steps
 
     def rows(
         self, seed: NDArray[np.int64], number: int, device: NDArray[np.int64], lists: list[NDArray[np.int64]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows [L, T, B], steps [L], epoch [L, T]) of L jobs.
+        """Return (rows [L, T, B], steps [L], epoch [L, T]) of L jobs.
 
         Every epoch is a fresh shuffle; its last batch may be smaller, as everywhere in the field.
 
@@ -72,8 +72,8 @@ class BatchPlan(NamedTuple):
 
 
 def shuffled(word: NDArray[np.uint64], epochs: int, size: int) -> NDArray[np.int64]:
-    """[L, E, D]: the order in which jobs read their D examples in each of E epochs, given their random words [L]: by 40
-    random bits, and by place where those are equal."""
+    """Return [L, E, D]: the order in which jobs read their D examples in each of E epochs, given their random words
+    [L]: by 40 random bits, and by place where those are equal."""
     assert size <= PLACES, "more examples on one device than places in a key"
     word = mixed(word[:, None, None], np.arange(epochs)[:, None])
     key = mixed(word, np.arange(size))
@@ -85,12 +85,12 @@ def shuffled(word: NDArray[np.uint64], epochs: int, size: int) -> NDArray[np.int
 
 
 def table(rows: NDArray[np.int64], counts: NDArray[np.int64], width: int | None = None) -> NDArray[np.int64]:
-    """[L, width]: lines of the next counts [L] rows each, padded with -1; by default as wide as the longest."""
+    """Return [L, width]: lines of the next counts [L] rows each, padded with -1; by default as wide as the longest."""
     filled = np.full((len(counts), counts.max(initial=0) if width is None else width), -1, dtype=np.int64)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = rows
     return filled
 
 
 def padded(lists: list[NDArray[np.int64]]) -> Tensor:
-    """Ragged rows as one table [L, longest], padded with -1."""
+    """Return ragged rows as one table [L, longest], padded with -1."""
     return pad_sequence([torch.from_numpy(rows) for rows in lists], batch_first=True, padding_value=-1)

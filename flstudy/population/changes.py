@@ -32,7 +32,7 @@ class Change(Configurable):
     for as many concepts as a schedule has; concept 0 is always the identity."""
 
     def labels(self, concepts: int, classes: int) -> NDArray[np.int64]:
-        """Table [concepts, classes]: what label y is called under each concept; empty where labels stay.
+        """Return the table [concepts, classes]: what label y is called under each concept; empty where labels stay.
 
         Raises:
             UserError: so many concepts cannot be made of these labels.
@@ -40,8 +40,8 @@ class Change(Configurable):
         return np.empty((0, 0), dtype=np.int64)
 
     def order(self, concepts: int, shape: Sequence[int]) -> NDArray[np.int64]:
-        """Table [concepts, features]: entry ``order[c, i]`` of the flattened input comes to place i; empty where
-        places stay.
+        """Return the table [concepts, features]: entry ``order[c, i]`` of the flattened input comes to place i; empty
+        where places stay.
 
         Raises:
             UserError: inputs of this shape cannot be turned so.
@@ -49,7 +49,7 @@ class Change(Configurable):
         return np.empty((0, 0), dtype=np.int64)
 
     def shift(self, concepts: int, shape: Sequence[int]) -> NDArray[np.float32]:
-        """Table [concepts, *shape]: what is added to inputs; empty where they stay.
+        """Return the table [concepts, *shape]: what is added to inputs; empty where they stay.
 
         Raises:
             UserError: the numbers do not fit the shape.
@@ -57,7 +57,7 @@ class Change(Configurable):
         return np.empty((0, 0), dtype=np.float32)
 
     def tables(self, concepts: int, shape: Sequence[int], classes: int) -> Tables:
-        """All tables, for data of this shape and number of classes.
+        """Return all tables, for data of this shape and number of classes.
 
         Raises:
             UserError: if the change does not suit them, or knows fewer concepts.

@@ -17,11 +17,12 @@ class DataStream(Configurable, ABC):
     @property
     @abstractmethod
     def pooled(self) -> bool:
-        """Whether devices draw from all devices' training examples, and not from their own."""
+        """Return whether devices draw from all devices' training examples, and not from their own."""
 
     @abstractmethod
     def draw(self, seed: int, number: int, device: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of ``pool``, at least one of its ≥ 1, that a device trains on in round ``number`` (from 1)."""
+        """Return the rows of ``pool``, at least one of its ≥ 1, that a device trains on in round ``number`` (from
+        1)."""
 
 
 @dataclass(frozen=True, kw_only=True)

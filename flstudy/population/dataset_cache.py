@@ -36,7 +36,7 @@ class CachedDataset(NamedTuple):
     coding: Coding | None = None  # of x and y
 
     def replica(self, index: int) -> Examples:
-        """The examples of one replica, without copying them."""
+        """Return the examples of one replica, without copying them."""
         part = slice(self.starts[index], self.stops[index])
         owner, split = (None if column is None else column[part] for column in (self.owner, self.split))
         return Examples(self.x[part], self.y[part], owner, split, self.ranges, self.coding)
@@ -46,7 +46,7 @@ Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
 
 
 def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-    """The examples for replicas of these seeds with so many devices each, read from the data set."""
+    """Return the examples for replicas of these seeds with so many devices each, read from the data set."""
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     if len(parts) > 1 and any(part.ranges is not None or part.coding is not None for part in parts):
         name = type(dataset).__name__
@@ -65,7 +65,7 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """The tensors, concatenated along their first axis; a single one as it is."""
+    """Return the tensors, concatenated along their first axis; a single one as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -73,7 +73,7 @@ _source: Source = read_examples
 
 
 def load_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-    """The examples, from wherever this process gets them."""
+    """Return the examples, from wherever this process gets them."""
     return _source(dataset, tuple(seeds), clients)
 
 
@@ -95,7 +95,8 @@ def installed(source: Source) -> Iterator[None]:
 
 
 def key(dataset: Dataset, seeds: Sequence[int], clients: int) -> str | None:
-    """Key that is equal where the same examples are loaded; None for a data set that plain values do not describe."""
+    """Return the key that is equal where the same examples are loaded; None for a data set that plain values do not
+    describe."""
     fields = {name: value for name, value in vars(dataset).items() if not is_derived(dataset, name)}
     if isinstance(dataset, InMemory) or not all(is_plain(value) for value in fields.values()):
         return None
@@ -105,12 +106,12 @@ def key(dataset: Dataset, seeds: Sequence[int], clients: int) -> str | None:
 
 
 def is_derived(dataset: Dataset, name: str) -> bool:
-    """Whether an attribute only caches the value of a property."""
+    """Return whether an attribute only caches the value of a property."""
     return isinstance(getattr(type(dataset), name, None), cached_property)
 
 
 def is_plain(value: object) -> bool:
-    """Whether the value's ``repr`` says all about it."""
+    """Return whether the value's ``repr`` says all about it."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
@@ -132,7 +133,7 @@ class DatasetCache:
         self.own: OrderedDict[str, CachedDataset] = OrderedDict()
 
     def __call__(self, dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-        """The examples as ``read_examples`` returns them, from this cache where it has them."""
+        """Return the examples as ``read_examples`` returns them, from this cache where it has them."""
         wanted = key(dataset, seeds, clients)
         if wanted is None or dataset.mapped:
             return read_examples(dataset, seeds, clients)
@@ -149,6 +150,6 @@ class DatasetCache:
 
 
 def size(loaded: CachedDataset) -> int:
-    """Bytes of the tensors of a data set."""
+    """Return the bytes of the tensors of a data set."""
     parts = (loaded.x, loaded.y, loaded.owner, loaded.split)
     return sum(part.numel() * part.element_size() for part in parts if part is not None)

@@ -77,11 +77,11 @@ class DeviceData:
         self._arrived: tuple[int, dict[tuple[int, int], Rows]] = -1, {}
 
     def held(self, replica: int, device: int, split: Split, round: int) -> Rows:
-        """The rows of a split that a device holds in a round (from 1), none of them twice."""
+        """Return the rows of a split that a device holds in a round (from 1), none of them twice."""
         return self.lists(replica, np.array([device]), split, round)[0]
 
     def lists(self, replica: int, devices: NDArray[np.int64], split: Split, round: int) -> list[Rows]:
-        """The rows of a split that each of devices [L] holds in a round (from 1), none of them twice."""
+        """Return the rows of a split that each of devices [L] holds in a round (from 1), none of them twice."""
         stage = self.stage(round)
         if split != "train" or self.data_stream is None:
             rows, counts = stage.members[replica].rows(devices, split)
@@ -103,9 +103,9 @@ class DeviceData:
     def flat(
         self, replica: int, devices: NDArray[np.int64] | None, split: Split, round: int, most: int | None = None
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """The rows of a split that devices [L] (None: all) hold in a round (from 1), one device's after another's, and
-        how many each has [L]. A device with more than ``most`` gives a random choice of them, which stays the same as
-        long as it holds the same rows."""
+        """Return the rows of a split that devices [L] (None: all) hold in a round (from 1), one device's after
+        another's, and how many each has [L]. A device with more than ``most`` gives a random choice of them, which
+        stays the same as long as it holds the same rows."""
         rows, counts = self._flat(replica, devices, split, round)
         if most is None or counts.max(initial=0) <= most:
             return rows, counts
@@ -123,14 +123,14 @@ class DeviceData:
         return members.every(split) if devices is None else members.rows(devices, split)
 
     def moment(self, split: Split, round: int) -> Hashable:
-        """Key that is equal for rounds (from 0) in which all devices hold the same examples of a split."""
+        """Return the key that is equal for rounds (from 0) in which all devices hold the same examples of a split."""
         return self.classes(round), round if split == "train" and self.data_stream is not None else -1
 
     def evaluation_index(
         self, split: Split, round: int, clients: Tensor | None = None, most: int | None = None
     ) -> EvaluationIndex:
-        """All examples of a split in a round (from 1), or ``most`` of each device, of all devices or of the devices
-        clients [S, J], which are then numbered 0 … J-1."""
+        """Return all examples of a split in a round (from 1), or ``most`` of each device, of all devices or of the
+        devices clients [S, J], which are then numbered 0 … J-1."""
         held = [
             self.flat(replica, None if clients is None else clients[replica].numpy(), split, round, most)
             for replica in range(len(self.members))
@@ -143,14 +143,14 @@ class DeviceData:
     def examples_of(
         self, split: Split, clients: Tensor, round: int, width: int | None = None, most: int | None = None
     ) -> Tensor:
-        """[S, J, V]: rows of a split, or ``most`` of each device, of the devices clients [S, J] in a round (from 1),
-        padded with -1 to the longest of them, or to a width."""
+        """Return [S, J, V]: rows of a split, or ``most`` of each device, of the devices clients [S, J] in a round (from
+        1), padded with -1 to the longest of them, or to a width."""
         held = [self.flat(replica, line.numpy(), split, round, most) for replica, line in enumerate(clients)]
         rows, counts = (np.concatenate(parts) for parts in zip(*held, strict=True))
         return torch.from_numpy(table(rows, counts, width)).view(*clients.shape, -1)
 
     def stage(self, round: int) -> ClassStage:
-        """The stage of a round (from 1): all that is the same in every round with the same classes."""
+        """Return the stage of a round (from 1): all that is the same in every round with the same classes."""
         classes = self.classes(round)
         stage = self._stage
         if stage is None or stage[0] != classes:
@@ -158,7 +158,7 @@ class DeviceData:
         return stage[1]
 
     def classes(self, round: int) -> Classes:
-        """Classes of which there are examples in a round (from 1); None: all."""
+        """Return the classes of which there are examples in a round (from 1); None: all."""
         return None if self.drift is None else self.drift.classes(round)
 
     def _made(self, classes: Classes) -> ClassStage:
@@ -189,7 +189,7 @@ def refuse_empty(device_data: DeviceData, there: NDArray[np.bool_], round: int) 
 
 
 def blocks_of(examples: Examples, partition: Partition | None, clients: int, seed: int) -> Ownership:
-    """The blocks of rows of a replica's devices.
+    """Return the blocks of rows of a replica's devices.
 
     Raises:
         UserError: as `owners` does.
@@ -208,7 +208,7 @@ def blocks_of(examples: Examples, partition: Partition | None, clients: int, see
 
 
 def own_split(examples: Examples) -> NDArray[np.int64] | None:
-    """[D]: the user's own split of each example, as places in `SPLITS`; None where shares have to say."""
+    """Return [D]: the user's own split of each example, as places in `SPLITS`; None where shares have to say."""
     if examples.ranges is not None:
         return examples.ranges.split(len(examples.y))
     return None if examples.split is None else examples.split.numpy()
@@ -217,8 +217,8 @@ def own_split(examples: Examples) -> NDArray[np.int64] | None:
 def owners(
     examples: Examples, split: NDArray[np.int64] | None, partition: Partition | None, clients: int, seed: int
 ) -> NDArray[np.int64]:
-    """[D]: the device of each example of a replica that a partition gives it to, or `NOBODY`; without one those of
-    `Iid`.
+    """Return [D]: the device of each example of a replica that a partition gives it to, or `NOBODY`; without one those
+    of `Iid`.
 
     Raises:
         UserError: for fewer examples than devices, owners that are no devices, or what the partition refuses.

@@ -60,18 +60,19 @@ class Drift(Configurable, ABC):
 
     @abstractmethod
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
-        """Concept [devices] of every device in round ``number`` (from 1)."""
+        """Return the concept [devices] of every device in round ``number`` (from 1)."""
 
     def classes(self, number: int) -> tuple[int, ...] | None:
-        """Classes (the data set's own) of which there are examples in round ``number`` (from 1); None: all."""
+        """Return the classes (the data set's own) of which there are examples in round ``number`` (from 1); None:
+        all."""
         return None
 
     @abstractmethod
     def events(self) -> list[Event]:
-        """The rounds at which something changes."""
+        """Return the rounds at which something changes."""
 
     def named(self) -> Iterator[tuple[str, int]]:
-        """The rounds that a config names, each after its key; the last round of a list."""
+        """Yield the rounds that a config names, each after its key; the last round of a list."""
         for part in fields(self):
             if part.metadata.get("at_most") == "rounds":
                 value = getattr(self, part.name)
@@ -83,7 +84,7 @@ class Drift(Configurable, ABC):
             refuse_late(key, number, rounds, "let the drift come earlier")
 
     def tables(self, shape: Sequence[int], classes: int) -> Tables:
-        """The change's tables of all concepts, for inputs of this shape and so many labels.
+        """Return the change's tables of all concepts, for inputs of this shape and so many labels.
 
         Raises:
             UserError: they cannot be made of these inputs or labels.
@@ -102,28 +103,29 @@ class OneChange(Drift):
 
     @abstractmethod
     def share(self, number: int) -> float:
-        """Share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
+        """Return the share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
 
     def drifting(self, seed: int, devices: int) -> tuple[NDArray[np.int64], int]:
-        """(rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per seed."""
+        """Return (rank [devices], count): the devices of the ``count`` lowest ranks ever drift, in a fixed order per
+        seed."""
         return drift_ranks(seed, devices), round_half_up(self.p_drift * devices)
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
-        """Concept [devices] of every device in round ``number`` (from 1)."""
+        """Return the concept [devices] of every device in round ``number`` (from 1)."""
         rank, count = self.drifting(seed, devices)
         return (rank < round_half_up(self.share(number) * count)).astype(np.int64)
 
 
 @lru_cache(maxsize=16)
 def drift_ranks(seed: int, devices: int) -> NDArray[np.int64]:
-    """[devices]: the place of each device in the order in which they drift; asked for in every round."""
+    """Return [devices]: the place of each device in the order in which they drift; asked for in every round."""
     rank = np.argsort(np.argsort(random_bits(seed, "drift", np.arange(devices))))
     rank.setflags(write=False)
     return rank
 
 
 def round_half_up(value: float) -> int:
-    """The nearest integer, halves upwards (Python's round goes to even)."""
+    """Return the nearest integer, halves upwards (Python's round goes to even)."""
     return int(np.floor(value + 0.5))
 
 
@@ -196,7 +198,8 @@ class StaggeredDrift(OneChange):
             raise UserError(f"StaggeredDrift: until must be ≥ round ({self.round}), got {self.until}")
 
     def share(self, number: int) -> float:
-        """Expected share of the drifting devices that live under the new concept in round ``number`` (from 1)."""
+        """Return the expected share of the drifting devices that live under the new concept in round ``number`` (from
+        1)."""
         return float(np.clip((number - self.round + 1) / (self.until - self.round + 1), 0, 1))
 
     def concept(self, seed: int, number: int, devices: int) -> NDArray[np.int64]:
@@ -225,7 +228,7 @@ class DatedDrift(Drift):
             raise UserError(f"{kind}: rounds must be one or more rising numbers, got {list(self.rounds)}")
 
     def passed(self, number: int) -> int:
-        """Number of the rounds that have begun by round ``number`` (from 1)."""
+        """Return the number of the rounds that have begun by round ``number`` (from 1)."""
         return sum(number >= first for first in self.rounds)
 
 
@@ -329,6 +332,6 @@ class ClassIntroduction(DatedDrift):
 
 
 def appearance(group: Sequence[int]) -> str:
-    """Label of the event that classes appear."""
+    """Return the label of the event that classes appear."""
     names = ", ".join(map(str, group))
     return f"class {names} appears" if len(group) == 1 else f"classes {names} appear"

@@ -30,7 +30,7 @@ class Ownership(NamedTuple):
 
 
 def ownership(owner: NDArray[np.int64], clients: int, split: NDArray[np.int64] | None = None) -> Ownership:
-    """The blocks of ``clients`` devices.
+    """Return the blocks of ``clients`` devices.
 
     Args:
         owner: [D] the device of each example, or `NOBODY`.
@@ -47,12 +47,12 @@ def ownership(owner: NDArray[np.int64], clients: int, split: NDArray[np.int64] |
 
 
 def natural_ownership(ranges: Ranges) -> Ownership:
-    """The blocks of a data set's own devices, whose rows lie side by side."""
+    """Return the blocks of a data set's own devices, whose rows lie side by side."""
     return Ownership(ranges.starts, ranges.counts, None, made_splits(ranges.counts))
 
 
 def made_splits(counts: NDArray[np.int64]) -> tuple[Split, ...]:
-    """The splits for validation and testing of which any device has examples, by their counts [N, 3]."""
+    """Return the splits for validation and testing of which any device has examples, by their counts [N, 3]."""
     return tuple(name for place, name in enumerate(SPLITS) if place and counts[:, place].any())
 
 
@@ -65,7 +65,8 @@ def refuse_strangers(source: str, owner: NDArray[np.int64], clients: int, least:
 
 
 def order_of(place: NDArray[np.int64]) -> NDArray[np.integer] | None:
-    """[D]: the rows by ascending place, those of one place ascending; None where they are in this order already."""
+    """Return [D]: the rows by ascending place, those of one place ascending; None where they are in this order
+    already."""
     if (place[1:] >= place[:-1]).all():
         return None
     order = np.argsort(place, kind="stable")
@@ -109,14 +110,14 @@ class Membership(Sequence[dict[Split, Rows]]):
         return {split: self.rows(np.array([place]), split)[0] for split in SPLITS}
 
     def among(self, there: NDArray[np.bool_]) -> "Membership":
-        """The membership where only the rows with a mark in ``there`` [rows] count."""
+        """Return the membership where only the rows with a mark in ``there`` [rows] count."""
         whole, counts = replace(self, there=None), np.empty_like(self.counts)
         for devices in whole.portions():
             counts[devices] = remaining(*whole.arranged(devices), there)[1]
         return replace(self, counts=counts, there=there)
 
     def rows(self, devices: NDArray[np.int64], split: Split) -> tuple[Rows, NDArray[np.int64]]:
-        """The rows of a split of devices [L], one device's after the other's, and how many each has [L]."""
+        """Return the rows of a split of devices [L], one device's after the other's, and how many each has [L]."""
         place = SPLITS.index(split)
         if self._whole is not None:
             flat, begins = self._whole
@@ -127,12 +128,12 @@ class Membership(Sequence[dict[Split, Rows]]):
         return flat[stretches(begins[:, place], numbers[:, place])], numbers[:, place]
 
     def every(self, split: Split) -> tuple[Rows, NDArray[np.int64]]:
-        """The rows of a split of all devices, one device's after the other's, and how many each has [N]."""
+        """Return the rows of a split of all devices, one device's after the other's, and how many each has [N]."""
         parts = [self.rows(devices, split)[0] for devices in self.portions()]
         return np.concatenate(parts), self.counts[:, SPLITS.index(split)]
 
     def portions(self) -> Iterator[NDArray[np.int64]]:
-        """The numbers of all devices, in portions whose examples are divided at once."""
+        """Yield the numbers of all devices, in portions whose examples are divided at once."""
         first, ends = 0, self.blocks.user_counts.sum(1).cumsum()
         while first < len(self):
             before = ends[first - 1] if first else 0
@@ -150,7 +151,7 @@ class Membership(Sequence[dict[Split, Rows]]):
         return flat, np.cumsum(self.counts).reshape(self.counts.shape) - self.counts
 
     def arranged(self, devices: NDArray[np.int64]) -> tuple[Rows, NDArray[np.int64]]:
-        """The rows of devices [L], for each device those for training, for validation and for testing, and their
+        """Return the rows of devices [L], for each device those for training, for validation and for testing, and their
         counts [L, 3]."""
         blocks, counts = self.blocks, self.shared[devices]
         user_counts = blocks.user_counts[devices]
@@ -172,7 +173,7 @@ class Membership(Sequence[dict[Split, Rows]]):
 
 
 def membership(blocks: Ownership, clients: int, start: int, seed: int, shares: dict[str, float]) -> Membership:
-    """The membership of a replica's devices.
+    """Return the membership of a replica's devices.
 
     Args:
         blocks: of their rows.
@@ -218,39 +219,41 @@ def refuse_devices(blocks: Ownership, clients: int, left: list[str]) -> None:
 
 
 def listed(devices: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> str:
-    """Devices that lack something, the first of them by number, and the verb of a sentence."""
+    """Return the devices that lack something, the first of them by number, and the verb of a sentence."""
     numbers = [f"{device}" if counts is None else f"{device} ({counts[device]})" for device in devices[:LISTED]]
     more = f" and {len(devices) - LISTED} more" if len(devices) > LISTED else ""
     return f"device{'s'[: len(devices) > 1]} {', '.join(numbers)}{more} {'have' if len(devices) > 1 else 'has'}"
 
 
 def remaining(rows: Rows, counts: NDArray[np.int64], there: NDArray[np.bool_]) -> tuple[Rows, NDArray[np.int64]]:
-    """The rows that are there, and their counts [L, 3], of rows in consecutive groups of counts [L, 3]."""
+    """Return the rows that are there, and their counts [L, 3], of rows in consecutive groups of counts [L, 3]."""
     segment, stays = np.repeat(np.arange(counts.size), counts.ravel()), there[rows]
     return rows[stays], np.bincount(segment[stays], minlength=counts.size).reshape(counts.shape)
 
 
 def fewer(rows: Rows, counts: NDArray[np.int64], keys: NDArray[np.uint64], most: int) -> tuple[Rows, NDArray[np.int64]]:
-    """The ``most`` rows with the lowest random keys in each consecutive group of counts [L] rows, and their counts."""
+    """Return the ``most`` rows with the lowest random keys in each consecutive group of counts [L] rows, and their
+    counts."""
     rank = np.empty_like(rows)
     rank[ordered(np.repeat(np.arange(len(counts)), counts), keys)] = counted_up(counts)
     return rows[rank < most], np.minimum(counts, most)
 
 
 def counted_up(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers 0, …, size-1 for each of the sizes [L], one after another."""
+    """Return the numbers 0, …, size-1 for each of the sizes [L], one after another."""
     return stretches(np.zeros_like(sizes), sizes)
 
 
 def stretches(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers begin, …, begin+size-1 for each of L stretches, one after another."""
+    """Return the numbers begin, …, begin+size-1 for each of L stretches, one after another."""
     ends = np.cumsum(sizes)
     places: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - ends + sizes, sizes)
     return places
 
 
 def ordered(group: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The places of random keys in ascending order within groups, which ascend; of equal keys the first one first."""
+    """Return the places of random keys in ascending order within groups, which ascend; of equal keys the first one
+    first."""
     bits = np.uint64(int(group[-1] if len(group) else 0).bit_length())
     both = (group.astype(np.uint64) << (np.uint64(64) - bits)) | (key >> bits) if bits else key
     order = np.argsort(both)  # of numbers, in any order of equal ones: several times as fast as a sort by two keys

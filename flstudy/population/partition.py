@@ -23,13 +23,13 @@ class Partition(Configurable, ABC):
     testing are dealt out evenly."""
 
     def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Numbers [D] by which examples are divided, of their labels [D], or [D, ...] where an example has several: one
-        label as it is, 0 for several."""
+        """Return the numbers [D] by which examples are divided, of their labels [D], or [D, ...] where an example has
+        several: one label as it is, 0 for several."""
         return labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Owner [D] in 0 … clients-1 of each example, given its label, or the number that `kinds` gives it.
+        """Return the owner [D] in 0 … clients-1 of each example, given its label, or the number that `kinds` gives it.
 
         Raises:
             UserError: the examples cannot be divided so among so many clients.
@@ -89,7 +89,7 @@ class LabelPartition(Partition):
     pattern of an example's several labels."""
 
     def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Numbers [D] of the labels [D], or [D, ...] where an example has several, from 0.
+        """Return the numbers [D] of the labels [D], or [D, ...] where an example has several, from 0.
 
         Raises:
             UserError: for labels that ``by`` does not suit.
@@ -168,8 +168,8 @@ class BalancedDirichlet(LabelPartition):
         return owner
 
     def _counts(self, size: int, left: NDArray[np.int64], rng: np.random.Generator, kinds: int) -> NDArray[np.int64]:
-        """Examples of each label that a device gets [kinds]. Labels are drawn all at once; those that the stock lacks
-        are drawn again among the labels that are left, which has the distribution of drawing one by one."""
+        """Return the examples of each label that a device gets [kinds]. Labels are drawn all at once; those that the
+        stock lacks are drawn again among the labels that are left, which has the distribution of drawing one by one."""
         prior = rng.dirichlet(np.full(kinds, self.alpha))
         counts = np.zeros(kinds, dtype=np.int64)
         while (missing := size - int(counts.sum())) > 0:
@@ -226,7 +226,7 @@ class LabelGroups(LabelPartition):
     """g, number of groups."""
 
     def sets(self, labels: int) -> list[range]:
-        """The labels of each group, of 0 … labels - 1.
+        """Return the labels of each group, of 0 … labels - 1.
 
         Raises:
             UserError: an overlap leaves a group without labels of its own.
@@ -307,7 +307,7 @@ class Distinct(LabelPartition):
 
 
 def deal_evenly(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Owner [D] of each example, every label being dealt out evenly."""
+    """Return the owner [D] of each example, every label being dealt out evenly."""
     owner, begin = np.empty(len(labels), dtype=np.int64), 0
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -319,7 +319,7 @@ def deal_evenly(labels: NDArray[np.int64], clients: int, rng: np.random.Generato
 def label_batches(
     labels: NDArray[np.int64], clients: int, rng: np.random.Generator, name: str
 ) -> list[NDArray[np.int64]]:
-    """Shuffled rows of as many equal batches of neighbouring labels as there are devices."""
+    """Return the shuffled rows of as many equal batches of neighbouring labels as there are devices."""
     kinds = np.unique(labels)
     if len(kinds) % clients:
         raise UserError(f"{name}: clients must divide the number of labels ({len(kinds)}), got {clients}")

@@ -41,7 +41,7 @@ class Cohort(NamedTuple):
     devices: Tensor  # [S, J] the jobs' clients, which stay with the host: it looks their examples up
 
     def to(self, device: torch.device) -> "Cohort":
-        """The cohort on a device, but for the fields that stay on the host; the copies are not waited for."""
+        """Return the cohort on a device, but for the fields that stay on the host; the copies are not waited for."""
         if device == self.sizes.device:
             return self
         on_host = {name: getattr(self.batches, name) for name in HOST}
@@ -49,7 +49,7 @@ class Cohort(NamedTuple):
         return moved._replace(batches=moved.batches._replace(**on_host), devices=self.devices)
 
     def repeated(self, times: int) -> "Cohort":
-        """The cohort with every job ``times`` times, next to each other."""
+        """Return the cohort with every job ``times`` times, next to each other."""
         if times == 1:
             return self
         parts = (self.jobs, self.sizes, self.batches, self.round.concepts, self.devices)
@@ -74,11 +74,11 @@ class ExampleStore(NamedTuple):
 
     @property
     def real(self) -> bool:
-        """Whether inputs are real numbers in a batch."""
+        """Return whether inputs are real numbers in a batch."""
         return (self.like if self.like.numel() > 0 else self.x).is_floating_point()
 
     def read(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of rows as they are in a batch, before any concept."""
+        """Return the inputs and labels of rows as they are in a batch, before any concept."""
         x, y = self.x[rows], self.y[rows]
         if self.like.numel() > 0:
             x = Coding(self.mean, self.deviation).inputs(x).to(self.like.dtype)
@@ -87,8 +87,8 @@ class ExampleStore(NamedTuple):
         return x, y
 
     def gather(self, rows: Tensor, concept: Tensor) -> tuple[Tensor, Tensor]:
-        """Examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B] or [..., B, *]
-        for several labels per example. Padding (-1) reads row 0; labels below 0 are nobody's and stay."""
+        """Return the examples at rows [..., B] of devices under concept [...]: x [..., B, *shape], y [..., B] or [...,
+        B, *] for several labels per example. Padding (-1) reads row 0; labels below 0 are nobody's and stay."""
         rows = rows.clamp(min=0)
         (x, y), lives = self.read(rows), concept.unsqueeze(-1)  # a batch of one: no index is a lone number
         if self.order.numel() > 0:
@@ -102,7 +102,7 @@ class ExampleStore(NamedTuple):
 
 
 def cohort_size(sampling: str, number: int, there: int, participants: int, clients: int) -> int:
-    """Number of the devices that are there which take part in round ``number`` (from 1).
+    """Return the number of the devices that are there which take part in round ``number`` (from 1).
 
     fixed: ``participants``, or all. poisson: a binomial number, with probability participants / clients. It is the same
     for all seeds, whose rounds are one program; each seed by itself draws as if every device tossed its own coin.
@@ -113,8 +113,8 @@ def cohort_size(sampling: str, number: int, there: int, participants: int, clien
 
 
 def lowest(keys: NDArray[np.uint64], count: int, among: int) -> NDArray[np.int64]:
-    """[S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones. Keys are
-    random words of 63 bits, ``among`` of them at least in each line, but for higher ones."""
+    """Return [S, count]: the places of the lowest keys [S, N] of each line, ascending; of equal keys the first ones.
+    Keys are random words of 63 bits, ``among`` of them at least in each line, but for higher ones."""
     bound, lines = low_bound(count, among), []
     for line in keys:
         places = np.flatnonzero(line <= bound)  # where N is large, few are looked at closely
@@ -124,8 +124,8 @@ def lowest(keys: NDArray[np.uint64], count: int, among: int) -> NDArray[np.int64
 
 
 def drawn_devices(words: NDArray[np.uint64], there: NDArray[np.bool_], count: int, among: int) -> NDArray[np.int64]:
-    """[S, count]: the devices that a round draws, ascending: those with the lowest random words among the devices that
-    are there [S, N]. The words go on from the round's words [S].
+    """Return [S, count]: the devices that a round draws, ascending: those with the lowest random words among the
+    devices that are there [S, N]. The words go on from the round's words [S].
 
     Args:
         words: of each replica.
@@ -148,20 +148,21 @@ def drawn_devices(words: NDArray[np.uint64], there: NDArray[np.bool_], count: in
 
 
 def keys_of(words: NDArray[np.uint64], there: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """[S, N]: random words of 63 bits of all devices; who is absent comes last."""
+    """Return [S, N]: random words of 63 bits of all devices; who is absent comes last."""
     draw = mixed(words[:, None], np.arange(there.shape[1]))
     return np.where(there, draw >> np.uint64(1), ~np.uint64(0))
 
 
 def low_bound(count: int, among: int) -> np.uint64:
-    """The key up to which the ``count`` lowest of ``among`` random keys are looked for."""
+    """Return the key up to which the ``count`` lowest of ``among`` random keys are looked for."""
     share = (count + 8 * math.sqrt(count) + 8) / max(among, 1)
     return np.uint64(int(min(share, 1.0) * 2**63))
 
 
 def low_places(word: np.uint64, devices: int, bound: np.uint64) -> NDArray[np.int64]:
-    """The devices whose key, `mixed` of the word and halved, may be at most the bound, and few others: the last step of
-    the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for everybody."""
+    """Return the devices whose key, `mixed` of the word and halved, may be at most the bound, and few others: the last
+    step of the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for
+    everybody."""
     limit = np.uint64(min(2 * int(bound) + 1 | 2**33 - 1, 2**64 - 1))
     z, moved, blocks = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.uint64), list[Any]()
     number = np.arange(BLOCK, dtype=np.uint64)
@@ -234,7 +235,7 @@ class Population(L.LightningDataModule):
         self.ahead = Ahead[Cohort]()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The population without its Trainer, as Lightning pickles a module."""
+        """Return the population without its Trainer, as Lightning pickles a module."""
         return {**vars(self), "trainer": None}
 
     # ---- the world, settled once per run -----------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class Population(L.LightningDataModule):
     # ---- pure functions of (seed, round) --------------------------------------------------------------------------
 
     def cohort(self, round: int, probe: int = 0, devices: int | None = None) -> Cohort:
-        """The work of a round (from 1) for all replicas; or of its ``probe``-th probe round
+        """Return the work of a round (from 1) for all replicas; or of its ``probe``-th probe round
         (from 1), which draws other devices, so many of them, and other batches."""
         number = round + (probe << 32)
         seeds = np.asarray(self.seeds)
@@ -317,65 +318,67 @@ class Population(L.LightningDataModule):
         return Cohort(job, sizes, batches, round_, where)
 
     def _lived(self, client: NDArray[np.int64], round: int) -> NDArray[np.int64]:
-        """[S, J]: the concepts of devices [S, J] in a round (from 1)."""
+        """Return [S, J]: the concepts of devices [S, J] in a round (from 1)."""
         if self.drift is None:
             return np.zeros_like(client)
         return np.take_along_axis(self.concepts(round).numpy(), client, axis=1)
 
     def drawn(self, round: int) -> int:
-        """Number of devices drawn for a round (from 1), which may be 0, although one works even then."""
+        """Return the number of devices drawn for a round (from 1), which may be 0, although one works even then."""
         return cohort_size(self.sampling, round, self.fewest(round), self.participants, self.clients)
 
     def available(self, round: int) -> NDArray[np.bool_]:
-        """[S, N]: whether each device can be drawn and is evaluated in a round (from 1): it is there and holds examples
-        for training, validation and testing. Before the data are settled every device holds some, and S is 1."""
+        """Return [S, N]: whether each device can be drawn and is evaluated in a round (from 1): it is there and holds
+        examples for training, validation and testing. Before the data are settled every device holds some, and S is
+        1."""
         there = self.present(round)
         return self.device_data.stage(round).able & there if self.seeds else there[None]
 
     def fewest(self, round: int) -> int:
-        """Number of devices available in a round (from 1) in the replica that has the fewest."""
+        """Return the number of devices available in a round (from 1) in the replica that has the fewest."""
         return min(int(np.count_nonzero(line)) for line in self.available(round))
 
     def present(self, round: int) -> NDArray[np.bool_]:
-        """[N]: whether each device is there in a round (from 1)."""
+        """Return [N]: whether each device is there in a round (from 1)."""
         if self.availability is None:
             return np.ones(self.clients, dtype=bool)
         return self.availability.present(round, self.clients)
 
     def session(self, round: int) -> int:
-        """The session (from 0) of a round (from 1)."""
+        """Return the session (from 0) of a round (from 1)."""
         return 0 if self.availability is None else self.availability.session(round)
 
     def age(self, round: int) -> int:
-        """Number of rounds of its session that came before a round (from 1)."""
+        """Return the number of rounds of its session that came before a round (from 1)."""
         return round - 1 if self.availability is None else round - self.availability.began(round)
 
     def session_rounds(self, round: int, last: int | None) -> int | None:
-        """Number of rounds that the session of a round (from 1) has in a run of ``last`` rounds; None if unknown."""
+        """Return the number of rounds that the session of a round (from 1) has in a run of ``last`` rounds; None if
+        unknown."""
         if last is None:
             return None
         return last if self.availability is None else self.availability.length(round, last)
 
     def concepts(self, round: int) -> Tensor:
-        """[S, N]: the concept of every device in a round (from 1)."""
+        """Return [S, N]: the concept of every device in a round (from 1)."""
         if self.drift is None:
             return torch.zeros(len(self.seeds), self.clients, dtype=torch.int64)
         return torch.from_numpy(np.stack([self.drift.concept(s, round, self.clients) for s in self.seeds]))
 
     def count_concepts(self) -> int:
-        """Number of concepts; 1 where nothing drifts."""
+        """Return the number of concepts; 1 where nothing drifts."""
         return 1 if self.drift is None else self.drift.concepts
 
     def drifts(self, rounds: int) -> list[Event]:
-        """The drifts within so many rounds."""
+        """Return the drifts within so many rounds."""
         return [] if self.drift is None else [event for event in self.drift.events() if event.round <= rounds]
 
     def sessions(self, rounds: int) -> list[Event]:
-        """The sessions that begin within so many rounds, but for the first."""
+        """Return the sessions that begin within so many rounds, but for the first."""
         return [] if self.availability is None else self.availability.events(rounds)
 
     def events(self, rounds: int) -> list[Event]:
-        """The drifts and sessions that begin within so many rounds, for plots and metrics."""
+        """Return the drifts and sessions that begin within so many rounds, for plots and metrics."""
         return sorted(self.drifts(rounds) + self.sessions(rounds), key=lambda event: event.round)
 
     # ---- Lightning -------------------------------------------------------------------------------------------------
@@ -396,17 +399,17 @@ class Population(L.LightningDataModule):
         return batch.to(device)
 
     def train_dataloader(self) -> "Rounds":
-        """Loader of one item per epoch: the cohort of that round."""
+        """Return the loader of one item per epoch: the cohort of that round."""
         return Rounds(self)
 
     def val_dataloader(self) -> list[Tensor]:
-        """Loader of one item: the coordinator evaluates the whole population by itself."""
+        """Return the loader of one item: the coordinator evaluates the whole population by itself."""
         return [torch.zeros(1)]
 
     test_dataloader = val_dataloader
 
     def predict_dataloader(self) -> list[int]:
-        """The devices' numbers, one by one."""
+        """Return the devices' numbers, one by one."""
         return list(range(self.clients))
 
 

@@ -40,7 +40,7 @@ class Timetable(NamedTuple):
     open: tuple[str, ...] = ()
 
     def read(self, schedule: Any) -> list[Entry]:
-        """The entries of a mapping {device: [[…], …]} or of a file, in their own order.
+        """Return the entries of a mapping {device: [[…], …]} or of a file, in their own order.
 
         Raises:
             UserError: for no such table, or an empty one; names file and row.
@@ -89,7 +89,7 @@ class Timetable(NamedTuple):
             yield self._entry(values, f"{path.name}, row {nth}")
 
     def _entry(self, values: Sequence[Any], place: str) -> Entry:
-        """An entry of whole numbers."""
+        """Return an entry of whole numbers."""
         numbers = []
         for (name, least), value in zip(self.columns.items(), values, strict=True):
             if value is None and name in self.open:
@@ -103,7 +103,7 @@ class Timetable(NamedTuple):
 
 
 def columns_of(entries: Sequence[Entry]) -> NDArray[np.int64]:
-    """[3, entries]: the numbers of a timetable with three columns."""
+    """Return [3, entries]: the numbers of a timetable with three columns."""
     return np.array([values for values, _ in entries], dtype=np.int64).T.reshape(3, -1)
 
 
@@ -158,7 +158,7 @@ class ScheduledDrift(Drift):
         return concept
 
     def events(self) -> list[Event]:
-        """One event for each round at which devices change; a schedule's beginning at round 1 is none."""
+        """Return one event for each round at which devices change; a schedule's beginning at round 1 is none."""
         counts = Counter(number for (_, number, _), _ in self.entries if number > 1)
         return [Event(number, f"{count} drift") for number, count in counts.items()]
 

@@ -17,14 +17,15 @@ STEPS = tuple((np.uint64(bits), np.uint64(factor % 2**64)) for bits, factor in d
 
 
 def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look independent."""
+    """Apply SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look
+    independent."""
     for bits, factor in STEPS:
         z = (z ^ (z >> bits)) * factor
     return z ^ (z >> np.uint64(draws.LAST))
 
 
 def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
-    """64 random bits for every name; ``seed`` and ``counters`` are ints or integer arrays that broadcast."""
+    """Return 64 random bits for every name; ``seed`` and ``counters`` are ints or integer arrays that broadcast."""
     with np.errstate(over="ignore"):  # wrapping is the point
         word = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN * np.uint64(1 + zlib.crc32(purpose.encode())))
         for counter in counters:
@@ -33,16 +34,16 @@ def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
 
 
 def mixed(word: NDArray[np.uint64], counter: Any) -> NDArray[np.uint64]:
-    """The random bits of names that go on with one more counter."""
+    """Return the random bits of names that go on with one more counter."""
     with np.errstate(over="ignore"):
         return mix(word * GOLDEN + np.asarray(counter, dtype=np.uint64) + np.uint64(1))
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A numpy generator for one name."""
+    """Return a numpy generator for one name."""
     return np.random.Generator(np.random.Philox(key=int(random_bits(seed, purpose, *counters))))
 
 
 def torch_seed(seed: int, purpose: str) -> int:
-    """A seed for torch's generators, in [0, 2^63)."""
+    """Return a seed for torch's generators, in [0, 2^63)."""
     return int(random_bits(seed, purpose) >> np.uint64(1))

@@ -75,7 +75,7 @@ def _prepare(arguments: list[str]) -> int:
         check_target(target)
     started = time.monotonic()
     with _progress(args.name, quiet=args.json) as report:
-        metadata, written = prepare(dataset, folder, attributes=args.attributes, told=report)
+        metadata, written = prepare(dataset, folder, attributes=args.attributes, on_progress=report)
         if is_uri(target):
             written = deliver(folder, metadata, target, report)
     if args.json:
@@ -89,7 +89,7 @@ def _prepare(arguments: list[str]) -> int:
 
 
 def named_dataset(name: str, source: Path | None, options: Sequence[str], *, download: bool = False) -> Any:
-    """The data set of a name on files in a folder.
+    """Return the data set of a name on files in a folder.
 
     Raises:
         ConfigError: for an unknown name, a folder that is missing, or arguments that the data set does not take.
@@ -125,7 +125,7 @@ def named_dataset(name: str, source: Path | None, options: Sequence[str], *, dow
 
 
 def fetching(name: str) -> str:
-    """Advice for a data set: which files to fetch, and where to put them."""
+    """Return the advice for a data set: which files to fetch, and where to put them."""
     from flstudy.population import Dataset
     from flstudy.population.datasets.base import FileDataset
     from flstudy.registry import named
@@ -170,7 +170,7 @@ def _progress(name: str, *, quiet: bool = False) -> Iterator[Any]:
 
 
 def folder_summary(folder: Path) -> dict[str, Any]:
-    """Contents of a prepared folder, for scripts; of a damaged one the reason why it cannot be opened."""
+    """Return the contents of a prepared folder, for scripts; of a damaged one the reason why it cannot be opened."""
     from flstudy.population.datasets.federated_format import read_metadata
 
     try:
@@ -191,7 +191,7 @@ def folder_summary(folder: Path) -> dict[str, Any]:
 
 
 def size_text(count: float) -> str:
-    """Bytes in a unit that people read, such as 1.5 MB."""
+    """Return the bytes in a unit that people read, such as 1.5 MB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"

@@ -41,7 +41,7 @@ class Portrait(NamedTuple):
     events: list[WorldEvent]
 
     def to_json(self) -> dict[str, Any]:
-        """The portrait as JSON, for scripts."""
+        """Return the portrait as JSON, for scripts."""
         return {
             "devices": self.devices,
             "counted": len(self.counted),
@@ -66,13 +66,13 @@ def keep_picture(config: Config, path: Path) -> bool:
 
 
 def spread(values: NDArray[np.int64]) -> dict[str, float]:
-    """Least, quartiles, most and mean of the values."""
+    """Return the least, quartiles, most and mean of the values."""
     least, low, middle, high, most = np.percentile(values, [0, 25, 50, 75, 100]).tolist()
     return {"least": least, "25 %": low, "median": middle, "75 %": high, "most": most, "mean": float(values.mean())}
 
 
 def portrait(config: Config) -> Portrait:
-    """The population of a config's first seed, settled as a run would settle it.
+    """Return the population of a config's first seed, settled as a run would settle it.
 
     Raises:
         ConfigError: for a world that cannot be.
@@ -105,7 +105,7 @@ def portrait(config: Config) -> Portrait:
 
 
 def portrait_cells(view: Portrait) -> list[Cells]:
-    """Tables of a portrait for a terminal of 100 columns."""
+    """Return the tables of a portrait for a terminal of 100 columns."""
     of = "" if len(view.counted) == view.devices else f", of {len(view.counted):,} looked at"
     columns: dict[str, list[str]] = {"per device": [], **{name: [] for name in spread(view.there)}}
     lines = [(f"examples for {name}", view.sizes[:, place])
@@ -134,7 +134,7 @@ def portrait_cells(view: Portrait) -> list[Cells]:
 
 
 def portrait_figure(view: Portrait) -> Figure:
-    """Figure of four panels: sizes, labels, drift, availability."""
+    """Return the figure of four panels: sizes, labels, drift, availability."""
     figure, (sizes, labels, drift, there) = new_panels(4, 2, 2.9)
     _draw_sizes(sizes, view)
     _draw_labels(labels, view)

@@ -80,7 +80,7 @@ class Hashed:
         return self.file.write(block)
 
     def tell(self) -> int:
-        """Number of bytes written so far."""
+        """Return the number of bytes written so far."""
         return self.bytes
 
     def flush(self) -> None:
@@ -97,7 +97,7 @@ def prepare(
     target: Path,
     *,
     attributes: Path | None = None,
-    told: Told = lambda stage, done, all_: None,
+    on_progress: Told = lambda stage, done, all_: None,
     part_bytes: int = PART_BYTES,
 ) -> tuple[Metadata, bool]:
     """Copy a data set into a folder of Federated Parquet, going on where an earlier attempt was cut off.
@@ -106,7 +106,7 @@ def prepare(
         dataset: reads the originals.
         target: the folder; what is there before stays until the copy is whole.
         attributes: a CSV or Parquet file with a column ``id`` and one value for each client in every other column.
-        told: progress callback.
+        on_progress: progress callback.
         part_bytes: of the samples in a file.
 
     Returns:
@@ -127,7 +127,7 @@ def prepare(
     with FolderLock(target.with_name(f".{target.name}.lock")).held(target.name, _busy):
         _recovered(target)
         try:
-            return _prepared(dataset, target, work, attributes, told, part_bytes)
+            return _prepared(dataset, target, work, attributes, on_progress, part_bytes)
         except (OSError, MemoryError) as error:
             if not is_full(error):
                 raise
@@ -145,14 +145,14 @@ def check_target(uri: str) -> None:
         raise ConfigError(f"--to: {error}") from error
 
 
-def deliver(folder: Path, metadata: Metadata, uri: str, told: Told = lambda stage, done, all_: None) -> bool:
+def deliver(folder: Path, metadata: Metadata, uri: str, on_progress: Told = lambda stage, done, all_: None) -> bool:
     """Send a prepared folder to its place by URI: the metadata last, since a folder without them is none.
 
     Args:
         folder: of this machine.
         metadata: the folder's.
         uri: the place.
-        told: progress callback.
+        on_progress: progress callback.
 
     Returns:
         Whether anything was sent, rather than there already.
@@ -170,7 +170,7 @@ def deliver(folder: Path, metadata: Metadata, uri: str, told: Told = lambda stag
         for name, recorded in metadata.files.items():
             remote.write(name, folder / name)
             done += recorded["bytes"]
-            told("bytes sent", done, whole)
+            on_progress("bytes sent", done, whole)
         for name in set(remote.files()) - set(metadata.files):
             remote.delete(name)  # of another preparation
         remote.write(METADATA, content)
@@ -184,7 +184,7 @@ def _busy(name: str, other: Holder) -> str:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an exception comes from a disk without room."""
+    """Return whether an exception comes from a disk without room."""
     while error is not None:
         if isinstance(error, OSError) and (error.errno in FULL or "No space left" in str(error)):
             return True
@@ -193,7 +193,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def _prepared(
-    dataset: Dataset, target: Path, work: Path, attributes: Path | None, told: Told, part_bytes: int
+    dataset: Dataset, target: Path, work: Path, attributes: Path | None, on_progress: Told, part_bytes: int
 ) -> tuple[Metadata, bool]:
     work.mkdir(exist_ok=True)
     try:
@@ -214,11 +214,11 @@ def _prepared(
     (work / COPY / SAMPLES).mkdir(parents=True, exist_ok=True)
     notes = _notes(work)
     labels = originals.classes if originals.classes is not None else dataset.classes
-    for note in _written(dataset, originals, work, notes, labels, part_bytes, told):
+    for note in _written(dataset, originals, work, notes, labels, part_bytes, on_progress):
         notes.append(note)
     if not sum(note.rows for note in notes):
         raise UserError(f"{type(dataset).__name__}: there is no example in {originals.files[0]}: give other files")
-    _finish(dataset, originals, work, notes, labels, wanted, attributes, told)
+    _finish(dataset, originals, work, notes, labels, wanted, attributes, on_progress)
     _put(work / COPY, target)
     shutil.rmtree(work)
     return read_metadata(target), True
@@ -237,7 +237,7 @@ def request_of(dataset: Dataset, originals: Originals, attributes: Path | None) 
 
 
 def fingerprint_of(files: list[Path]) -> str:
-    """Digest of the names, sizes and times of files, or of all files in folders."""
+    """Return the digest of the names, sizes and times of files, or of all files in folders."""
     digest = hashlib.sha256()
     for path in files:
         inside = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -248,7 +248,7 @@ def fingerprint_of(files: list[Path]) -> str:
 
 
 def _finished(target: Path, wanted: dict[str, Any]) -> Metadata | None:
-    """The folder's metadata, if it is whole and of the same request."""
+    """Return the folder's metadata, if it is whole and of the same request."""
     try:
         metadata = read_metadata(target)
         request = json.loads((target / METADATA).read_text(encoding="utf-8"))["request"]
@@ -260,7 +260,7 @@ def _finished(target: Path, wanted: dict[str, Any]) -> Metadata | None:
 
 
 def _notes(work: Path) -> list[Note]:
-    """Notes of the parts that are whole, which follow one another from the first."""
+    """Return the notes of the parts that are whole, which follow one another from the first."""
     notes: list[Note] = []
     while True:
         path = work / f"part-{len(notes):05d}.json"
@@ -277,14 +277,20 @@ def _notes(work: Path) -> list[Note]:
 
 
 def _written(
-    dataset: Dataset, originals: Originals, work: Path, notes: list[Note], labels: int, part_bytes: int, told: Told
+    dataset: Dataset,
+    originals: Originals,
+    work: Path,
+    notes: list[Note],
+    labels: int,
+    part_bytes: int,
+    on_progress: Told,
 ) -> Iterator[Note]:
     """Write the parts that are missing after those that are there, and yield their notes."""
     start, number = (notes[-1].next if notes else 0), len(notes)
     types = (notes[0].x, notes[0].y, tuple(notes[0].shape), tuple(notes[0].label_shape)) if notes else None
     waiting: list[Piece] = []
     size, place = 0, start
-    told("examples", start, originals.total)
+    on_progress("examples", start, originals.total)
     if start >= originals.total:
         return
     for place, original in enumerate(originals.pieces(start), start=start):
@@ -299,14 +305,14 @@ def _written(
         if size >= part_bytes:
             yield _write_part(work, number, place + 1, waiting)
             waiting, size, number = [], 0, number + 1
-            told("examples", place + 1, originals.total)
+            on_progress("examples", place + 1, originals.total)
     if waiting:
         yield _write_part(work, number, place + 1, waiting)
-    told("examples", originals.total, originals.total)
+    on_progress("examples", originals.total, originals.total)
 
 
 def narrowed(dataset: Dataset, originals: Originals, piece: Piece, labels: int) -> Piece:
-    """A piece in the types in which it is stored.
+    """Return a piece in the types in which it is stored.
 
     Raises:
         UserError: for labels that the data set does not have, or inputs that are no numbers.
@@ -333,7 +339,7 @@ def narrowed(dataset: Dataset, originals: Originals, piece: Piece, labels: int) 
 
 
 def narrow(numbers: int) -> np.dtype[Any]:
-    """The smallest type that holds −1 … numbers."""
+    """Return the smallest type that holds −1 … numbers."""
     return np.dtype(np.int8 if numbers < 2**7 else np.int16 if numbers < 2**15 else np.int32)
 
 
@@ -372,7 +378,7 @@ def _write_part(work: Path, number: int, after: int, pieces: list[Piece]) -> Not
 
 
 def by_split(piece: Piece) -> list[int]:
-    """Number of examples of each split that a client has; all are for training where shares have to say."""
+    """Return the number of examples of each split that a client has; all are for training where shares have to say."""
     if piece.split is None:
         return [len(piece.y), 0, 0]
     counted: list[int] = np.bincount(piece.split, minlength=len(SPLITS)).tolist()
@@ -380,7 +386,7 @@ def by_split(piece: Piece) -> list[int]:
 
 
 def as_column(array: NDArray[Any]) -> Any:
-    """A pyarrow column of [n, ...]: numbers, fixed-size bytes of images, or fixed-size lists of numbers."""
+    """Return a pyarrow column of [n, ...]: numbers, fixed-size bytes of images, or fixed-size lists of numbers."""
     import pyarrow as pa
 
     shape, flat = array.shape[1:], np.ascontiguousarray(array).reshape(-1)
@@ -409,7 +415,7 @@ def _finish(
     labels: int,
     wanted: dict[str, Any],
     attributes: Path | None,
-    told: Told,
+    on_progress: Told,
 ) -> None:
     """Write all files of the copy but the samples; nothing in them tells how often the preparation was cut off."""
     import pyarrow as pa
@@ -453,7 +459,7 @@ def _finish(
     }
     _write_whole(copy / METADATA, seal(values).encode())
     metadata = read_metadata(copy)
-    write_columns(copy, metadata, lambda done: told("columns", done, rows))
+    write_columns(copy, metadata, lambda done: on_progress("columns", done, rows))
     others = [copy / CLIENTS, *([copy / VOCABULARY] if originals.vocabulary else [])]
     for path in [*others, *(column_file(copy, name) for name in metadata.columns)]:
         with path.open("rb") as file:
@@ -464,7 +470,7 @@ def _finish(
 
 
 def attribute_columns(path: Path, names: list[str]) -> dict[str, Any]:
-    """Further columns of the table of clients, from a file with a row for each.
+    """Return further columns of the table of clients, from a file with a row for each.
 
     Raises:
         ConfigError: for a file without a row for every client, or without ids.

@@ -41,7 +41,7 @@ class Accountant:
         self._known: dict[tuple[Sample, float], Any] = {}  # of one round: takes a tenth of a second to work out
 
     def epsilon(self, noise: float, rounds: Mapping[Sample, int]) -> float:
-        """ε at δ after the given numbers of rounds of each kind.
+        """Return ε at δ after the given numbers of rounds of each kind.
 
         Args:
             noise: σ > 0; above 2^20, where the library's sums fail, ε is that of 2^20, which is no smaller.
@@ -54,7 +54,7 @@ class Accountant:
         return self._of_losses(noise, spent) if self.privacy.accountant == "pld" else self._of_orders(noise, spent)
 
     def solve(self, target: float, rounds: Mapping[Sample, int]) -> float:
-        """The least σ, to a thousandth of it, with which these rounds stay within the target.
+        """Return the least σ, to a thousandth of it, with which these rounds stay within the target.
 
         Raises:
             UserError: if no σ up to 2^20 does.
@@ -84,7 +84,8 @@ class Accountant:
         return float(self._dp.rdp.compute_epsilon(self._fresh().orders, total, self.privacy.delta)[0])
 
     def _order_by_order(self, sample: Sample, noise: float) -> Any:
-        """The Rényi divergences of one round; they add up over rounds, which the library's class does not show."""
+        """Return the Rényi divergences of one round; they add up over rounds, which the library's class does not
+        show."""
         if (sample, noise) not in self._known:
             accountant = self._fresh()
             with without_order_warnings():
@@ -99,7 +100,7 @@ class Accountant:
         return self._dp.rdp.RdpAccountant(self.privacy.orders, chosen)
 
     def event(self, sample: Sample, noise: float) -> Any:
-        """A round as dp-accounting names it; the noise multiplier is relative to the sensitivity."""
+        """Return a round as dp-accounting names it; the noise multiplier is relative to the sensitivity."""
         devices, drawn = sample
         if self.privacy.sampling == "fixed":
             return self._dp.SampledWithoutReplacementDpEvent(devices, drawn, self._dp.GaussianDpEvent(noise / 2))

@@ -19,13 +19,13 @@ class Clipped(NamedTuple):
     within: Tensor  # [S, D] whether a device's upload was so already
 
 
-def clipped(uploads: Any, bound: Tensor, each: int = 1) -> Clipped:
+def clipped(uploads: Any, bound: Tensor, jobs_per_device: int = 1) -> Clipped:
     """Clip the uploads u of every device to u min(1, c / ‖u‖), all leaves and jobs of a device being one vector.
 
     Args:
         uploads: leaves [S, J, ...] of real numbers.
         bound: c [S].
-        each: jobs of a device, which are neighbours: D = J / each.
+        jobs_per_device: jobs of a device, which are neighbours: D = J / each.
 
     Raises:
         UserError: if an upload holds numbers that are not real.
@@ -38,9 +38,9 @@ def clipped(uploads: Any, bound: Tensor, each: int = 1) -> Clipped:
         raise UserError(f"privacy: uploads must be real numbers to be clipped, got {', '.join(kinds)}")
     flat = [leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves]
     squares = [torch.linalg.vector_norm(leaf, dim=-1, dtype=torch.float64) ** 2 for leaf in flat]
-    norm = torch.stack(squares).sum(0).unflatten(1, (-1, each)).sum(-1).sqrt()
+    norm = torch.stack(squares).sum(0).unflatten(1, (-1, jobs_per_device)).sum(-1).sqrt()
     bound = bound.to(norm)[:, None]
-    factor = torch.where(norm.isfinite(), (bound / norm).clamp(max=1), 0).repeat_interleave(each, 1)
+    factor = torch.where(norm.isfinite(), (bound / norm).clamp(max=1), 0).repeat_interleave(jobs_per_device, 1)
     factor = factor[..., None]
     scaled = [torch.where(factor > 0, leaf * factor.to(leaf.dtype), 0) for leaf in flat]
     shorter = [part.view(leaf.shape) for part, leaf in zip(scaled, leaves, strict=True)]
@@ -48,8 +48,8 @@ def clipped(uploads: Any, bound: Tensor, each: int = 1) -> Clipped:
 
 
 def draws(uploads: Any, seeds: Sequence[int]) -> tuple[Any, Tensor]:
-    """Standard normal numbers: a tree with leaves [S, ...] for leaves [S, J, ...], and one more for each replica [S].
-    A replica's depend on its seed only, whatever device the run is on."""
+    """Return the standard normal numbers: a tree with leaves [S, ...] for leaves [S, J, ...], and one more for each
+    replica [S]. A replica's depend on its seed only, whatever device the run is on."""
     leaves, spec = pytree.tree_flatten(uploads)
     lines, more = [], []
     for seed in seeds:
@@ -61,7 +61,7 @@ def draws(uploads: Any, seeds: Sequence[int]) -> tuple[Any, Tensor]:
 
 
 def noisy_mean(uploads: Any, normal: Any, std: Tensor, count: float) -> Any:
-    """Noisy mean (Σ_j u_j + std z) / count with leaves [S, ...].
+    """Return noisy mean (Σ_j u_j + std z) / count with leaves [S, ...].
 
     Args:
         uploads: u, leaves [S, J, ...], clipped.
@@ -77,8 +77,8 @@ def noisy_mean(uploads: Any, normal: Any, std: Tensor, count: float) -> Any:
 
 
 def split(noise: float, count_noise: float) -> float:
-    """Noise multiplier z_Δ of the uploads that leaves σ in all when the count of those within the bound has noise
-    σ_b: (σ⁻² - (2 σ_b)⁻²)^(-1/2) (Andrew et al. 2021, Theorem 1); σ itself where nothing is counted, σ_b = ∞.
+    """Return the noise multiplier z_Δ of the uploads that leaves σ in all when the count of those within the bound has
+    noise σ_b: (σ⁻² - (2 σ_b)⁻²)^(-1/2) (Andrew et al. 2021, Theorem 1); σ itself where nothing is counted, σ_b = ∞.
 
     Raises:
         UserError: if the count alone takes the whole budget.
@@ -94,8 +94,8 @@ def split(noise: float, count_noise: float) -> float:
 
 
 def moved(bound: Tensor, within: Tensor, settings: AdaptiveClip, noise: Tensor, count: float) -> Tensor:
-    """Clipping bound c exp(-η_C (b̃ - γ)) [S] of the next round (Andrew et al. 2021, Algorithm 1). The count is of
-    b - 1/2, so that a device moves it by 1/2 at most.
+    """Return the clipping bound c exp(-η_C (b̃ - γ)) [S] of the next round (Andrew et al. 2021, Algorithm 1). The count
+    is of b - 1/2, so that a device moves it by 1/2 at most.
 
     Args:
         bound: c [S].

@@ -80,7 +80,7 @@ class Privacy(Configurable):
 
     @property
     def private(self) -> bool:
-        """Whether there is noise, and so an ε."""
+        """Return whether there is noise, and so an ε."""
         return self.noise > 0 or self.solve
 
     def admits(self, algorithm: Algorithm) -> None:

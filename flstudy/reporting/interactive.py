@@ -38,7 +38,7 @@ def write_interactive(folder: Path, findings: Findings, title: str, tables: Sequ
 
 
 def interactive_values(findings: Findings) -> dict[str, Any]:
-    """Values that the page draws, as JSON values."""
+    """Return the values that the page draws, as JSON values."""
     results, names = findings.results, list(findings.looks)
     scale, label = scale_of(results.selection_metric)
     domains = searched_domains(results)
@@ -71,7 +71,7 @@ def interactive_values(findings: Findings) -> dict[str, Any]:
 
 
 def _by_round(findings: Findings) -> list[dict[str, Any]]:
-    """Chart for each metric that a best trial has recorded."""
+    """Return the chart for each metric that a best trial has recorded."""
     results, names = findings.results, list(findings.looks)
     wanted = dict.fromkeys([findings.ranking.accuracy_metric, results.selection_metric, *SHOWN])
     lines: dict[str, list[dict[str, Any]]] = {metric: [] for metric in wanted}
@@ -92,7 +92,7 @@ def _by_round(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _by_traffic(findings: Findings) -> dict[str, Any] | None:
-    """Chart of accuracy by what was sent; None where all methods send the same."""
+    """Return the chart of accuracy by what was sent; None where all methods send the same."""
     traffic = traffic_of(findings)
     if traffic is None:
         return None
@@ -105,7 +105,8 @@ def _by_traffic(findings: Findings) -> dict[str, Any] | None:
 
 
 def _by_trial(findings: Findings) -> dict[str, Any] | None:
-    """Chart of the best value of each method after each of its trials; None where no trial did all rounds."""
+    """Return the chart of the best value of each method after each of its trials; None where no trial did all
+    rounds."""
     scale, label = scale_of(findings.results.selection_metric)
     lines = []
     for place, name in enumerate(findings.looks):
@@ -118,7 +119,7 @@ def _by_trial(findings: Findings) -> dict[str, Any] | None:
 
 
 def _line(method: int, x: Any, values: Any) -> dict[str, Any]:
-    """Mean over replicas of values [S, T], and their standard deviation where there are several."""
+    """Return the mean over replicas of values [S, T], and their standard deviation where there are several."""
     mean = values.mean(0)
     places = thinned(mean, POINTS)
     line = {"method": method, "x": [_rounded(at) for at in x[places]], "y": [_rounded(value) for value in mean[places]]}
@@ -128,7 +129,7 @@ def _line(method: int, x: Any, values: Any) -> dict[str, Any]:
 
 
 def _axis(domain: Domain) -> Mapping[str, Any]:
-    """Options of a choice, or the ends and the scale of a range."""
+    """Return the options of a choice, or the ends and the scale of a range."""
     if domain.kind == "choice":
         return {"options": [_plain(option) for option in domain.options]}
     low, high = domain.extremes()
@@ -136,14 +137,14 @@ def _axis(domain: Domain) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Hyper-parameter as a JSON value: numbers, text and booleans as they are, all else as text."""
+    """Return the hyper-parameter as a JSON value: numbers, text and booleans as they are, all else as text."""
     if isinstance(value, float):
         return _rounded(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _rounded(value: Any) -> float | int | None:
-    """Number with as many digits as a screen has pixels for; None for NaN and infinity."""
+    """Return the number with as many digits as a screen has pixels for; None for NaN and infinity."""
     number = float(value)
     if not math.isfinite(number):
         return None
@@ -152,5 +153,5 @@ def _rounded(value: Any) -> float | int | None:
 
 
 def _dash_array(dashes: Any) -> str:
-    """Matplotlib's dashes as SVG has them, for a line of two pixels."""
+    """Return Matplotlib's dashes as SVG has them, for a line of two pixels."""
     return "none" if isinstance(dashes, str) else " ".join(f"{3 * length:g}" for length in dashes[1])

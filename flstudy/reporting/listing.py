@@ -21,7 +21,7 @@ _UNREAD = ("damaged", "unreadable")
 
 
 def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str]) -> Cells:
-    """Table of the studies in a folder."""
+    """Return the table of the studies in a folder."""
     starts = [entry.get("started") for entry in entries]
     counts = [sorted((entry.get("counts") or {}).items()) for entry in entries]
     best = [entry.get("best") for entry in entries]
@@ -41,7 +41,7 @@ def studies_cells(entries: list[dict[str, Any]], folder: str | os.PathLike[str])
 
 
 def trial_entry(results: StudyResults, trial: Trial) -> dict[str, Any]:
-    """Trial as JSON, with its config and the curve of its objective: mean over seeds by round."""
+    """Return the trial as JSON, with its config and the curve of its objective: mean over seeds by round."""
     metric = results.objective.metric
     curve: dict[str, list[float]] = {"rounds": [], "mean": []}  # for a trial that ended before its first record
     for rounds, values in recorded(results, trial, metric):
@@ -53,7 +53,8 @@ def trial_entry(results: StudyResults, trial: Trial) -> dict[str, Any]:
 
 
 def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
-    """Tables of a trial: its status and searched values, its algorithm's fixed values, and its last metrics."""
+    """Return the tables of a trial: its status and searched values, its algorithm's fixed values, and its last
+    metrics."""
     what = [("Status", f"{entry['status']} after {entry['rounds']} rounds"), ("Algorithm", entry["algorithm"])]
     what += [(key, str(value)) for key, value in entry["overrides"].items() if key != "algorithm"]
     if entry["repeats"]:
@@ -75,7 +76,7 @@ def trial_cells(entry: Mapping[str, Any]) -> list[Cells]:
 
 
 def sparkline(values: list[float]) -> str:
-    """Curve in one line of text, with its ends as numbers."""
+    """Return the curve in one line of text, with its ends as numbers."""
     if len(values) < 2:
         return ""
     drawn = np.interp(np.linspace(0, len(values) - 1, min(WIDTH, len(values))), np.arange(len(values)), values)

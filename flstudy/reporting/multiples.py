@@ -35,8 +35,8 @@ Draw = Callable[[Axes, str, Look], None]
 
 
 def method_figure(looks: Mapping[str, Look], draw: Draw, *, height: float, title: str = "", **labels: str) -> Figure:
-    """Figure with one panel of ``height`` inches for few methods, without a legend, or with a panel for each of many;
-    ``labels`` are those of the axes."""
+    """Return the figure with one panel of ``height`` inches for few methods, without a legend, or with a panel for each
+    of many; ``labels`` are those of the axes."""
     if len(looks) <= CROWD:
         figure, (axes,) = new_panels(1, 1, height)
         for name, look in looks.items():
@@ -67,11 +67,11 @@ def line_figure(
     height: float = 4.4,
     band: bool = True,
     heading: str = "",
-    each: Callable[[Axes], None] = lambda axes: None,
+    on_axes: Callable[[Axes], None] = lambda axes: None,
     **labels: str,
 ) -> Figure:
-    """Figure of means over replicas with bands of one standard deviation. Few lines have their names in a legend beside
-    the panel, in the order of their last values, below its ``heading``; ``each`` adds to a panel."""
+    """Return the figure of means over replicas with bands of one standard deviation. Few lines have their names in a
+    legend beside the panel, in the order of their last values, below its ``heading``; ``on_axes`` adds to a panel."""
 
     def draw(axes: Axes, name: str, look: Look) -> None:
         x, values, note, errors = lines[name]
@@ -86,7 +86,7 @@ def line_figure(
     shown = {name: looks[name] for name in lines}
     figure = method_figure(shown, draw, height=height, **labels)
     for axes in figure.axes:
-        each(axes)
+        on_axes(axes)
     if len(shown) <= CROWD:
         (axes,) = figure.axes
         look: dict[str, Any] = {"handlelength": 2.8, "labelspacing": 0.9, "borderaxespad": 0.0, "alignment": "left"}
@@ -99,8 +99,8 @@ def line_figure(
 
 
 def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Indices, ascending, of about ``most`` of the values [T] that draw the same line: the first, the last, and the
-    lowest and highest of each stretch."""
+    """Return the indices, ascending, of about ``most`` of the values [T] that draw the same line: the first, the last,
+    and the lowest and highest of each stretch."""
     count = len(values)
     if count <= most:
         return np.arange(count)
@@ -115,7 +115,7 @@ def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
 
 
 def same_lines(lines: Mapping[str, Line]) -> list[tuple[str, ...]]:
-    """Groups of methods whose means are the same in every round, so that their lines coincide."""
+    """Return the groups of methods whose means are the same in every round, so that their lines coincide."""
     groups: list[list[str]] = []
     for name, line in lines.items():
         for group in groups:
@@ -130,6 +130,6 @@ def same_lines(lines: Mapping[str, Line]) -> list[tuple[str, ...]]:
 
 
 def same_note(lines: Mapping[str, Line]) -> str:
-    """Sentence on lines that coincide; empty where none do."""
+    """Return the sentence on lines that coincide; empty where none do."""
     groups = same_lines(lines)
     return "".join(f" The same curve: {', '.join(group)}." for group in groups)

@@ -13,7 +13,7 @@ PRE = "<pre style=\"line-height: 1.2; font-family: Menlo, 'DejaVu Sans Mono', Co
 
 
 def in_notebook() -> bool:
-    """Whether this code runs in the kernel of a notebook."""
+    """Return whether this code runs in the kernel of a notebook."""
     shell = sys.modules.get("IPython")
     interactive = None if shell is None else shell.get_ipython()
     return getattr(interactive, "kernel", None) is not None

@@ -90,7 +90,7 @@ class Ranking:
 
     @property
     def confirmed(self) -> bool:
-        """Whether any row was trained again on new seeds."""
+        """Return whether any row was trained again on new seeds."""
         return any(row.confirmation is not None for row in self.rows)
 
     @property
@@ -105,7 +105,7 @@ class Ranking:
 
     @property
     def shows_accuracy(self) -> bool:
-        """Whether the curves show an accuracy."""
+        """Return whether the curves show an accuracy."""
         return self.accuracy_metric in ACCURACIES
 
     @property
@@ -115,11 +115,12 @@ class Ranking:
         return f"{self.kind} {accuracy}" if self.shows_accuracy else self.accuracy_metric
 
     def final(self, row: RankedTrial) -> str:
-        """Final value of a trial's curves with its spread; shares in percent, without the sign."""
+        """Return the final value of a trial's curves with its spread; shares in percent, without the sign."""
         return self.spread(row.final)
 
     def spread(self, values: Floats) -> str:
-        """Values [S] of the accuracy_metric as their mean and spread; shares in percent, without the sign."""
+        """Return the values [S] of the accuracy_metric as their mean and spread; shares in percent, without the
+        sign."""
         return mean_and_spread(values, self.scale, ".1f" if self.unit else ".3g")
 
     @property
@@ -145,7 +146,7 @@ class Findings:
         return rank(self.results)
 
     def once(self, analysis: "Callable[[Findings], Analysis]") -> Analysis:
-        """Result of a section's analysis of this study, computed when the first section asks for it."""
+        """Return the result of a section's analysis of this study, computed when the first section asks for it."""
         if analysis not in self._made:
             self._made[analysis] = analysis(self)
         return self._made[analysis]  # type: ignore[no-any-return]
@@ -209,15 +210,15 @@ def rank(results: StudyResults) -> Ranking:
 
 
 def _final_of_server(results: StudyResults, trial: Trial, metric: str) -> Floats:
-    """Last values [S] of a metric of the server's models; NaN where they are not recorded."""
+    """Return the last values [S] of a metric of the server's models; NaN where they are not recorded."""
     curves = recorded(results, trial, metric if is_of_server(metric) else of_server(metric))
     return curves[0][1][:, -1] if curves and curves[0][0].size else np.full(1, np.nan)
 
 
 def curves_metric(results: StudyResults, selection: str) -> str:
-    """Metric of the curves: test accuracy where every best trial recorded it by round, else validation accuracy for
-    all, of the server's models if these were selected by; where there is neither, the metric by which trials were
-    selected, on test data if it is recorded there."""
+    """Return the metric of the curves: test accuracy where every best trial recorded it by round, else validation
+    accuracy for all, of the server's models if these were selected by; where there is neither, the metric by which
+    trials were selected, on test data if it is recorded there."""
     accuracies = [name for name in ACCURACIES if is_of_server(name) == is_of_server(selection)]
     presence = {name: [bool(recorded(results, best.speaker, name)) for best in results.best] for name in accuracies}
     if any(map(any, presence.values())) or not results.best:
@@ -233,7 +234,8 @@ def curves_metric(results: StudyResults, selection: str) -> str:
 
 
 def recorded(results: StudyResults, trial: Trial, *metrics: str) -> list[tuple[NDArray[np.int64], Floats]]:
-    """Rounds [T] and values [S, T] of each metric; an empty list where the records lack one of them, or are lost."""
+    """Return the rounds [T] and values [S, T] of each metric; an empty list where the records lack one of them, or are
+    lost."""
     try:
         return [results.curve(trial, metric) for metric in metrics]
     except (ValueError, OSError):
@@ -261,7 +263,7 @@ def _drift_effects(results: StudyResults, rounds: NDArray[np.int64], accuracy: F
 
 
 def _notes_on_others(results: StudyResults) -> list[str]:
-    """Sentences on the trials that are not in the table."""
+    """Return the sentences on the trials that are not in the table."""
     searched, again = results.searched, results.confirmations
     notes = [f"{tried(results)}: {_tally(searched)}."] if searched else []
     if again:
@@ -283,13 +285,13 @@ def _notes_on_others(results: StudyResults) -> list[str]:
 
 
 def tried(results: StudyResults) -> str:
-    """Number of trials of a study's search, and how often they were proposed if that is more."""
+    """Return the number of trials of a study's search, and how often they were proposed if that is more."""
     trials, proposals = plural(len(results.searched), "trial"), sum(trial.proposed for trial in results.searched)
     return trials if proposals == len(results.searched) else f"{trials} of {proposals} proposals"
 
 
 def failure_reason(trial: Trial) -> str:
-    """Error of a failed trial, cut where it is long."""
+    """Return the error of a failed trial, cut where it is long."""
     return trial.reason[:150] or "no reason recorded"
 
 

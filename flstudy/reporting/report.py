@@ -84,7 +84,7 @@ class Report:
 
 
 def terminal() -> Console:
-    """Console of the terminal, or of at least 100 columns where the output goes to a file or a pipe."""
+    """Return the console of the terminal, or of at least 100 columns where the output goes to a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=max(100, console.width))
 
@@ -168,7 +168,7 @@ def _write(
 
 
 def _values(contents: Iterable[Content]) -> dict[str, Any]:
-    """All sections' values as JSON values: arrays as lists; NaN and infinity, which JSON lacks, as None."""
+    """Return all sections' values as JSON values: arrays as lists; NaN and infinity, which JSON lacks, as None."""
     values = {name: value for content in contents for name, value in content.values.items()}
     return dict(without_nan(json.loads(json.dumps(values, default=lambda value: value.tolist()))))
 

@@ -84,19 +84,19 @@ class RunMeasure:
         return self.values.mean(1)
 
     def to_json(self) -> dict[str, Any]:
-        """Values of every seed and their rounds, for ``--json``."""
+        """Return the values of every seed and their rounds, for ``--json``."""
         values = {name: getattr(self, name).tolist() for name in ("best", "last", "mean")}
         rounds = {"best_round": int(self.rounds[self.best_at]), "last_round": int(self.rounds[-1])}
         return {"run": self.run, "seeds": self.seeds, **values, **rounds}
 
 
-def read_run(given: str | os.PathLike[str]) -> ComparedRun:
+def read_run(run: str | os.PathLike[str]) -> ComparedRun:
     """Read a run, a study's best trial, or the trial STUDY/NUMBER.
 
     Raises:
         UserError: where there is none, or its records cannot be read.
     """
-    path, text = Path(given), str(given).rstrip("/")
+    path, text = Path(run), str(run).rstrip("/")
     if (path / RECORDS).is_dir():
         return ComparedRun(path.name, read_records(path / RECORDS))
     head, _, tail = text.rpartition("/")
@@ -104,7 +104,7 @@ def read_run(given: str | os.PathLike[str]) -> ComparedRun:
     if of_trial and (is_uri(text) or not (StudyFolder.named(path).config.is_file() or path.is_dir())):
         study, trial = StudyFolder.named(head), tail
     else:
-        study, trial = StudyFolder.named(given), "best"
+        study, trial = StudyFolder.named(run), "best"
     if not study.config.is_file():
         raise ConfigError(
             f"there is neither a run nor a study {text!r}: give a folder of runs/, a study's name, or STUDY/TRIAL"
@@ -144,14 +144,14 @@ def _measure(run: ComparedRun, metric: str) -> RunMeasure:
     return RunMeasure(run=run.name, seeds=run.seeds, rounds=rounds, values=values, higher=higher, errors=errors)
 
 
-def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
-    """Differences between each run's last value and the first run's, seed by seed (later - first), with p adjusted for
-    their number; None for the first run itself."""
-    first = dict(zip(found[0].seeds, found[0].last.tolist(), strict=True))
+def differences(measures: Sequence[RunMeasure]) -> list[Pair | None]:
+    """Return the differences between each run's last value and the first run's, seed by seed (later - first), with p
+    adjusted for their number; None for the first run itself."""
+    first = dict(zip(measures[0].seeds, measures[0].last.tolist(), strict=True))
     pairs: list[Pair | None] = [None]
-    for measure in found[1:]:
+    for measure in measures[1:]:
         last = dict(zip(measure.seeds, measure.last.tolist(), strict=True))
-        (pair,) = compare({measure.run: last, found[0].run: first}, higher=measure.higher)
+        (pair,) = compare({measure.run: last, measures[0].run: first}, higher=measure.higher)
         if pair.first != measure.run:  # the pair names the better one first
             pair = pair._replace(
                 first=measure.run, second=pair.first, difference=-pair.difference, low=-pair.high, high=-pair.low
@@ -161,8 +161,8 @@ def differences(found: Sequence[RunMeasure]) -> list[Pair | None]:
     return [None, *(pair._replace(adjusted=float(p)) for pair, p in zip(pairs[1:], levels, strict=True) if pair)]
 
 
-def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
-    """Table of a metric, with a row per run."""
+def run_cells(metric: str, measures: Sequence[RunMeasure]) -> Cells:
+    """Return the table of a metric, with a row per run."""
 
     def spread(values: NDArray[np.float64]) -> str:
         finite = values[np.isfinite(values)]
@@ -179,40 +179,41 @@ def run_cells(metric: str, found: Sequence[RunMeasure]) -> Cells:
             interval = f" [{format_difference(pair.low, metric)}, {format_difference(pair.high, metric)}]"
         return format_difference(pair.difference, metric) + interval, format_p(pair.adjusted)
 
-    apart_by = [apart(pair) for pair in differences(found)]
+    apart_by = [apart(pair) for pair in differences(measures)]
     columns = {
-        "Run": [measure.run for measure in found],
-        "Seeds": [str(len(measure.seeds)) for measure in found],
-        "Best": [spread(measure.best) for measure in found],
-        "Round": [str(measure.rounds[measure.best_at]) for measure in found],
-        "Last": [spread(measure.last) for measure in found],
-        "Mean": [spread(measure.mean) for measure in found],
+        "Run": [measure.run for measure in measures],
+        "Seeds": [str(len(measure.seeds)) for measure in measures],
+        "Best": [spread(measure.best) for measure in measures],
+        "Round": [str(measure.rounds[measure.best_at]) for measure in measures],
+        "Last": [spread(measure.last) for measure in measures],
+        "Mean": [spread(measure.mean) for measure in measures],
         "Last - first run's": [text for text, _ in apart_by],
         "p (Holm)": [p for _, p in apart_by],
     }
     return Cells.from_columns(metric_label(metric), columns)
 
 
-def runs_json(found: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
-    """Values and differences of all metrics for ``--json``; NaN, which JSON lacks, is None."""
+def runs_json(measures: Mapping[str, Sequence[RunMeasure]]) -> dict[str, Any]:
+    """Return the values and differences of all metrics for ``--json``; NaN, which JSON lacks, is None."""
     by_metric: dict[str, Any] = {}
-    for metric, measured in found.items():
+    for metric, measured in measures.items():
         pairs = [pair._asdict() for pair in differences(measured) if pair is not None]
         by_metric[metric] = {"runs": [measure.to_json() for measure in measured], "differences": pairs}
     return dict(without_nan(by_metric))
 
 
-def runs_figure(found: Mapping[str, Sequence[RunMeasure]]) -> Figure:
-    """Figure with a panel per metric: means over seeds by round, with bands of one standard deviation, and of the
-    standard error where devices were sampled; for many runs also a panel per run, with the others in grey behind."""
-    names = [measure.run for measure in next(iter(found.values()))]
+def runs_figure(measures: Mapping[str, Sequence[RunMeasure]]) -> Figure:
+    """Return the figure with a panel per metric: means over seeds by round, with bands of one standard deviation, and
+    of the standard error where devices were sampled; for many runs also a panel per run, with the others in grey
+    behind."""
+    names = [measure.run for measure in next(iter(measures.values()))]
     methods = [name.rpartition(" ")[2] for name in names]  # a trial's name ends with its method's, whose colour it has
     looks = dict(zip(names, looks_of(methods if len({*methods}) == len(names) else names).values(), strict=True))
     crowded = len(names) > CROWD
-    count = len(found) * (len(names) if crowded else 1)
+    count = len(measures) * (len(names) if crowded else 1)
     figure, panels = new_panels(count, COLUMNS if crowded else 1, 2.0 if crowded else 3.6)
     shown = iter(panels)
-    for metric, measured in found.items():
+    for metric, measured in measures.items():
         factor, label = scale_of(metric)
         for name in names if crowded else [None]:
             axes = next(shown)

@@ -32,12 +32,12 @@ class Picture:
 
 
 def pictures(*drawn: tuple[Figure | None, str], paper: bool = False) -> list[Picture]:
-    """Pictures of those of the figures that are not None, each with its caption."""
+    """Return the pictures of those of the figures that are not None, each with its caption."""
     return [Picture(figure, caption, paper) for figure, caption in drawn if figure is not None]
 
 
 def present(*tables: Cells | None) -> list[Cells]:
-    """Tables that are not None."""
+    """Return the tables that are not None."""
     return [cells for cells in tables if cells is not None]
 
 
@@ -82,18 +82,18 @@ class ReportSection(ABC):
     order: ClassVar[int]
     """Sections stand in a report by ascending order."""
 
-    def of_study(self, found: Findings) -> Content | None:
-        """Content in the report of one study; None where there is nothing to report."""
+    def of_study(self, findings: Findings) -> Content | None:
+        """Return the content in the report of one study; None where there is nothing to report."""
         return None
 
-    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        """Contents in the common report of several studies."""
+    def of_studies(self, studies: Sequence[Findings]) -> Sequence[Content]:
+        """Return the contents in the common report of several studies."""
         return ()
 
 
 @functools.cache
 def every_section() -> tuple[ReportSection, ...]:
-    """Instances of all section classes in sections/, in their order."""
+    """Return the instances of all section classes in sections/, in their order."""
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
     kinds = [kind for kind in ReportSection.__subclasses__() if kind.__module__.startswith(f"{folder.__name__}.")]

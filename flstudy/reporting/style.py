@@ -64,22 +64,22 @@ def new_panels(count: int, columns: int, height: float, extra: float = 0.0, **sh
 
 
 def colour(place: int) -> str:
-    """Colour of the line or points at a place, from 0."""
+    """Return the colour of the line or points at a place, from 0."""
     return COLOURS[place % len(COLOURS)]
 
 
 def dashes(place: int) -> Any:
-    """Dashes of the line at a place, from 0."""
+    """Return the dashes of the line at a place, from 0."""
     return DASHES[place % len(DASHES)]
 
 
 def marker(place: int) -> str:
-    """Marker of the points at a place, from 0."""
+    """Return the marker of the points at a place, from 0."""
     return MARKERS[place % len(MARKERS)]
 
 
 def scale_of(metric: str) -> tuple[int, str]:
-    """Factor of a metric's values and label of its axis: a fraction is drawn in percent."""
+    """Return the factor of a metric's values and label of its axis: a fraction is drawn in percent."""
     return 100 if is_fraction(metric) else 1, metric_label(metric)
 
 
@@ -136,7 +136,8 @@ def legend_above(figure: Figure, panels: Iterable[Axes], names: Iterable[str], *
 
 
 def as_lines_end(axes: Axes) -> dict[str, Any]:
-    """Legend handles and labels in the order of the lines' last values, top to bottom: each stands near its line."""
+    """Return the legend handles and labels in the order of the lines' last values, top to bottom: each stands near its
+    line."""
     handles, labels = axes.get_legend_handles_labels()
     ends = [float(np.asarray(handle.get_ydata())[-1]) for handle in handles]  # type: ignore[attr-defined]
     order = np.argsort(np.nan_to_num(ends, nan=-1.0))[::-1]

@@ -116,7 +116,7 @@ def mean_and_spread(values: NDArray[np.float64], scale: float = 1.0, form: str =
 
 
 def finite_mean(values: Any) -> float:
-    """Mean of the finite values; NaN where there is none."""
+    """Return the mean of the finite values; NaN where there is none."""
     array = np.asarray(values, float)
     finite = array[np.isfinite(array)]
     return float(finite.mean()) if finite.size else float("nan")
@@ -130,12 +130,12 @@ def chosen_values(overrides: Mapping[str, Any]) -> str:
 
 
 def percent_sign(metric: str) -> str:
-    """Percent sign that a heading adds to a metric's name, for a fraction."""
+    """Return the percent sign that a heading adds to a metric's name, for a fraction."""
     return " %" if is_fraction(metric) else ""
 
 
 def metric_label(metric: str) -> str:
-    """Title of a metric with its unit, or the name of a metric without a description."""
+    """Return the title of a metric with its unit, or the name of a metric without a description."""
     if metric not in METRICS:
         return metric
     unit = "%" if is_fraction(metric) else METRICS[metric].unit

@@ -88,9 +88,9 @@ def _fault(line: Counterpart, folder: Path) -> str:
     return "" if line.page or line.because else f"{line.name} has no page: say in because why it was not run"
 
 
-def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Sequence[Paper] = ()) -> str:
-    """Page with a table for each paper (folder's name -> its title and lines), the number of its tables and figures
-    that have a page, and the studies that reproduce no paper."""
+def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own_papers: Sequence[Paper] = ()) -> str:
+    """Return the page with a table for each paper (folder's name -> its title and lines), the number of its tables and
+    figures that have a page, and the studies that reproduce no paper."""
     parts = [
         "# The papers' tables and figures, and what stands for them here",
         f"Made by `flstudy reproduce --counterparts` from each paper's `{FILE}`. *{BASES['settings'].capitalize()}*: "
@@ -109,13 +109,13 @@ def overview(papers: Mapping[str, tuple[str, Sequence[Counterpart]]], own: Seque
         count = f"{len(items)} tables and figures, {len(here)} of them with a page, in whole or in part"
         cells = Cells(title=count, header=header, rows=tuple(rows), words=frozenset(range(len(header))))
         parts += [f"## {title}", cells.markdown()]
-    for plan in own:
+    for plan in own_papers:
         parts += [f"## {plan.title}", "No paper's: nothing is published beside it.", "\n".join(_own_lines(plan))]
     return "\n\n".join(parts) + "\n"
 
 
 def _own_lines(plan: Paper) -> list[str]:
-    """Markdown line for each world of a plan that reproduces no paper."""
+    """Return the Markdown line for each world of a plan that reproduces no paper."""
     lines = []
     for world in plan.worlds:
         page = plan.folder / RESULTS / f"{world.name}.md"
@@ -125,13 +125,13 @@ def _own_lines(plan: Paper) -> list[str]:
 
 
 def own_studies(configs: Path) -> list[Paper]:
-    """Plans that reproduce no paper's tables and figures."""
+    """Return the plans that reproduce no paper's tables and figures."""
     folders = sorted(path.parent for path in configs.glob("*/reproduction.yaml"))
     return [read_paper(folder.name, configs) for folder in folders if not (folder / FILE).is_file()]
 
 
 def read_all(configs: Path) -> dict[str, tuple[str, list[Counterpart]]]:
-    """Title and lines of each paper with a counterparts file, by its folder's name."""
+    """Return the title and lines of each paper with a counterparts file, by its folder's name."""
     folders = sorted(path.parent for path in configs.glob(f"*/{FILE}"))
     return {folder.name: (read_paper(folder.name, configs).title, read_counterparts(folder)) for folder in folders}
 

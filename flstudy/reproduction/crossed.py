@@ -38,12 +38,12 @@ class CrossedRow(NamedTuple):
     speaker: Speaker
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Last values of a metric, by seed."""
+        """Return the last values of a metric, by seed."""
         return self.speaker.results.last(self.speaker.trial, metric)
 
 
 def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[CrossedRow]:
-    """All rows with a trial that did all its rounds, by the value that chose it, the best first."""
+    """Return all rows with a trial that did all its rounds, by the value that chose it, the best first."""
     rows = []
     for variant in [name for name in world.variants if name in studies]:
         for algorithm, speaker in speakers([studies[variant]]).items():
@@ -54,7 +54,7 @@ def crossed_rows(world: World, studies: Mapping[str, StudyResults]) -> list[Cros
 
 
 def crossed_parts(world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
-    """Markdown of a crossed world, and its figure in ``folder``."""
+    """Return the Markdown of a crossed world, and its figure in ``folder``."""
     rows = crossed_rows(world, studies)
     if not rows:
         return ["No trial did all its rounds."]
@@ -109,7 +109,7 @@ def _verdict(p: float) -> Literal["different", "not shown"]:
 
 
 def won(rows: Sequence[CrossedRow], family: Compared, metric: str) -> list[str]:
-    """Sentences on the leader: its lead over the next row, and over which rows it is shown to be better."""
+    """Return the sentences on the leader: its lead over the next row, and over which rows it is shown to be better."""
     leader = rows[0].name
     better = [pair for pair in family.pairs if pair.verdict == "different" and pair.first == leader]
     ahead = [pair for pair in family.pairs if pair.first != leader]
@@ -146,7 +146,7 @@ def measure_of(family: Compared, name: str, metric: str) -> str:
 
 
 def confirmed_how(studies: Mapping[str, StudyResults]) -> str:
-    """Sentence on how many trials chose the rows, and on which seeds the best were trained again."""
+    """Return the sentence on how many trials chose the rows, and on which seeds the best were trained again."""
     results = next(iter(studies.values()))
     counts = {
         sum(trial.algorithm == best.trial.algorithm for trial in study.searched)
@@ -170,8 +170,8 @@ def _named(seeds: Sequence[int]) -> str:
 
 
 def crossed_figure(world: World, rows: Sequence[CrossedRow]) -> Figure:
-    """Figure of test accuracy by round in percent, mean over seeds: the leader, the best row of each variant and the
-    rows of ``world.shown`` in colour, all others in grey; sessions as bands, drifts as lines."""
+    """Return the figure of test accuracy by round in percent, mean over seeds: the leader, the best row of each variant
+    and the rows of ``world.shown`` in colour, all others in grey; sessions as bands, drifts as lines."""
     shown = [rows[0].name]
     for variant in world.variants:
         shown += [row.name for row in rows if row.variant == variant][:1]

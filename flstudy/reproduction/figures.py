@@ -32,8 +32,8 @@ def finish_accuracy(axes: Axes, title: str) -> None:
 
 
 def grouped_curves(results: StudyResults, title: str) -> Figure | None:
-    """Figures 7 to 9: accuracy by round in percent, mean over seeds, of each algorithm's best trial; a panel for each
-    kind of method, with Flash and Oracle in all of them. None where no trial did all its rounds."""
+    """Return figures 7 to 9: accuracy by round in percent, mean over seeds, of each algorithm's best trial; a panel for
+    each kind of method, with Flash and Oracle in all of them. None where no trial did all its rounds."""
     rows = {row.algorithm: row for row in rank(results).rows if row.rounds.size}
     groups = {group: [name for name in names if name in rows] for group, names in GROUPS.items()}
     grouped = {name for names in (*GROUPS.values(), EVERYWHERE) for name in names}
@@ -54,7 +54,7 @@ def grouped_curves(results: StudyResults, title: str) -> Figure | None:
 
 
 def alarm_figure(results: StudyResults) -> Figure | None:
-    """Figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds."""
+    """Return figures 1, 2 and 4: metrics of FedYogi's and Flash's servers and devices at a drift, means over seeds."""
     trials = {best.trial.algorithm: best.speaker for best in results.best if best.trial.algorithm in WATCHED}
     if len(trials) < len(WATCHED):
         return None
@@ -72,7 +72,7 @@ def alarm_figure(results: StudyResults) -> Figure | None:
 
 
 def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
-    """Figure of test accuracy by round in percent, mean over seeds, with a line for each variant."""
+    """Return the figure of test accuracy by round in percent, mean over seeds, with a line for each variant."""
     if not rows:
         return None
     lines = {name: Line(rounds, 100 * values) for name, speaker in rows.items() for rounds, values in [speaker.curve()]}
@@ -82,7 +82,7 @@ def variant_curves(title: str, rows: Mapping[str, Speaker]) -> Figure | None:
         looks_of(rows),
         height=4.6,
         band=False,
-        each=lambda axes: mark_events(axes, events),
+        on_axes=lambda axes: mark_events(axes, events),
         title=title,
         xlabel="Round",
         ylabel=label,

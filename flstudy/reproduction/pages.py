@@ -67,7 +67,7 @@ def write_readme(paper: Paper, folder: Path) -> Path:
 
 
 def own_figures(paper: Paper) -> list[str]:
-    """Markdown that lists impossible published figures, by world and measure."""
+    """Return the Markdown that lists impossible published figures, by world and measure."""
     tables: dict[tuple[str, str], dict[str, PublishedValue]] = {}
     for (world, row, measure), figure in paper.published.items():
         tables.setdefault((world, measure), {})[row] = figure
@@ -77,7 +77,7 @@ def own_figures(paper: Paper) -> list[str]:
 
 
 def world_page(paper: Paper, world: World, studies: Studies, folder: Path, command: str) -> str:
-    """Page of a world as Markdown; its figures are written to ``folder``."""
+    """Return the page of a world as Markdown; its figures are written to ``folder``."""
     parts = [f"# {world.title}", *made_by(world, studies, command), *([paper.note] if paper.note else [])]
     if world.kind == "sessions":
         parts += session_parts(paper, world, studies, folder)
@@ -95,7 +95,8 @@ def world_page(paper: Paper, world: World, studies: Studies, folder: Path, comma
 
 
 def made_by(world: World, studies: Studies, command: str) -> list[str]:
-    """Paragraphs on the origin of a page: command, commit, machine, date, cost, and how to read its numbers."""
+    """Return the paragraphs on the origin of a page: command, commit, machine, date, cost, and how to read its
+    numbers."""
     here = {results.name for results in studies.values()}  # one may have imported the trials of another
     trials = [
         (results, trial)
@@ -134,13 +135,13 @@ def made_by(world: World, studies: Studies, command: str) -> list[str]:
 
 
 def commit_of(results: StudyResults) -> str:
-    """Abbreviated git commit of the code that ran a study; '' where it is unknown."""
+    """Return the abbreviated git commit of the code that ran a study; '' where it is unknown."""
     environment = results.folder.state().get("environment") or {}
     return str(environment.get("mlflow.source.git.commit", ""))[:7]
 
 
 def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
-    """Tables of a comparison, one per measure, and the rank correlation with the paper's order."""
+    """Return the tables of a comparison, one per measure, and the rank correlation with the paper's order."""
     tuned = speakers(studies.values()) if "tuned" in studies else {}
     preset = speakers([studies["preset"]] if "preset" in studies else [])
     names = list(dict.fromkeys([*tuned, *preset]))
@@ -184,7 +185,7 @@ def comparison_parts(paper: Paper, world: World, studies: Studies) -> list[str]:
 
 
 def order_kept(paper: Mapping[str, float], preset: Mapping[str, float], tuned: Mapping[str, float]) -> str:
-    """Sentence on how well the orders by these values agree."""
+    """Return the sentence on how well the orders by these values agree."""
     sentences = []
     for title, first, second in (
         ("the paper's order and that of the presets", paper, preset),
@@ -198,7 +199,7 @@ def order_kept(paper: Mapping[str, float], preset: Mapping[str, float], tuned: M
 
 
 def comparison_figures(world: World, studies: Studies, folder: Path) -> list[str]:
-    """Figures of a comparison as Markdown images."""
+    """Return the figures of a comparison as Markdown images."""
     parts = []
     for stage, results in sorted(studies.items()):
         drawn = {"curves": grouped_curves(results, f"{world.title}: {stage}")}
@@ -224,7 +225,7 @@ def images(drawn: Mapping[str, Figure | None], title: str, stem: Path) -> list[s
 
 
 def ablation_table(world: World, studies: Studies) -> str:
-    """Table of an ablation as Markdown, with a row for each trial that did all rounds."""
+    """Return the table of an ablation as Markdown, with a row for each trial that did all rounds."""
     results = next(iter(studies.values()))
     keys = list(dict.fromkeys(key for trial in results.searched for key in trial.overrides))
     trials = [trial for trial in results.searched if results.eligible(trial)]
@@ -243,8 +244,8 @@ def _numbers_first(value: Any) -> tuple[bool, float, str]:
 
 
 def variant_parts(paper: Paper, world: World, studies: Studies, folder: Path) -> list[str]:
-    """Markdown of a world whose rows are variants of one config, each tuned in a study of its own: a row per variant,
-    the best first, beside the paper's row of that name, and figures in ``folder``."""
+    """Return the Markdown of a world whose rows are variants of one config, each tuned in a study of its own: a row per
+    variant, the best first, beside the paper's row of that name, and figures in ``folder``."""
     best = {name: next(iter(speakers([results]).values()), None) for name, results in studies.items()}
     rows = {name: speaker for name, speaker in best.items() if speaker is not None}
     first = MEASURES[world.measures[0]]

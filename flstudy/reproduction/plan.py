@@ -125,7 +125,7 @@ class PaperStage(NamedTuple):
     name: str  # preset: each algorithm once, with its published values; tuned: the whole search; or a variant
 
     def study(self, paper: Paper) -> str:
-        """Name of the stage's study."""
+        """Return the name of the stage's study."""
         return f"{paper.name}-{self.world.name}" + ("" if self.world.kind == "ablation" else f"-{self.name.lower()}")
 
 
@@ -181,7 +181,7 @@ def _published_values(path: Path) -> dict[tuple[str, str, str], PublishedValue]:
 
 
 def unknown_rows(paper: Paper) -> list[str]:
-    """Sentences on published values of an unknown world, row or measure, which no page could show."""
+    """Return the sentences on published values of an unknown world, row or measure, which no page could show."""
     shown, sentences = {world.name: (_rows_of(world), _measures_of(world)) for world in paper.worlds}, []
     for name, row, measure in paper.published:
         if name not in shown:
@@ -196,8 +196,8 @@ def unknown_rows(paper: Paper) -> list[str]:
 
 
 def _rows_of(world: World) -> list[str]:
-    """Names of the rows of a world that may have published values: its variants, or the algorithms that its study
-    compares, and those that cannot be reproduced."""
+    """Return the names of the rows of a world that may have published values: its variants, or the algorithms that its
+    study compares, and those that cannot be reproduced."""
     if world.kind == "variants":
         return [*world.variants, *world.without]
     written = yaml.safe_load(world.config.read_text(encoding="utf-8"))
@@ -208,14 +208,15 @@ def _rows_of(world: World) -> list[str]:
 
 
 def _measures_of(world: World) -> list[str]:
-    """Measures that a page of the world can show; for sessions a start and a session's number, and its efforts."""
+    """Return the measures that a page of the world can show; for sessions a start and a session's number, and its
+    efforts."""
     starts = [f"{variant} {number}" for variant in world.variants for number in world.sessions]
     return [*MEASURES, *SPENT, *starts, *(f"{start} {effort}" for start in starts for effort in EFFORTS)]
 
 
 def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = STAGES) -> list[PaperStage]:
-    """Stages of these worlds (by default of all but those on request), tuned ones last. An ablation has one stage,
-    sessions and variants have one for each variant, whatever ``names``; a sweep has one, tuned."""
+    """Return the stages of these worlds (by default of all but those on request), tuned ones last. An ablation has one
+    stage, sessions and variants have one for each variant, whatever ``names``; a sweep has one, tuned."""
     chosen = [world for world in paper.worlds if (world.name in worlds if worlds else not world.on_request)]
     first = [world for world in chosen if ("preset" in names or world.kind != "comparison") and world.kind != "sweep"]
     stages = [PaperStage(world, name) for world in first for name in world.variants or ["preset"]]
@@ -224,7 +225,7 @@ def stages_of(paper: Paper, worlds: Sequence[str] = (), names: Sequence[str] = S
 
 
 def stage_config(paper: Paper, stage: PaperStage, options: Sequence[str] = ()) -> Config:
-    """Checked config of a stage's study."""
+    """Return checked config of a stage's study."""
     path = stage.world.config
     overrides = [*stage.world.options, *stage.world.variants.get(stage.name, ()), *options]
     if stage.name == "preset" and stage.world.kind == "comparison":

@@ -47,7 +47,8 @@ class Stretch(NamedTuple):
 
 
 def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults], folder: Path) -> list[str]:
-    """Markdown of a world whose variants start their sessions differently; its figures are written to ``folder``."""
+    """Return the Markdown of a world whose variants start their sessions differently; its figures are written to
+    ``folder``."""
     best = {variant: speakers([results]) for variant, results in studies.items()}
     several = [trials for trials in best.values() if len(trials) > 1] or list(best.values())
     names = list(dict.fromkeys(name for trials in several for name in trials))
@@ -75,8 +76,8 @@ def session_parts(paper: Paper, world: World, studies: Mapping[str, StudyResults
 
 
 def _start_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch, first: int) -> str:
-    """Table of the accuracy of a session's first rounds, beside the paper's where it has one, and the rank correlation
-    of the two orders of algorithms and starts."""
+    """Return the table of the accuracy of a session's first rounds, beside the paper's where it has one, and the rank
+    correlation of the two orders of algorithms and starts."""
     rows, beside = [], False
     ours, theirs = dict[str, float](), dict[str, float]()
     for name in names:
@@ -101,12 +102,12 @@ def _start_table(paper: Paper, world: World, best: Starts, names: list[str], whe
 
 
 def order_of_starts(order: Correlation) -> str:
-    """Sentence on the rank correlation of a table's cells with the paper's."""
+    """Return the sentence on the rank correlation of a table's cells with the paper's."""
     return f"Spearman's rank correlation, with a 95 % interval, of the paper's order of these cells and ours: {order}."
 
 
 def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], where: Stretch) -> str:
-    """Table VII: T_ρ, eq. (31), with its latency and energy in the radio cell, and G_total, eq. (32)."""
+    """Return the table VII: T_ρ, eq. (31), with its latency and energy in the radio cell, and G_total, eq. (32)."""
     rows, beside = [], False
     for name in [name for name in names if name in best[world.compared]]:
         rounds, proposed = best[world.compared][name].curve()
@@ -130,7 +131,8 @@ def _effort_table(paper: Paper, world: World, best: Starts, names: list[str], wh
 
 
 def _spent_table(paper: Paper, world: World, best: Starts, names: list[str]) -> list[str]:
-    """Table of the trials' time on this machine beside the paper's CPU time and memory; empty where it has none."""
+    """Return the table of the trials' time on this machine beside the paper's CPU time and memory; empty where it has
+    none."""
     spent = {name: [paper.published.get((world.name, name, measure)) for measure in SPENT] for name in names}
     if not any(value is not None for values in spent.values() for value in values):
         return []
@@ -155,7 +157,7 @@ def _spent_table(paper: Paper, world: World, best: Starts, names: list[str]) -> 
 
 
 def _rounds_to_target(world: World, best: Starts, name: str, where: Stretch) -> dict[str, Floats]:
-    """T_ρ [S] of each of an algorithm's starts."""
+    """Return T_ρ [S] of each of an algorithm's starts."""
     span = (where.begin, where.until)
     target = world.target * best_accuracy(*best[world.compared][name].curve(), *span)
     starts = {variant: trials[name] for variant, trials in best.items() if name in trials}
@@ -163,7 +165,8 @@ def _rounds_to_target(world: World, best: Starts, name: str, where: Stretch) -> 
 
 
 def _cost_of_first(speaker: Speaker, metric: str, begin: int, taken: Floats) -> Floats:
-    """Cost [S] of the first ``taken`` rounds [S] of a session; ∞ where ``taken`` is, empty where none is recorded."""
+    """Return the cost [S] of the first ``taken`` rounds [S] of a session; ∞ where ``taken`` is, empty where none is
+    recorded."""
     for rounds, values in recorded(speaker.results, speaker.trial, metric):
         inside = (rounds >= begin) & (rounds < begin + taken[:, None])
         return np.where(np.isfinite(taken), (values * inside).sum(1), taken)
@@ -181,7 +184,8 @@ def _mean_or_infinite(values: Floats) -> str:
 
 
 def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
-    """Figure 3: accuracy by round in percent, mean over seeds, a panel for each algorithm and a line for each start."""
+    """Return the figure 3: accuracy by round in percent, mean over seeds, a panel for each algorithm and a line for
+    each start."""
     figure, panels = new_panels(len(names), 2, 2.6, 0.3)
     for axes, name in zip(panels, names, strict=True):
         for place, (variant, trials) in enumerate(best.items()):
@@ -197,7 +201,8 @@ def start_curves(world: World, best: Starts, names: list[str]) -> Figure:
 
 
 def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folder: Path) -> str:
-    """Figure 4 as Markdown: the rounds of an algorithm's starts, at the cost of a round of the paper's SVHN network."""
+    """Return the figure 4 as Markdown: the rounds of an algorithm's starts, at the cost of a round of the paper's SVHN
+    network."""
     needed = {}
     for variant, taken in _rounds_to_target(world, best, name, where).items():
         controller = best[variant][name].results.config.get("controller") or {}
@@ -210,7 +215,7 @@ def _bandwidth_part(world: World, best: Starts, name: str, where: Stretch, folde
 
 
 def svhn_round_cost(bandwidth: float) -> tuple[float, float]:
-    """Seconds and joules of one round of the paper's SVHN network in a cell of this bandwidth in Hz."""
+    """Return the seconds and joules of one round of the paper's SVHN network in a cell of this bandwidth in Hz."""
     cell = Wireless(bandwidth=bandwidth, complexity=PHI)
     bits = 32.0 * SVHN
     rounds = [
@@ -221,8 +226,8 @@ def svhn_round_cost(bandwidth: float) -> tuple[float, float]:
 
 
 def bandwidth_figure(title: str, rounds: Mapping[str, float], bandwidths: Sequence[float]) -> Figure:
-    """Figure of latency and energy until a target is reached over the bandwidth in MHz, by start, from the rounds that
-    each start needs, including its extra ones; starts that never reach it are left out."""
+    """Return the figure of latency and energy until a target is reached over the bandwidth in MHz, by start, from the
+    rounds that each start needs, including its extra ones; starts that never reach it are left out."""
     by_bandwidth = np.array([svhn_round_cost(1e6 * bandwidth) for bandwidth in bandwidths])  # [bandwidths, 2]
     figure, panels = new_panels(2, 2, 3.4)
     named = {start: f"{start}, {needed:.3g} rounds" for start, needed in rounds.items()}

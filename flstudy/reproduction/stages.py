@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from flstudy.reproduction.options import ReproductionOptions
 
 
-def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
+def reproduce(chosen: "ReproductionOptions", arguments: Sequence[str]) -> int:
     """Check all configs, run the studies that are missing or unfinished, and write the pages.
 
     Args:
-        given: the parsed options.
+        chosen: the parsed options.
         arguments: the arguments as they were typed, for the page.
 
     Raises:
         ConfigError: for an unknown paper, world or stage, a wrong config, or a study without a finished trial.
     """
-    console, options = terminal(), shlex.split(given.options)
-    if given.counterparts:
-        console.print(f"Counterparts: {write_overview(given.configs)}", highlight=False)
+    console, options = terminal(), shlex.split(chosen.options)
+    if chosen.counterparts:
+        console.print(f"Counterparts: {write_overview(chosen.configs)}", highlight=False)
         return 0
-    paper = read_paper(given.paper or "", given.configs)
+    paper = read_paper(chosen.paper or "", chosen.configs)
     for names, choices, what in (
-        (given.worlds, [world.name for world in paper.worlds], "world"),
-        (given.stages, list(STAGES), "stage"),
+        (chosen.worlds, [world.name for world in paper.worlds], "world"),
+        (chosen.stages, list(STAGES), "stage"),
     ):
         for name in names:
             if name not in choices:
                 raise ConfigError(f"unknown {what} {name!r}{nearest(name, choices)}")
-    asked = stages_of(paper, given.worlds, given.stages or STAGES)
+    asked = stages_of(paper, chosen.worlds, chosen.stages or STAGES)
     configs = {stage: stage_config(paper, stage, options) for stage in asked}  # all checked before the first one runs
-    if not given.write:
+    if not chosen.write:
         for checked in configs.values():
             checked.rehearse()  # a world that cannot be dealt out fails now, not after hours of others
         for stage in asked:
@@ -57,7 +57,7 @@ def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
         folder = StudyFolder(home_of(config.study.folder) / stage.study(paper))
         if folder.trials.is_file():
             folders[stage.world.name, stage.name] = folder
-    results = given.out or results_folder(paper)
+    results = chosen.out or results_folder(paper)
     if not folders and (results / "README.md").is_file():  # the studies are on another machine
         console.print(f"Results: {write_readme(paper, results)}", highlight=False)
         return 0
@@ -70,7 +70,8 @@ def reproduce(given: "ReproductionOptions", arguments: Sequence[str]) -> int:
 
 
 def results_folder(paper: Paper) -> Path:
-    """Folder of a paper's pages: beside its configs, or below the working directory if these are installed."""
+    """Return the folder of a paper's pages: beside its configs, or below the working directory if these are
+    installed."""
     return (Path("reproduction") / paper.name if is_installed(paper.folder) else paper.folder) / RESULTS
 
 
@@ -106,8 +107,8 @@ def run_stage(paper: Paper, stage: PaperStage, console: Console, options: Sequen
 
 
 def _more_trials(folder: StudyFolder, config: Config) -> list[str]:
-    """Option that extends the study in this folder to as many trials as are asked for: never to fewer, and not where it
-    searched another space."""
+    """Return the option that extends the study in this folder to as many trials as are asked for: never to fewer, and
+    not where it searched another space."""
     theirs, ours, asked = load_study(folder).section, config.whole_study()["study"], config.study.trials
     searched = all(theirs.get(name) == ours[name] for name in ("search", "arms"))
     if theirs["trials"] is None or asked is None or asked <= theirs["trials"] or not searched:

@@ -56,7 +56,8 @@ class Matched(NamedTuple):
 def arms_of(
     results: StudyResults, keys: Sequence[str], metric: str
 ) -> dict[Arm, dict[tuple[Any, ...], tuple[Trial, float]]]:
-    """Trials that did all their rounds, by arm and draw, with the last value of the metric, mean over seeds."""
+    """Return the trials that did all their rounds, by arm and draw, with the last value of the metric, mean over
+    seeds."""
     arms: dict[Arm, dict[tuple[Any, ...], tuple[Trial, float]]] = {}
     for trial in results.searched:
         value = trial.metrics.get(metric, np.nan)
@@ -68,17 +69,17 @@ def arms_of(
 
 
 def name_of(arm: Arm) -> str:
-    """Heading of an arm's row."""
+    """Return the heading of an arm's row."""
     return ", ".join(arm)
 
 
-def shared_draws(one: Mapping[tuple[Any, ...], Any], other: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, Any]]:
-    """Pairs of draws with the same values of all hyper-parameters that the two arms have in common; values that an arm
-    has drawn several times are left out."""
-    keys = [{key for draw in draws for key, _ in draw} for draws in (one, other)]
+def shared_draws(left: Mapping[tuple[Any, ...], Any], right: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs of draws with the same values of all hyper-parameters that the two arms have in common; values
+    that an arm has drawn several times are left out."""
+    keys = [{key for draw in draws for key, _ in draw} for draws in (left, right)]
     common = keys[0] & keys[1]
     by_values: list[dict[tuple[Any, ...], list[Any]]] = [{}, {}]
-    for groups, draws in zip(by_values, (one, other), strict=True):
+    for groups, draws in zip(by_values, (left, right), strict=True):
         for draw in draws:
             groups.setdefault(tuple(pair for pair in draw if pair[0] in common), []).append(draw)
     both = [(by_values[0][shared], by_values[1][shared]) for shared in by_values[0] if shared in by_values[1]]
@@ -117,7 +118,7 @@ def matched_pairs(arms: Mapping[Arm, Mapping[tuple[Any, ...], tuple[Trial, float
 
 
 def sweep_parts(world: World, results: StudyResults, folder: Path) -> list[str]:
-    """Markdown of a sweep; its figures are written to ``folder``."""
+    """Return the Markdown of a sweep; its figures are written to ``folder``."""
     metric = MEASURES[world.measures[0]]
     higher = METRICS[metric].better == "max"
     arms = arms_of(results, world.arms, metric)
@@ -179,7 +180,7 @@ def _best(values: Floats, higher: bool) -> float:
 
 
 def pair_cells(pairs: Sequence[Matched], metric: str) -> Cells:
-    """Table with a row for each pair of arms."""
+    """Return the table with a row for each pair of arms."""
     scale = 100 if is_fraction(metric) else 1
 
     def interval(gap: Estimate) -> str:
@@ -202,7 +203,7 @@ def pair_cells(pairs: Sequence[Matched], metric: str) -> Cells:
 
 
 def most_sensitive(order: Sequence[Arm], pairs: Sequence[Matched]) -> str:
-    """Sentence on whether an arm depends on its tuning more than all others do."""
+    """Return the sentence on whether an arm depends on its tuning more than all others do."""
     shortfall: dict[Arm, dict[Arm, Estimate]] = {arm: {} for arm in order}
     for pair in pairs:
         shortfall[pair.second][pair.first] = pair.easier

@@ -40,13 +40,13 @@ class Correlation(NamedTuple):
         return f"{self.rho:+.2f} [{self.low:+.2f}, {self.high:+.2f}] over {self.rows} rows"
 
 
-def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation | None:
-    """Spearman's rank correlation over the n names of both; None for n < 4, or where all values are alike. The interval
-    is Fisher's, with Bonett and Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
-    both = [name for name in one if name in other]
+def rank_correlation(left: Mapping[str, float], right: Mapping[str, float]) -> Correlation | None:
+    """Return Spearman's rank correlation over the n names of both; None for n < 4, or where all values are alike. The
+    interval is Fisher's, with Bonett and Wright's variance (2000): tanh(artanh ρ ± 1.96 √((1 + ρ²/2) / (n - 3)))."""
+    both = [name for name in left if name in right]
     if len(both) < LEAST_RANKED:
         return None
-    ours, theirs = [one[name] for name in both], [other[name] for name in both]
+    ours, theirs = [left[name] for name in both], [right[name] for name in both]
     if np.ptp(ours) == 0 or np.ptp(theirs) == 0:  # no order
         return None
     rho = float(spearmanr(ours, theirs).statistic)
@@ -57,8 +57,8 @@ def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> Co
 
 
 def impossible_spreads(published: Mapping[str, PublishedValue]) -> str:
-    """Sentence on published standard deviations over devices that no accuracies can have, by row; '' where there are
-    none: values in [0, 1] with mean P have a standard deviation of √(P (1 - P)) at most."""
+    """Return the sentence on published standard deviations over devices that no accuracies can have, by row; '' where
+    there are none: values in [0, 1] with mean P have a standard deviation of √(P (1 - P)) at most."""
     impossible = []
     for name, figure in published.items():
         most = float(np.sqrt(figure.value * (1 - figure.value))) if 0 <= figure.value <= 1 else np.inf
@@ -80,16 +80,16 @@ class Speaker(NamedTuple):
     value: float  # the value by which it was chosen
 
     def last(self, metric: str) -> Floats:
-        """Last value [S] of a metric by seed; empty where it was not measured."""
+        """Return the last value [S] of a metric by seed; empty where it was not measured."""
         return np.array(list(last_values(self.results, self.trial, metric).values()), float)
 
     def curve(self, metric: str = "test/accuracy") -> tuple[np.ndarray, Floats]:
-        """Rounds [T] and values [S, T] of a metric."""
+        """Return the rounds [T] and values [S, T] of a metric."""
         return self.results.curve(self.trial, metric)
 
 
 def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
-    """Best trial of each algorithm over all these studies, in the order in which the studies rank them."""
+    """Return the best trial of each algorithm over all these studies, in the order in which the studies rank them."""
     leaders: dict[str, Speaker] = {}
     for results in studies:
         sign = 1 if results.objective.higher else -1
@@ -101,7 +101,8 @@ def speakers(studies: Iterable[StudyResults]) -> dict[str, Speaker]:
 
 
 def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
-    """Sentence on the models that a metric of each row is of, where that is known; an empty list where it is not."""
+    """Return the sentence on the models that a metric of each row is of, where that is known; an empty list where it is
+    not."""
     rows: dict[str, list[str]] = {}
     for name, speaker in speaking.items():
         rows.setdefault(judged_by(speaker.trial.deployed, metric), []).append(name)
@@ -110,18 +111,19 @@ def tell_judges(speaking: Mapping[str, Speaker], metric: str) -> list[str]:
 
 
 def means_of(speaking: Mapping[str, Speaker], names: Sequence[str], metric: str) -> dict[str, float]:
-    """Mean of a metric over seeds, for each algorithm that has finite values of it."""
+    """Return the mean of a metric over seeds, for each algorithm that has finite values of it."""
     last = {name: speaking[name].last(metric) for name in names if name in speaking}
     return {name: float(values.mean()) for name, values in last.items() if values.size and np.isfinite(values).all()}
 
 
 def places_by(measured: Mapping[str, float]) -> dict[str, int]:
-    """Place of each name by its value, 1 for the highest."""
+    """Return the place of each name by its value, 1 for the highest."""
     return {name: place for place, name in enumerate(sorted(measured, key=lambda n: -measured[n]), start=1)}
 
 
 def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Speaker]]) -> str:
-    """Folded table of the hyper-parameters of each row's trial; the cells below ``headings`` name the row."""
+    """Return the folded table of the hyper-parameters of each row's trial; the cells below ``headings`` name the
+    row."""
     cells = []
     for named, speaker in rows:
         chosen = {key: value for key, value in speaker.trial.overrides.items() if key != "seeds"}  # of a confirmation
@@ -132,14 +134,14 @@ def tuned_table(headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], S
 
 
 def measure_heading(measure: str) -> str:
-    """Heading of a measure's column."""
+    """Return the heading of a measure's column."""
     metric = MEASURES[measure]
     unit = SHOWN_UNITS[METRICS[metric].unit].heading if METRICS[metric].unit in SHOWN_UNITS else percent_sign(metric)
     return METRICS[metric].title + unit
 
 
 def scale_and_digits(metric: str) -> tuple[float, int]:
-    """Factor by which a value is multiplied to be shown, and its number of decimals."""
+    """Return the factor by which a value is multiplied to be shown, and its number of decimals."""
     if is_fraction(metric):
         return 100, 2
     unit = SHOWN_UNITS.get(METRICS[metric].unit)

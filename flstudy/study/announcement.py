@@ -48,7 +48,7 @@ class ConfigOutline:
         return frozenset(key for key, _ in flat(values))
 
     def has_key(self, key: str) -> bool:
-        """Whether the config has the key, with the choices of the proposal.
+        """Return whether the config has the key, with the choices of the proposal.
 
         Raises:
             ConfigError: for an invalid choice, or a class of the user's, whose keys are not known here.
@@ -56,7 +56,7 @@ class ConfigOutline:
         return key in self._keys
 
     def variant(self, proposal: Mapping[str, Any]) -> "ConfigOutline":
-        """This outline with more keys chosen."""
+        """Return this outline with more keys chosen."""
         return ConfigOutline(self._values, {**self._proposal, **proposal})
 
 
@@ -67,7 +67,7 @@ def announced_study(
     resume: Path | None = None,
     size: tuple[int | None, bool] | None = None,
 ) -> list[str]:
-    """The lines that ``flstudy tune`` prints at the start.
+    """Return the lines that ``flstudy tune`` prints at the start.
 
     Args:
         values: the config's, completed.
@@ -105,7 +105,7 @@ def announced_study(
 
 
 def announced_run(values: Mapping[str, Any], path: str, store: str) -> list[str]:
-    """The lines that ``flstudy run`` prints at the start; the arguments are those of `announced_study`."""
+    """Return the lines that ``flstudy run`` prints at the start; the arguments are those of `announced_study`."""
     run, population = values["run"], values["population"]
     place = Path(run["folder"]) / (run["name"] or Path(path).stem)
     place = place if run["resume"] else free_path(place)

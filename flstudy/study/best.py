@@ -35,37 +35,37 @@ class BestTrial(NamedTuple):
 
 
 def selection_metric(objective: Objective) -> str:
-    """The objective's metric, on validation data where the study searched on a test score."""
+    """Return the objective's metric, on validation data where the study searched on a test score."""
     metric = objective.metric
     return "valid/" + metric.removeprefix("test/") if metric.startswith("test/") else metric
 
 
 def value_of(trial: Trial, objective: Objective) -> float:
-    """A trial's last value of the selection metric, mean over replicas; NaN where it has none."""
+    """Return a trial's last value of the selection metric, mean over replicas; NaN where it has none."""
     metric = selection_metric(objective)
     return trial.objective if metric == objective.metric else trial.metrics.get(metric, math.nan)
 
 
 def is_whole(trial: Trial, objective: Objective, rounds: int) -> bool:
-    """Whether a trial did all rounds and has a finite value, so that it can be compared."""
+    """Return whether a trial did all rounds and has a finite value, so that it can be compared."""
     done = trial.status is Status.FINISHED and trial.rounds >= rounds
     return done and math.isfinite(value_of(trial, objective))
 
 
 def eligible(trial: Trial, objective: Objective, rounds: int) -> bool:
-    """Whether a trial can be the best one: it is whole, and within the study's constraints."""
+    """Return whether a trial can be the best one: it is whole, and within the study's constraints."""
     return trial.feasible and is_whole(trial, objective, rounds)
 
 
 def ranked(trials: Iterable[Trial], objective: Objective, rounds: int) -> list[Trial]:
-    """The eligible trials of the search, best first; of equals the first one first."""
+    """Return the eligible trials of the search, best first; of equals the first one first."""
     sign = -1 if objective.higher else 1
     able = [trial for trial in trials if not trial.is_confirmation and eligible(trial, objective, rounds)]
     return sorted(able, key=lambda trial: (sign * value_of(trial, objective), trial.number))
 
 
 def best_trials(trials: Iterable[Trial], objective: Objective, rounds: int) -> tuple[BestTrial, ...]:
-    """The best trial of each algorithm that has one, best first.
+    """Return the best trial of each algorithm that has one, best first.
 
     Args:
         trials: of one study, confirmations included.

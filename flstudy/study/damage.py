@@ -13,13 +13,14 @@ class DamageError(ConfigError):
 
 
 def reason_of(error: BaseException, longest: int = 80) -> str:
-    """An error's first words, as part of a sentence."""
+    """Return an error's first words, as part of a sentence."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= longest else f"{words[: longest - 3]}..."
 
 
 def checkpoint_damage(path: Path) -> str | None:
-    """Description of a checkpoint's damage, naming the file; None where there is none. Nothing in it is executed."""
+    """Return the description of a checkpoint's damage, naming the file; None where there is none. Nothing in it is
+    executed."""
     from flstudy.federation.checkpoint import read_file
 
     try:

@@ -123,7 +123,7 @@ class StudyFolder:
         return self.path / "snapshots" / "going"
 
     def sending(self, trial: int | None) -> Path:
-        """The metrics of a trial, or of the study itself, that are on their way to MLflow."""
+        """Return the metrics of a trial, or of the study itself, that are on their way to MLflow."""
         return self.path / "tracking" / f"{'study' if trial is None else trial}.json"
 
     def model(self, trial: int) -> Path:
@@ -131,7 +131,7 @@ class StudyFolder:
 
     @property
     def is_study(self) -> bool:
-        """Whether a study has written here."""
+        """Return whether a study has written here."""
         return self.config.is_file() or self.state_file.is_file()
 
     # ---- making and finding ------------------------------------------------------------------------------------------
@@ -180,7 +180,8 @@ class StudyFolder:
 
     @classmethod
     def resume(cls, path: Path, claims: ExitStack) -> "StudyFolder":
-        """The folder of a study that stopped or was killed, held by ``claims``; ConfigError for one that runs."""
+        """Return the folder of a study that stopped or was killed, held by ``claims``; ConfigError for one that
+        runs."""
         folder = cls(path.absolute())
         claims.enter_context(folder.claim())  # before anything is read
         folder._make_parts()  # which a bucket has only with files in them
@@ -191,16 +192,16 @@ class StudyFolder:
         return folder
 
     @classmethod
-    def named(cls, given: str | os.PathLike[str]) -> "StudyFolder":
-        """A study by its folder or URI, or by its name under studies/."""
-        if is_uri(given):
-            return cls.fetched(str(given))
-        path = Path(given)
+    def named(cls, name: str | os.PathLike[str]) -> "StudyFolder":
+        """Return a study by its folder or URI, or by its name under studies/."""
+        if is_uri(name):
+            return cls.fetched(str(name))
+        path = Path(name)
         return cls(path if path.is_dir() else Path(HOME) / path)
 
     @classmethod
     def fetched(cls, uri: str, *beside: str) -> "StudyFolder":
-        """The working copy of a study by URI, updated from the bucket for reading.
+        """Return the working copy of a study by URI, updated from the bucket for reading.
 
         Args:
             uri: of the study.
@@ -218,7 +219,7 @@ class StudyFolder:
 
     @classmethod
     def heads(cls, uri: str) -> "list[StudyFolder]":
-        """The studies in a folder by URI, with no more than their configs and lists of trials."""
+        """Return the studies in a folder by URI, with no more than their configs and lists of trials."""
         try:
             names = RemoteFolder.open(uri).folders()
         except RemoteError as error:
@@ -251,14 +252,14 @@ class StudyFolder:
                 yield
 
     def driver(self) -> Holder | None:
-        """The process that holds the folder; None where none does."""
+        """Return the process that holds the folder; None where none does."""
         holder = self.lock.holder()
         if holder is None and (copy := WorkingCopy.at(self.path)) is not None:
             return copy.driver()
         return holder
 
     def busy(self) -> str | None:
-        """A sentence that names the process that holds the folder; None where none does."""
+        """Return a sentence that names the process that holds the folder; None where none does."""
         holder = self.driver()
         return None if holder is None else refusal(self.name, holder)
 
@@ -271,8 +272,8 @@ class StudyFolder:
         replace_text(self.config, yaml.safe_dump(whole, sort_keys=False))
 
     def read_config(self) -> str:
-        """The text of study.yaml; one of an earlier format is completed by its own rule. Read in another folder than
-        the one in which the study was begun, its relative paths are absolute."""
+        """Return the text of study.yaml; one of an earlier format is completed by its own rule. Read in another folder
+        than the one in which the study was begun, its relative paths are absolute."""
         text, state = text_of(self.config), self.state()
         if state.get("format") == EARLIER_FORMAT:
             text = yaml.safe_dump(whole_study(content_of(self.config, text), rule=EARLIER), sort_keys=False)
@@ -300,7 +301,7 @@ class StudyFolder:
                 path.unlink(missing_ok=True)
 
     def read_trials(self, damage: list[str] | None = None) -> list[Trial]:
-        """The trials as they were last written; a study that was killed before its first one has none.
+        """Return the trials as they were last written; a study that was killed before its first one has none.
 
         Args:
             damage: gets a sentence for every line that is damaged, and left out.
@@ -323,7 +324,7 @@ class StudyFolder:
     # ---- status ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """The content of state.json; ``killed`` where it says that the study runs and nobody holds its folder,
+        """Return the content of state.json; ``killed`` where it says that the study runs and nobody holds its folder,
         ``damaged`` where it cannot be read, with the reason as ``damage``; empty before the study started."""
         try:
             state: dict[str, Any] = json.loads(self.state_file.read_bytes())
@@ -351,7 +352,8 @@ class StudyFolder:
         replace_text(self.state_file, json.dumps(content, indent=1, default=str))
 
     def spent_s(self) -> float:
-        """Seconds that the study has been at work; for one that was killed, as far as its last trial's line."""
+        """Return the seconds that the study has been at work; for one that was killed, as far as its last trial's
+        line."""
         state = self.state()
         earlier_s: float = state.get("spent_s") or 0.0
         if state.get("state") not in ("running", "killed"):
@@ -418,13 +420,13 @@ def private(path: Path, mode: Literal["a", "w"]) -> IO[str]:
 
 
 def from_here(path: Path) -> str:
-    """Path relative to the working directory where it lies below it, else absolute."""
+    """Return the path relative to the working directory where it lies below it, else absolute."""
     path, here = path.absolute(), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def free_path(wanted: Path) -> Path:
-    """The path of a new folder: ``wanted``, or with -2, -3, … after it where that exists."""
+    """Return the path of a new folder: ``wanted``, or with -2, -3, … after it where that exists."""
     path, number = wanted, 2
     while path.exists():
         path, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
@@ -432,7 +434,7 @@ def free_path(wanted: Path) -> Path:
 
 
 def wanted_name(config: "Config") -> str:
-    """The study's name: its own, or that of the config file."""
+    """Return the study's name: its own, or that of the config file."""
     name = config.study.name or Path(config.path).stem
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise ConfigError(f"study.name must be usable as a folder name, got {name!r}: leave out slashes")

@@ -26,7 +26,7 @@ class HeldKey(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether methods that have the key differ in it."""
+        """Return whether methods that have the key differ in it."""
         return len(self.groups) > 1
 
     @property
@@ -39,8 +39,8 @@ class HeldKey(NamedTuple):
 
 
 def held_fixed(whole: Mapping[str, Any]) -> list[HeldKey]:
-    """The algorithm's keys that are not searched, and `CONFOUNDERS`, which come first; those that differ before those
-    that do not.
+    """Return the algorithm's keys that are not searched, and `CONFOUNDERS`, which come first; those that differ before
+    those that do not.
 
     Args:
         whole: a study's config, `flstudy.config.composition.whole_study`.

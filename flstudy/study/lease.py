@@ -37,8 +37,8 @@ class Lease:
         self.token = uuid.uuid4().hex
 
     def last(self) -> tuple[str | None, Holder | None]:
-        """The token of the process that drove the study last, and that process where it may still drive it; None where
-        the lease names nobody."""
+        """Return the token of the process that drove the study last, and that process where it may still drive it; None
+        where the lease names nobody."""
         return self._read(time.time())
 
     @contextlib.contextmanager
@@ -88,7 +88,7 @@ class Lease:
 
     @staticmethod
     def _claims(claims: RemoteFolder, claim: str) -> dict[str, Holder]:
-        """Claims of other processes; those that killed processes have left behind are deleted."""
+        """Return the claims of other processes; those that killed processes have left behind are deleted."""
         files, others = claims.files(), {}
         for name, file in files.items():
             holder = Holder.parse(claims.read(name) or b"")
@@ -131,6 +131,6 @@ class Lease:
 
 
 def is_gone(holder: Holder) -> bool:
-    """Whether a process of this machine has ended; False for other machines, where it cannot be known."""
+    """Return whether a process of this machine has ended; False for other machines, where it cannot be known."""
     me = Holder()
     return (holder.boot, holder.host) == (me.boot, me.host) and not holder.lives

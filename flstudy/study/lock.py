@@ -27,7 +27,7 @@ _SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a folder of somebody els
 
 
 def _boot() -> str:
-    """The id of this start of this machine; its name where the system does not tell."""
+    """Return the id of this start of this machine; its name where the system does not tell."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return platform.node()
@@ -59,7 +59,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: bytes) -> Self | None:
-        """The holder that a lock file names, if it names one."""
+        """Return the holder that a lock file names, if it names one."""
         try:
             entry = cls(**json.loads(text))
             entry = cls(int(entry.pid), str(entry.host)[:64], str(entry.boot), str(entry.start), float(entry.since))
@@ -69,7 +69,7 @@ class Holder:
 
     @property
     def lives(self) -> bool:
-        """Whether the process still runs, asked on its own machine."""
+        """Return whether the process still runs, asked on its own machine."""
         return self.pid > 0 and process_start(self.pid) == self.start
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class FolderLock:
         self.path = path
 
     def holder(self) -> Holder | None:
-        """The process that holds the folder; None where none does."""
+        """Return the process that holds the folder; None where none does."""
         try:
             file = os.open(self.path, os.O_RDONLY | _SAFE)
         except OSError:
@@ -165,7 +165,7 @@ class FolderLock:
 
 
 def refusal(study: str, other: Holder) -> str:
-    """The sentence that refuses a study which another process holds."""
+    """Return the sentence that refuses a study which another process holds."""
     later = "" if other.boot in ("", _boot()) else f", or try again in {SILENT_S:.0f} s if it is gone"
     return f"study {study} is running in {other}: wait for its end, or stop it there (Ctrl-C){later}"
 

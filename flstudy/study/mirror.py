@@ -183,7 +183,8 @@ class BucketMirror:
     # ---- pinning -----------------------------------------------------------------------------------------------------
 
     def _pinned(self, place: Path) -> dict[str, Pinned]:
-        """The study's files by name, those that have changed with their content, in an order that keeps them whole."""
+        """Return the study's files by name, those that have changed with their content, in an order that keeps them
+        whole."""
         files: dict[str, Pinned] = {}
         for kind in PINNED:
             for attempt in range(_ATTEMPTS):
@@ -208,7 +209,8 @@ class BucketMirror:
         return files
 
     def _files(self, kind: str) -> Iterator[tuple[str, Path]]:
-        """The files of a kind, snapshots before the rows that they need; FileNotFoundError where one goes meanwhile."""
+        """Yield the files of a kind, snapshots before the rows that they need; FileNotFoundError where one goes
+        meanwhile."""
         root = self.folder.path
         if kind in ("snapshots", "records", "models"):
             paths = sorted((root / kind).rglob("*"), key=lambda path: len(path.parts))
@@ -241,7 +243,7 @@ class BucketMirror:
 
 
 def sort_of(name: str) -> str:
-    """The kind of a file, one of `SENT`."""
+    """Return the kind of a file, one of `SENT`."""
     folder, deep, rest = name.partition("/")
     if not deep:
         return "list" if folder == "trials.jsonl" else "rest"

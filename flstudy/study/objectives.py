@@ -16,19 +16,20 @@ size does not matter."""
 
 
 def objectives_of(study: "StudySection") -> list[Objective]:
-    """All objectives, the one by which trials are ranked first."""
+    """Return all objectives, the one by which trials are ranked first."""
     return [study.objective, *study.objectives]
 
 
 def arm_shares(trials: int | None, arms: int) -> list[float]:
-    """The number of trials of each arm where all get the same; inf where only a budget ends the study."""
+    """Return the number of trials of each arm where all get the same; inf where only a budget ends the study."""
     if trials is None:
         return [math.inf] * arms
     return [trials // arms + (place < trials % arms) for place in range(arms)]
 
 
 def worst_value(objective: Objective) -> float:
-    """The value that a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other metric."""
+    """Return the value that a diverged or failed trial reports: accuracy 0, or 1e9 on the bad side of any other
+    metric."""
     if not objective.higher:
         return WORST
     return 0.0 if objective.metric.endswith("accuracy") else -WORST
@@ -37,7 +38,7 @@ def worst_value(objective: Objective) -> float:
 def objective_values(
     study: "StudySection", objective: float, metrics: Mapping[str, float], *, broken: bool
 ) -> tuple[float, ...]:
-    """Values of all objectives; the worst value where a trial has none, such as a recovery that never came.
+    """Return the values of all objectives; the worst value where a trial has none, such as a recovery that never came.
 
     Args:
         study: the section.
@@ -53,7 +54,8 @@ def objective_values(
 
 
 def violations(study: "StudySection", metrics: Mapping[str, float]) -> list[float]:
-    """Excess over each bound, in the metric's unit; <= 0 within it. A metric that was never measured is outside."""
+    """Return the excess over each bound, in the metric's unit; <= 0 within it. A metric that was never measured is
+    outside."""
     excesses = []
     for metric, bounds in study.constraints.items():
         value = metrics.get(metric, math.nan)

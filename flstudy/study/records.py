@@ -61,7 +61,7 @@ class RecordedRound(NamedTuple):
 
 
 def record_schema(seeds: Sequence[int]) -> pa.Schema:
-    """The Arrow schema of records: one row per (replica, round, metric), rounds ascending."""
+    """Return the Arrow schema of records: one row per (replica, round, metric), rounds ascending."""
     return pa.schema(
         [
             ("replica", pa.int16()),
@@ -203,7 +203,7 @@ class RecordWriter(RoundBuffer):
 
 
 def read_records(path: str | os.PathLike[str]) -> pa.Table:
-    """All rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
+    """Return all rounds on disk, also those of a writer that is still at work or was killed; rounds ascending.
 
     Raises UserError where there are no records or where a newer flstudy wrote them, DamageError for damaged ones.
     """
@@ -217,7 +217,8 @@ def read_records(path: str | os.PathLike[str]) -> pa.Table:
 
 
 def records_damage(path: str | os.PathLike[str]) -> str | None:
-    """Description of the damage of a trial's records, naming the part; None where there is none, or no records."""
+    """Return the description of the damage of a trial's records, naming the part; None where there is none, or no
+    records."""
     try:
         if Path(path).is_dir():
             read_records(path)
@@ -229,7 +230,7 @@ def records_damage(path: str | os.PathLike[str]) -> str | None:
 
 
 def rounds_of(table: pa.Table) -> Iterator[RecordedRound]:
-    """The rounds of records in the table's order, with a value per replica as they were appended."""
+    """Yield the rounds of records in the table's order, with a value per replica as they were appended."""
     if not table.num_rows:
         return
     replicas = len(json.loads((table.schema.metadata or {})[_SEEDS]))
@@ -246,7 +247,8 @@ def rounds_of(table: pa.Table) -> Iterator[RecordedRound]:
 
 
 def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Curve of `metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, a row per replica."""
+    """Return the curve of `metric` as (rounds [T], values [S, T]): the rounds in which it was recorded, a row per
+    replica."""
     codes, names = _metric_codes(table)
     if metric not in names:
         near = get_close_matches(metric, names, 1)
@@ -261,8 +263,8 @@ def curve(table: pa.Table, metric: str) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
-    """Standard errors [S, T] of ``metric``, where it was measured on a panel of devices; None where it was on all of
-    them, or errors are known of other rounds only."""
+    """Return the standard errors [S, T] of ``metric``, where it was measured on a panel of devices; None where it was
+    on all of them, or errors are known of other rounds only."""
     name = f"{metric}_se"
     if name not in _metric_codes(table)[1]:
         return None
@@ -271,12 +273,12 @@ def standard_errors(table: pa.Table, metric: str) -> NDArray[np.float64] | None:
 
 
 def metric_names(table: pa.Table) -> list[str]:
-    """Names of the recorded metrics, sorted."""
+    """Return the names of the recorded metrics, sorted."""
     return sorted(_metric_codes(table)[1])
 
 
 def seeds_of(table: pa.Table) -> list[int]:
-    """Seed of each replica."""
+    """Return the seed of each replica."""
     replicas, first = np.unique(table["replica"].to_numpy(), return_index=True)
     return [int(seed) for seed in table["seed"].to_numpy()[first[np.argsort(replicas)]]]
 
@@ -299,7 +301,7 @@ def _read_parts(path: Path) -> pa.Table:
 
 
 def _parts(path: Path) -> list[tuple[int, int | None, Path]]:
-    """The parts as (number, first replaced round, file), in the order of writing."""
+    """Return the parts as (number, first replaced round, file), in the order of writing."""
     matches = [(match, part) for part in path.iterdir() if (match := _PART.fullmatch(part.name))]
     return sorted((int(m[1]), None if m[2] is None else int(m[2]), part) for m, part in matches)
 
@@ -341,7 +343,7 @@ def _checked(schema: pa.Schema, part: Path) -> Mapping[bytes, bytes]:
 
 
 def _metric_codes(table: pa.Table) -> tuple[NDArray[np.int32], list[str]]:
-    """The metric column as (index per row, names)."""
+    """Return the metric column as (index per row, names)."""
     column = table["metric"].unify_dictionaries().combine_chunks()
     chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     return chunk.indices.to_numpy(), chunk.dictionary.to_pylist()

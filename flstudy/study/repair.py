@@ -39,5 +39,5 @@ def begin_anew(records: Path, snapshot: Path) -> str | None:
 
 
 def without_curve(trial: Trial, lost: str) -> str:
-    """A sentence about a trial that is over and whose records are damaged."""
+    """Return a sentence about a trial that is over and whose records are damaged."""
     return f"trial {trial.number} keeps its result but has no curve: {lost}"

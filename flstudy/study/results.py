@@ -41,7 +41,7 @@ class WorldEvent(NamedTuple):
 
     @property
     def session(self) -> bool:
-        """Whether a session begins, rather than a drift."""
+        """Return whether a session begins, rather than a drift."""
         return self.label.startswith("session ")
 
 
@@ -120,24 +120,24 @@ class StudyResults:
         return best_trials(self.trials, self.objective, self.rounds)
 
     def eligible(self, trial: Trial) -> bool:
-        """Whether a trial can be the best one."""
+        """Return whether a trial can be the best one."""
         return eligible(trial, self.objective, self.rounds)
 
     def value_of(self, trial: Trial) -> float:
-        """A trial's last value of the selection metric, mean over replicas; NaN where it has none."""
+        """Return a trial's last value of the selection metric, mean over replicas; NaN where it has none."""
         return value_of(trial, self.objective)
 
     def seeds_of(self, trial: Trial) -> list[int]:
-        """The seeds of a trial: a confirmation has its own."""
+        """Return the seeds of a trial: a confirmation has its own."""
         seeds = trial.overrides.get("seeds")
         return [int(seed) for seed in seeds] if isinstance(seeds, list) else self.seeds
 
     def counts(self) -> Counter[str]:
-        """Trials of the search by status."""
+        """Return the trials of the search by status."""
         return Counter(str(trial.status) for trial in self.searched)
 
     def find(self, name: str) -> Trial:
-        """A trial by its number, or ``best``.
+        """Return a trial by its number, or ``best``.
 
         Raises:
             UserError: where the study has none of that name.
@@ -151,7 +151,7 @@ class StudyResults:
         raise UserError(f"study {self.name} has no trial {name!r}: it has {span}")
 
     def trial_config(self, trial: Trial) -> dict[str, Any]:
-        """The complete values that a trial trained with, for `flstudy run`."""
+        """Return the complete values that a trial trained with, for `flstudy run`."""
         state, values = self.folder.state(), trial_config(self.config, trial.overrides)
         if any("." in path for _, path in classes_in(values)):
             values["modules"] = values.get("modules") or state.get("modules")
@@ -159,37 +159,37 @@ class StudyResults:
         return started_in
 
     def records(self, trial: Trial) -> pa.Table:
-        """Every metric of every round and replica of a trial; UserError where it has no records."""
+        """Return every metric of every round and replica of a trial; UserError where it has no records."""
         if trial.number not in self._tables:
             self._tables[trial.number] = read_records(self.folder.records(trial.number))
         return self._tables[trial.number]
 
     def lost(self, trial: Trial) -> str | None:
-        """A sentence about a trial whose records are damaged; None for others."""
+        """Return a sentence about a trial whose records are damaged; None for others."""
         damage = records_damage(self.folder.records(trial.number))
         return None if damage is None else without_curve(trial, damage)
 
     def curve(self, trial: Trial, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rounds [T] and values [S, T] of one metric of a trial."""
+        """Return the rounds [T] and values [S, T] of one metric of a trial."""
         return curve(self.records(trial), metric)
 
     def standard_errors(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
-        """Standard errors [S, T] of one metric of a trial; None where it was measured on all devices."""
+        """Return the standard errors [S, T] of one metric of a trial; None where it was measured on all devices."""
         return standard_errors(self.records(trial), metric)
 
     def last(self, trial: Trial, metric: str) -> dict[int, float]:
-        """The last recorded value of a metric by seed."""
+        """Return the last recorded value of a metric by seed."""
         _, values = self.curve(trial, metric)
         return dict(zip(seeds_of(self.records(trial)), values[:, -1].tolist(), strict=True))
 
 
-def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
+def load_study(study: str | os.PathLike[str] | StudyFolder) -> StudyResults:
     """Load a study from its folder; damaged parts that it can do without are left out.
 
     Raises:
         UserError: in one sentence, where there is no such study; DamageError where it cannot be read.
     """
-    folder = given if isinstance(given, StudyFolder) else StudyFolder(given)
+    folder = study if isinstance(study, StudyFolder) else StudyFolder(study)
     if not folder.config.is_file():
         if folder.state():
             raise DamageError(f"{folder.config} is missing: copy it from the artifacts of the study's run in MLflow")
@@ -221,8 +221,8 @@ def load_study(given: str | os.PathLike[str] | StudyFolder) -> StudyResults:
 
 
 def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """List the studies in a folder, or below a URI, the latest last: name, state, trials by status, best algorithm and
-    value.
+    """Return the list the studies in a folder, or below a URI, the latest last: name, state, trials by status, best
+    algorithm and value.
 
     A study whose files are damaged has the reasons as ``damage``, and the state ``damaged`` if it cannot be read at
     all; one of another format, ``unreadable``.
@@ -246,7 +246,7 @@ def _written(path: Path) -> float:
 
 
 def study_entry(results: StudyResults) -> dict[str, Any]:
-    """The entry of a study in `list_studies`."""
+    """Return the entry of a study in `list_studies`."""
     state, best = results.folder.state(), next(iter(results.best), None)
     # None where the budget alone decides; an earlier flstudy's state does not tell the points of a grid.
     wanted = None if state.get("state") == "finished" else state.get("trials", results.section.get("trials"))
@@ -263,7 +263,7 @@ def study_entry(results: StudyResults) -> dict[str, Any]:
 
 
 def _read(path: Path, parse: Callable[[str], Any], kind: type[Content]) -> Content:
-    """The parsed file; an empty value of its kind where it does not exist (yet)."""
+    """Return the parsed file; an empty value of its kind where it does not exist (yet)."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
         if not isinstance(content, kind):

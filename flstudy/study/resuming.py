@@ -24,8 +24,8 @@ CHANGEABLE = (
 
 
 def check_changes(folder: StudyFolder, changes: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The keys that change when a study goes on, with the number of trials that gives arms which are added as many as
-    the others.
+    """Return the keys that change when a study goes on, with the number of trials that gives arms which are added as
+    many as the others.
 
     Args:
         folder: the study's.
@@ -51,7 +51,8 @@ def check_changes(folder: StudyFolder, changes: Mapping[str, Any], what: str) ->
 def _more_trials(
     folder: StudyFolder, added: Sequence[str], changes: Mapping[str, Any], what: str
 ) -> dict[str, int | None]:
-    """Number of trials, as ``study.trials``, of a study with more arms; ConfigError for arms that cannot be added."""
+    """Return the number of trials, as ``study.trials``, of a study with more arms; ConfigError for arms that cannot be
+    added."""
     study = content_of(folder.config, folder.read_config())["study"]
     for name in added:
         if name in study["arms"]:
@@ -79,7 +80,8 @@ def _more_trials(
 def load_study_config(
     folder: StudyFolder, changes: Mapping[str, Any] | None = None, options: Sequence[str] = ()
 ) -> "Config":
-    """The checked config of a study that has begun, whose own modules and files are looked for where they lay then.
+    """Return the checked config of a study that has begun, whose own modules and files are looked for where they lay
+    then.
 
     Args:
         folder: the study's.
@@ -94,8 +96,8 @@ def load_study_config(
 
 
 def modules_folder(folder: StudyFolder) -> str | None:
-    """Folder of the user's own modules: that in which they lay when the study began, or the current one on a machine
-    that lacks it; None where none is recorded."""
+    """Return the folder of the user's own modules: that in which they lay when the study began, or the current one on a
+    machine that lacks it; None where none is recorded."""
     recorded: str | None = folder.state().get("modules")
     return recorded if recorded is None or Path(recorded).is_dir() else str(Path.cwd())
 

@@ -43,7 +43,7 @@ class Space:
 
     @classmethod
     def parse(cls, search: Mapping[str, Any], arms: Mapping[str, Any] | None = None) -> Self:
-        """The space of ``study.search`` and the arms' own ranges; ConfigError names the first wrong key.
+        """Return the space of ``study.search`` and the arms' own ranges; ConfigError names the first wrong key.
 
         Args:
             search: key to distribution.
@@ -61,21 +61,22 @@ class Space:
 
     @classmethod
     def of_study(cls, section: Any) -> Self:
-        """The space of a study section, or of its plain values."""
+        """Return the space of a study section, or of its plain values."""
         if isinstance(section, Mapping):
             return cls.parse(section.get("search") or {}, section.get("arms"))
         return cls.parse(section.search, section.arms)
 
     def of(self, arm: Any) -> dict[str, Domain]:
-        """The domains of an arm's trials, by its name."""
+        """Return the domains of an arm's trials, by its name."""
         return {**self.domains, **(self.own.get(arm, {}) if isinstance(arm, str) else {})}
 
     def of_arm(self, arm: Any) -> "Space":
-        """The space of an arm's trials alone."""
+        """Return the space of an arm's trials alone."""
         return Space(self.of(arm))
 
     def widest(self) -> dict[str, Domain]:
-        """One domain for each key: for numbers the range that holds those of all arms, for a choice all options."""
+        """Return one domain for each key: for numbers the range that holds those of all arms, for a choice all
+        options."""
         joined = dict(self.domains)
         for domains in self.own.values():
             for key, domain in domains.items():
@@ -91,7 +92,7 @@ class Space:
         return sorted(keys, key=lambda key: (key != "algorithm", key.count("."), key))
 
     def suggest(self, trial: "optuna.Trial", has_key: HasKey, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Overrides of one trial, asked of Optuna key by key, except for those that are ``fixed``."""
+        """Return the overrides of one trial, asked of Optuna key by key, except for those that are ``fixed``."""
         chosen: dict[str, Any] = dict(fixed or {})
         for key in self.selectors:
             if key not in chosen and has_key(chosen, key):
@@ -103,7 +104,7 @@ class Space:
         return overrides
 
     def candidates(self, config: "Config") -> list[tuple[dict[str, Any], "Config"]]:
-        """Every combination of the selectors, and its config; ConfigError for an invalid one."""
+        """Return every combination of the selectors, and its config; ConfigError for an invalid one."""
         if id(config) not in self._made:
             self._made[id(config)] = config, self._candidates(config)
         return self._made[id(config)][1]
@@ -174,8 +175,8 @@ class Space:
                     )
 
     def outside(self, config: "Config") -> list[str]:
-        """A sentence for each searched key whose own value in an algorithm's first trial lies outside the domains;
-        null, which switches something off, is not reported."""
+        """Return a sentence for each searched key whose own value in an algorithm's first trial lies outside the
+        domains; null, which switches something off, is not reported."""
         lines = []
         for chosen, variant in self.candidates(config):
             flat, name = variant.flat(), variant.method
@@ -185,7 +186,7 @@ class Space:
         return lines
 
     def grid(self, config: "Config", points: int) -> list[dict[str, Any]]:
-        """Every combination of every candidate's keys, as Optuna keeps it, with ``points`` values of a range."""
+        """Return every combination of every candidate's keys, as Optuna keeps it, with ``points`` values of a range."""
         grid = []
         for chosen, variant in self.candidates(config):
             domains = self.of(chosen.get("algorithm"))
@@ -196,8 +197,8 @@ class Space:
         return grid
 
     def defaults(self, config: "Config") -> list[dict[str, Any]]:
-        """First points: one per candidate algorithm, with the config's own values wherever the domains hold them, or
-        one for each of its arm's presets."""
+        """Return the first points: one per candidate algorithm, with the config's own values wherever the domains hold
+        them, or one for each of its arm's presets."""
         points, seen = [], set()
         for chosen, variant in self.candidates(config):
             algorithm = Domain.parameter(chosen.get("algorithm"))
@@ -217,8 +218,8 @@ class Space:
 
 
 def keys_known(config: "Config") -> HasKey:
-    """A function that tells whether a config with some classes chosen has a key. Composing a config costs milliseconds,
-    and there are only as many as combinations of class names: each is composed once."""
+    """Return a function that tells whether a config with some classes chosen has a key. Composing a config costs
+    milliseconds, and there are only as many as combinations of class names: each is composed once."""
     configs: dict[str, Config] = {}
 
     def has_key(chosen: Mapping[str, Any], key: str) -> bool:
@@ -230,10 +231,11 @@ def keys_known(config: "Config") -> HasKey:
     return has_key
 
 
-def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """The known key that a misspelt one may mean: of the same parent if possible, and never the parent itself."""
+def nearest_key(key: str, keys: Iterable[str]) -> str | None:
+    """Return the known key that a misspelt one may mean: of the same parent if possible, and never the parent
+    itself."""
     parent, _, name = key.rpartition(".")
-    candidates = sorted(other for other in known if not key.startswith(f"{other}."))
+    candidates = sorted(other for other in keys if not key.startswith(f"{other}."))
     siblings = {other.rpartition(".")[2]: other for other in candidates if other.rpartition(".")[0] == parent}
     near = get_close_matches(name, siblings, 1)
     if near:

@@ -86,17 +86,17 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial ended by itself, and need not be run again."""
+        """Return whether the trial ended by itself, and need not be run again."""
         return self.status in OVER
 
     @property
     def is_broken(self) -> bool:
-        """Whether the trial diverged or failed."""
+        """Return whether the trial diverged or failed."""
         return self.status in BROKEN
 
     @property
     def is_confirmation(self) -> bool:
-        """Whether the trial trains a trial of the search again."""
+        """Return whether the trial trains a trial of the search again."""
         return self.stage == "confirm"
 
     @property
@@ -115,12 +115,12 @@ class Trial:
         return ((self.error or "").strip().splitlines() or [""])[-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; NaN and infinity, which JSON lacks, are None."""
+        """Return plain values; NaN and infinity, which JSON lacks, are None."""
         return {name: without_nan(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """A trial from the output of `to_json`; unknown fields are left out.
+        """Return a trial from the output of `to_json`; unknown fields are left out.
 
         Raises:
             TypeError, UserError: for an entry that is not a trial's.
@@ -140,7 +140,7 @@ class Trial:
 
 
 def configuration_of(overrides: Mapping[str, Any]) -> str:
-    """Text of overrides that is equal where they are; 1, 1.0 and true are three values."""
+    """Return the text of overrides that is equal where they are; 1, 1.0 and true are three values."""
     return json.dumps(overrides, sort_keys=True, default=str)
 
 
@@ -175,19 +175,19 @@ def _check_kind(name: str, value: Any) -> None:
 
 
 def _is_repeat(entry: dict[str, Any]) -> bool:
-    """Whether an entry has the two numbers of a later proposal."""
+    """Return whether an entry has the two numbers of a later proposal."""
     return all(type(entry.get(name)) is int and entry[name] >= 0 for name in ("number", "known"))
 
 
 def _number(value: Any) -> float:
-    """A number from JSON, NaN for None."""
+    """Return a number from JSON, NaN for None."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} is no number")
     return math.nan if value is None else float(value)
 
 
 def without_nan(value: Any) -> Any:
-    """A nested value with None for each NaN or infinite number."""
+    """Return a nested value with None for each NaN or infinite number."""
     if isinstance(value, Mapping):
         return {name: without_nan(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -199,13 +199,13 @@ _CHECKSUM = ', "crc32": '
 
 
 def write_line(trial: Trial) -> str:
-    """A trial's line in trials.jsonl, with a checksum of all before it."""
+    """Return a trial's line in trials.jsonl, with a checksum of all before it."""
     text = json.dumps(trial.to_json(), default=str).removesuffix("}")
     return f"{text}{_CHECKSUM}{zlib.crc32(text.encode())}}}\n"
 
 
 def read_lines(path: Path, damage: list[str] | None = None) -> list[Trial]:
-    """The trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
+    """Return the trials of a trials.jsonl by number, each by its last line; none where there is no such file (yet).
 
     A last line without an end was cut off by a kill and counts for nothing. Neither does a line that is no trial, or
     whose checksum is wrong: its trial is known by the line before, or not at all.
@@ -246,14 +246,15 @@ def _parsed(line: bytes) -> Trial:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an error; its last line, by which a trial's failure is shown, includes the error's notes."""
+    """Return the traceback of an error; its last line, by which a trial's failure is shown, includes the error's
+    notes."""
     text = "".join(traceback.format_exception(error))
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{text}{type(error).__name__}: {' '.join(str(error).split())} ({notes})" if notes else text
 
 
 def by_algorithm(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
-    """Trials by their algorithm, in order of appearance."""
+    """Return the trials by their algorithm, in order of appearance."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trial.algorithm, []).append(trial)

@@ -34,7 +34,7 @@ _TICK_S = 2.0  # stores show times to the second: a file may change once more wi
 
 
 def home_of(folder: str) -> Path:
-    """The folder of this machine in which studies of ``study.folder`` lie."""
+    """Return the folder of this machine in which studies of ``study.folder`` lie."""
     return cached_folder("studies", folder.rstrip("/")) if is_uri(folder) else Path(folder)
 
 
@@ -52,7 +52,7 @@ class WorkingCopy:
 
     @classmethod
     def of(cls, uri: str) -> "WorkingCopy":
-        """The copy of a study by URI, which need not exist yet."""
+        """Return the copy of a study by URI, which need not exist yet."""
         parent, name = split_uri(uri)
         if not name or parent.endswith((":/", ":")):
             raise ConfigError(f"{shown_uri(uri)} must name a study in a folder, such as s3://BUCKET/studies/NAME")
@@ -60,7 +60,7 @@ class WorkingCopy:
 
     @classmethod
     def at(cls, path: Path) -> "WorkingCopy | None":
-        """The study whose copy a folder is; None for a folder that is no copy."""
+        """Return the study whose copy a folder is; None for a folder that is no copy."""
         try:
             parent = (path.parent / _URI).read_text(encoding="utf-8")
         except OSError:
@@ -72,7 +72,7 @@ class WorkingCopy:
         return self.path.with_name(f".{self.path.name}.json")
 
     def memo(self) -> dict[str, Any]:
-        """The content of the memo; empty where there is none."""
+        """Return the content of the memo; empty where there is none."""
         try:
             memo = json.loads(self._memo_file.read_text(encoding="utf-8"))
             return memo if isinstance(memo, dict) else {}
@@ -88,7 +88,7 @@ class WorkingCopy:
             hidden.write_text(json.dumps({**self.memo(), **more}), encoding="utf-8")
 
     def remote(self) -> RemoteFolder:
-        """The folder in the bucket.
+        """Return the folder in the bucket.
 
         Raises:
             ConfigError: for one that cannot be used.
@@ -128,7 +128,7 @@ class WorkingCopy:
             yield
 
     def is_held(self, remote: RemoteFolder) -> bool:
-        """Whether the lease names no other driver than this machine's."""
+        """Return whether the lease names no other driver than this machine's."""
         return Lease(remote).last()[0] in (None, self.memo().get("token"))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class WorkingCopy:
             raise ConfigError(str(error)) from error
 
     def driver(self) -> Holder | None:
-        """The process that drove the study when the bucket was last read."""
+        """Return the process that drove the study when the bucket was last read."""
         memo = self.memo()
         if memo.get("driver") is None or time.time() - memo.get("seen", 0.0) > SILENT_S:
             return None
@@ -198,14 +198,14 @@ class WorkingCopy:
 
 
 def stamp(path: Path) -> list[int]:
-    """Size and time of change of a file."""
+    """Return the size and time of change of a file."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
 
 
 def is_content(name: str) -> bool:
-    """Whether a file is the study's content, rather than a lock, a lease or a part of a file; a name that leaves the
-    folder is not."""
+    """Return whether a file is the study's content, rather than a lock, a lease or a part of a file; a name that leaves
+    the folder is not."""
     parts = PurePosixPath(name).parts
     if ".." in parts or name.startswith("/") or name.endswith(".tmp") or parts[-1].startswith("."):
         return False
@@ -213,5 +213,6 @@ def is_content(name: str) -> bool:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a file is a record of the study, which is deleted here when the bucket lacks it, rather than a report."""
+    """Return whether a file is a record of the study, which is deleted here when the bucket lacks it, rather than a
+    report."""
     return PurePosixPath(name).parts[0] not in ("report", "best")

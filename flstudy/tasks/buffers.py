@@ -18,7 +18,8 @@ from flstudy.run_settings import BufferMode
 
 
 def is_batch_norm(part: nn.Module) -> bool:
-    """Whether a layer is a BatchNorm, of torch's or by others: torch has no public name for their common base."""
+    """Return whether a layer is a BatchNorm, of torch's or by others: torch has no public name for their common
+    base."""
     return isinstance(part, _BatchNorm)
 
 
@@ -54,15 +55,15 @@ class TaskBuffers:
         self._module = module
 
     def named_first(self) -> dict[str, Tensor]:
-        """The named buffers of b with the values that the module has."""
+        """Return the named buffers of b with the values that the module has."""
         return {name: self._module.get_buffer(name).detach() for name in self.layout.names}
 
     def first(self) -> Tensor:
-        """The vector b with the values that the module has."""
+        """Return the vector b with the values that the module has."""
         return self.flat(self.named_first(), torch.empty(0, dtype=torch.float64))
 
     def normalised(self) -> Tensor:
-        """[w]: places of BatchNorm's weights among the trained parameters."""
+        """Return [w]: places of BatchNorm's weights among the trained parameters."""
         norms = {id(p) for part in self._module.modules() if is_batch_norm(part) for p in part.parameters()}
         places, begin = [torch.empty(0, dtype=torch.int64)], 0
         for p in self._module.parameters():
@@ -72,26 +73,27 @@ class TaskBuffers:
         return torch.cat(places)
 
     def carried(self) -> Carried:
-        """Carried part of the state: b, and the places of BatchNorm's weights among the trained parameters."""
+        """Return the carried part of the state: b, and the places of BatchNorm's weights among the trained
+        parameters."""
         return Carried(self.first(), self.normalised())
 
     def split(self, b: Tensor) -> dict[str, Tensor]:
-        """The named buffers of b [b], each of its own type."""
+        """Return the named buffers of b [b], each of its own type."""
         return {name: self._as(part, self.dtypes[name]) for name, part in self.layout.split(b).items()}
 
     def flat(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """The vector b [b] of named buffers, of the type and device of another tensor."""
+        """Return the vector b [b] of named buffers, of the type and device of another tensor."""
         parts = [tensors[name].reshape(-1).to(like) for name in self.layout.names]
         return torch.cat(parts) if parts else like.new_empty(0)
 
     def holding(self, b: Tensor) -> Self:
-        """These buffers, with the values of b [b] for models that come without any."""
+        """Return these buffers, with the values of b [b] for models that come without any."""
         held = copy.copy(self)
         held._held = b
         return held
 
     def given(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """A model's tensors with the buffers that it comes without."""
+        """Return a model's tensors with the buffers that it comes without."""
         if self._held is not None and self.layout.names[0] not in tensors:
             tensors = {**tensors, **self.split(self._held)}
         if self._frozen:
@@ -101,7 +103,7 @@ class TaskBuffers:
         return tensors
 
     def frozen(self) -> dict[str, Tensor]:
-        """The named buffers to which steps write, but which must stay."""
+        """Return the named buffers to which steps write, but which must stay."""
         return {name: self._module.get_buffer(name) for name in self._frozen}
 
     def _as(self, part: Tensor, dtype: torch.dtype) -> Tensor:
@@ -109,7 +111,7 @@ class TaskBuffers:
 
 
 def changing(module: nn.Module, norms: set[str]) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that a step may change, those of layers with running statistics among them."""
+    """Yield the buffers that a step may change, those of layers with running statistics among them."""
     state = module.state_dict(keep_vars=True)
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for name, buffer in module.named_buffers():
@@ -122,7 +124,8 @@ def changing(module: nn.Module, norms: set[str]) -> Iterator[tuple[str, Tensor]]
 
 @cache
 def attributes_written(kind: type) -> frozenset[str]:
-    """Names of attributes to which a class writes after it was made, by its source; none where there is none."""
+    """Return the names of attributes to which a class writes after it was made, by its source; none where there is
+    none."""
     if kind is nn.Module or kind.__module__.split(".")[0] in ("builtins", "lightning", "typing", "abc"):
         return frozenset()
     try:
@@ -142,7 +145,7 @@ def attributes_written(kind: type) -> frozenset[str]:
 
 
 def in_place(method: str) -> bool:
-    """Whether a tensor's method of that name writes to it."""
+    """Return whether a tensor's method of that name writes to it."""
     return method.endswith("_") and not method.endswith("__")
 
 

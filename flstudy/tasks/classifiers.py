@@ -35,7 +35,7 @@ class Logistic(Task):
         self.linear = nn.Linear(math.prod(shape), classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
+        """Return the logits [B, classes]."""
         return self.linear(x.flatten(1))
 
 
@@ -73,11 +73,11 @@ class Mlp(Task):
         self.network = nn.Sequential(*blocks, *head, nn.Linear(width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
+        """Return the logits [B, classes]."""
         return self.network(x)
 
     def features(self, x: Tensor) -> Tensor:
-        """Representations [B, hidden or projection], which the last layer classifies."""
+        """Return the representations [B, hidden or projection], which the last layer classifies."""
         return self.network[:-1](x)
 
 
@@ -99,12 +99,12 @@ class Quadratic(Task):
         self.w = nn.Parameter(torch.full(tuple(shape), float(start)))
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Losses [B] of ξ [B, *shape]."""
+        """Return the losses [B] of ξ [B, *shape]."""
         noise, w = batch[0].flatten(1), self.w.flatten()
         expected = (w * w).sum() / 2 + torch.zeros_like(noise[:, 0])
         return expected + noise @ w if self.training else expected
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: 1 where ‖w - w*‖ ≤ ``near``."""
+        """Return [B]: 1 where ‖w - w*‖ ≤ ``near``."""
         noise = batch[0].flatten(1)[:, 0]
         return ((self.w * self.w).sum() <= self.near**2).to(noise.dtype) + torch.zeros_like(noise)

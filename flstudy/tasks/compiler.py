@@ -25,24 +25,24 @@ TOGETHER = 64  # calls of one program that may run at the same time
 
 
 def tracing() -> bool:
-    """Whether operations are being recorded for a compiler."""
+    """Return whether operations are being recorded for a compiler."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def dispatching() -> bool:
-    """Whether a mode of somebody's sees every operation."""
+    """Return whether a mode of somebody's sees every operation."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     return _get_current_dispatch_mode() is not None
 
 
 def mutates(target: Any) -> bool:
-    """Whether what a recording calls is an operator of torch's that writes to its arguments."""
+    """Return whether what a recording calls is an operator of torch's that writes to its arguments."""
     return isinstance(target, torch._ops.OpOverload) and bool(target._schema.is_mutable)
 
 
 def acts(node: torch.fx.Node) -> bool:
-    """Whether a recorded call does more than to return its result."""
+    """Return whether a recorded call does more than to return its result."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.is_impure()
@@ -50,21 +50,21 @@ def acts(node: torch.fx.Node) -> bool:
 
 
 def fake_tensors(**options: Any) -> Any:
-    """A mode in which tensors have shapes and no values; options as of torch's ``FakeTensorMode``."""
+    """Return a mode in which tensors have shapes and no values; options as of torch's ``FakeTensorMode``."""
     from torch._subclasses import FakeTensorMode
 
     return FakeTensorMode(**options)
 
 
 def core_decompositions() -> dict[Any, Any]:
-    """Decompositions of operators into simpler ones that every backend of the compiler knows."""
+    """Return the decompositions of operators into simpler ones that every backend of the compiler knows."""
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions())
 
 
 def decompositions() -> dict[Any, Any]:
-    """Decompositions of operators into simpler ones by which the compiler of libraries works."""
+    """Return the decompositions of operators into simpler ones by which the compiler of libraries works."""
     from torch._inductor.decomposition import select_decomp_table
 
     table: dict[Any, Any] = select_decomp_table()
@@ -72,14 +72,14 @@ def decompositions() -> dict[Any, Any]:
 
 
 def while_loop() -> Any:
-    """The operator of a loop that is compiled as one."""
+    """Return the operator of a loop that is compiled as one."""
     from torch._higher_order_ops.while_loop import while_loop_op
 
     return while_loop_op
 
 
 def gave_up(error: BaseException) -> bool:
-    """Whether an exception is the compiler's, which could not compile a function."""
+    """Return whether an exception is the compiler's, which could not compile a function."""
     from torch._dynamo.exc import TorchDynamoException  # seconds of imports, which compiling has done by now
 
     return isinstance(error, TorchDynamoException)
@@ -125,9 +125,9 @@ def load_source(source: str) -> None:
 
 
 def trusting(compile: Callable[[], Any]) -> Any:
-    """Result of a call of torch's compiler, which takes for granted that the C++ compiler knows the processor's
-    instructions. Otherwise torch compiles and runs an example of each kind, which takes longer than a program; that is
-    done only where the compiler turns out to be older than the processor."""
+    """Return the result of a call of torch's compiler, which takes for granted that the C++ compiler knows the
+    processor's instructions. Otherwise torch compiles and runs an example of each kind, which takes longer than a
+    program; that is done only where the compiler turns out to be older than the processor."""
     from torch._inductor import config, cpu_vec_isa
     from torch._inductor.exc import CppCompileError
 
@@ -160,7 +160,7 @@ def no_examples(kind: Any) -> Iterator[None]:
 
 
 def granted(kind: Any, code: str) -> bool:
-    """Stand-in for the result of an example that is not compiled: it succeeds."""
+    """Stand in for the result of an example that is not compiled: it succeeds."""
     return True
 
 
@@ -168,8 +168,8 @@ _asked = itertools.count()  # new libraries asked for in this process
 
 
 def headers_pay() -> bool:
-    """Whether a new library takes torch's headers from a file in which they are compiled already. That file takes as
-    long to make as some six programs gain by it."""
+    """Return whether a new library takes torch's headers from a file in which they are compiled already. That file
+    takes as long to make as some six programs gain by it."""
     from torch._inductor import codecache
 
     there = any(Path(getattr(codecache, "_HEADER_DIR", "")).rglob("*.gch"))
@@ -201,7 +201,7 @@ def side_by_side() -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Folder of the compiled libraries, beside the cache of torch's compiler."""
+    """Return the folder of the compiled libraries, beside the cache of torch's compiler."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir()) / "flstudy"
@@ -211,7 +211,7 @@ def cache_folder() -> Path:
 
 
 def binding_of(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """The program of a library by torch's own binding, which knows operators that are not torch's."""
+    """Return the program of a library by torch's own binding, which knows operators that are not torch's."""
     runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
     return lambda inputs: runner.run(inputs)
 
@@ -246,7 +246,7 @@ class Library:
         self._run.argtypes = [pointer, pointer, size, pointer, size, pointer, pointer]
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The outputs of the program.
+        """Return the outputs of the program.
 
         Raises:
             LibraryFailed: if it fails.

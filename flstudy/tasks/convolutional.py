@@ -18,7 +18,7 @@ FEW = 3  # input channels, for which 9 products each cost less than transforming
 
 @torch.compiler.allow_in_graph  # whether kernels can be had is not for the compiler to trace
 def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    """A 3×3 convolution of stride 1 of images x [B, C, H, W] with weight [O, C, 3, 3] and bias [O]."""
+    """Return a 3×3 convolution of stride 1 of images x [B, C, H, W] with weight [O, C, 3, 3] and bias [O]."""
     if not kernels.compiling(x):
         return F.conv2d(x, weight, bias, padding=padding)
     if weight.shape[1] <= FEW:
@@ -33,7 +33,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor
 
 
 def bordered(x: Tensor, padding: int) -> Tensor:
-    """Images x [B, H, W, C] with a border of zeros. ``F.pad`` would make a constant of the number of lanes."""
+    """Return the images x [B, H, W, C] with a border of zeros. ``F.pad`` would make a constant of the number of
+    lanes."""
     for axis in (1, 2) if padding else ():
         border = x.new_zeros([padding if place == axis else size for place, size in enumerate(x.shape)])
         x = torch.cat([border, x, border], axis)
@@ -47,7 +48,7 @@ class Conv3x3(nn.Conv2d):
         super().__init__(inputs, outputs, 3, padding=padding)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Feature maps [B, O, H', W'] of images [B, C, H, W]."""
+        """Return the feature maps [B, O, H', W'] of images [B, C, H, W]."""
         assert self.bias is not None
         return convolution(input, self.weight, self.bias, int(self.padding[0]))
 
@@ -211,7 +212,7 @@ class ResNet(HeadedTask):
 
     @abstractmethod
     def published(self) -> Callable[..., Any]:
-        """torchvision's constructor, a study dependency: the engine runs without it."""
+        """Return torchvision's constructor, a study dependency: the engine runs without it."""
 
     def reset_parameters(self) -> None:
         """Draw convolutions from He et al.'s initial distribution; the other layers draw their own."""

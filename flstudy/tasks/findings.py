@@ -62,7 +62,7 @@ def check_module(task: L.LightningModule) -> None:
 
 
 def plain_findings(task: L.LightningModule) -> TaskFindings:
-    """Findings from a module's methods and attributes alone, before it is called.
+    """Return the findings from a module's methods and attributes alone, before it is called.
 
     Raises:
         UserError: for a ``mean_over_examples`` that cannot hold.
@@ -83,7 +83,8 @@ def plain_findings(task: L.LightningModule) -> TaskFindings:
 
 
 def declares_mean_over_examples(task: L.LightningModule) -> bool:
-    """Whether a module declares that the loss of its ``training_step`` is the mean of the losses of single examples.
+    """Return whether a module declares that the loss of its ``training_step`` is the mean of the losses of single
+    examples.
 
     Raises:
         UserError: for a module of which that cannot hold.
@@ -108,7 +109,7 @@ def declares_mean_over_examples(task: L.LightningModule) -> bool:
 
 
 def failing(name: str, method: str, examples: str, x: Tensor, y: Tensor, error: Exception) -> UserError:
-    """Error of a module whose method fails on examples x [B, ...], y [B, ...], which are called so."""
+    """Return the error of a module whose method fails on examples x [B, ...], y [B, ...], which are called so."""
     batch = ", ".join(f"{part} {kind_of(values)}" for part, values in (("x", x), ("y", y)))
     return UserError(
         f"task: {name}.{method} fails on {examples} {batch}: {brief(error)}: let it take them, or change the data"
@@ -116,17 +117,17 @@ def failing(name: str, method: str, examples: str, x: Tensor, y: Tensor, error: 
 
 
 def kind_of(part: Tensor) -> str:
-    """Shape and type of a tensor, as in ``[6, 12] float32``."""
+    """Return the shape and type of a tensor, as in ``[6, 12] float32``."""
     return f"{list(part.shape)} {str(part.dtype).removeprefix('torch.')}"
 
 
 def trained_parameters(task: L.LightningModule) -> dict[str, Tensor]:
-    """A module's trained parameters by name."""
+    """Return a module's trained parameters by name."""
     return {name: p.detach() for name, p in task.named_parameters() if p.requires_grad}
 
 
 def brief(error: BaseException) -> str:
-    """First line of an error, as a part of a sentence; its class stands before it where that says more."""
+    """Return the first line of an error, as a part of a sentence; its class stands before it where that says more."""
     line = (str(error).strip().splitlines() or [""])[0]
     if not isinstance(error, RuntimeError | ValueError) or not line:
         line = f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -28,8 +28,8 @@ def folded(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> tuple[tuple[Tensor, ...], Sequence[int]]:
-    """Results of a function with mapped arguments, called once on more lanes, which its inputs and outputs have at
-    given places; arguments that are no tensors come last and are left out of ``inputs``."""
+    """Return the results of a function with mapped arguments, called once on more lanes, which its inputs and outputs
+    have at given places; arguments that are no tensors come last and are left out of ``inputs``."""
     flat, others = [], arguments[len(inputs) :]
     for argument, place, lanes in zip(arguments, mapped, inputs, strict=False):
         shape = argument.shape
@@ -57,7 +57,7 @@ def maps(operator: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
 
 
 def operator_of(name: str) -> Callable[..., Any]:
-    """The operator of a name such as ``flstudy::lstm``."""
+    """Return the operator of a name such as ``flstudy::lstm``."""
     space, _, operator = name.partition("::")
     return getattr(getattr(torch.ops, space), operator)  # type: ignore[no-any-return]
 
@@ -82,7 +82,7 @@ def kernel(schema: str, tensors: int) -> Callable[[Callable[..., Any]], Callable
 
 
 def build_first(operator: str, *arguments: Any) -> Any:
-    """Stand-in for a kernel that is not built yet, as for a program that comes from a disk: builds and calls it."""
+    """Stand in for a kernel that is not built yet, as for a program that comes from a disk: builds and calls it."""
     if arguments[0].device.type != "cpu":
         raise NotImplementedError(f"{operator} runs on CPUs only, got {arguments[0].device}")
     build()
@@ -101,13 +101,14 @@ def lstm_kernel(projected: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
 def lstm_gradient_kernel(
     grad: Tensor, hidden: Tensor, gates: Tensor, cells: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to projected and weight, from that of the hidden states."""
+    """Return the gradients with respect to projected and weight, from that of the hidden states."""
     return gates.new_empty(gates.shape), weight.new_empty(weight.shape)
 
 
 @kernel("conv3x3(Tensor x, Tensor weight, int padding) -> Tensor", 2)
 def conv3x3_kernel(x: Tensor, weight: Tensor, padding: int) -> Tensor:
-    """Convolution [L, B, H + 2p - 2, W + 2p - 2, O] of images x [L, B, H, W, C] with weight [L, O, C, 3, 3]."""
+    """Return the convolution [L, B, H + 2p - 2, W + 2p - 2, O] of images x [L, B, H, W, C] with weight [L, O, C, 3,
+    3]."""
     lanes, batch, height, width, _ = x.shape
     more = 2 * padding - 2
     return x.new_empty(lanes, batch, height + more, width + more, weight.shape[1])
@@ -115,7 +116,7 @@ def conv3x3_kernel(x: Tensor, weight: Tensor, padding: int) -> Tensor:
 
 @kernel("conv3x3_gradient(Tensor grad, Tensor x, Tensor weight, int padding) -> (Tensor, Tensor)", 3)
 def conv3x3_gradient_kernel(grad: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to x and weight."""
+    """Return the gradients with respect to x and weight."""
     return x.new_empty(x.shape), weight.new_empty(weight.shape)
 
 
@@ -140,12 +141,12 @@ class LstmKernel(KeepsResults):
 
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> Any:
-        """Hidden states and what the gradient needs."""
+        """Return the hidden states and what the gradient needs."""
         return lstm_kernel(projected, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         return (None, None) if grads[0] is None else LstmKernelGradient.apply(grads[0], *ctx.saved_tensors)
 
 
@@ -156,7 +157,7 @@ class Conv3x3Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, padding: int) -> Any:
-        """The convolved images."""
+        """Return the convolved images."""
         return conv3x3_kernel(x, weight, padding)
 
     @staticmethod
@@ -167,7 +168,7 @@ class Conv3x3Kernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         return *Conv3x3KernelGradient.apply(grads[0].contiguous(), *ctx.saved_tensors, ctx.padding), None
 
 
@@ -191,7 +192,7 @@ class LstmKernelGradient(OnceDifferentiable):
 
     @staticmethod
     def forward(*arguments: Tensor) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         return lstm_gradient_kernel(*arguments)
 
 
@@ -200,7 +201,7 @@ class Conv3x3KernelGradient(OnceDifferentiable):
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         return conv3x3_gradient_kernel(*arguments)
 
 
@@ -208,7 +209,7 @@ class Conv3x3KernelGradient(OnceDifferentiable):
 
 
 def compiling(x: Tensor) -> bool:
-    """Whether a computation with x is being traced for a compiler, and may take kernels."""
+    """Return whether a computation with x is being traced for a compiler, and may take kernels."""
     suits = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return compiler.tracing() and suits and not torch.is_autocast_enabled("cpu") and built()
 
@@ -220,7 +221,7 @@ def build() -> None:
 
 
 def shims() -> dict[Any, list[str]]:
-    """Declarations by which C++ calls the kernels: torch's option ``aot_inductor.custom_ops_to_c_shims``."""
+    """Return the declarations by which C++ calls the kernels: torch's option ``aot_inductor.custom_ops_to_c_shims``."""
     arg, name = "AtenTensorHandle", "AOTITorchError aoti_torch_cpu_"
     by_operator = {
         lstm_kernel: f"{name}lstm({arg}, {arg}, {arg}*, {arg}*, {arg}*)",
@@ -233,7 +234,7 @@ def shims() -> dict[Any, list[str]]:
 
 @functools.cache
 def built() -> bool:
-    """Whether the kernels could be built; warns if not."""
+    """Return whether the kernels could be built; warns if not."""
     try:
         build()
     except Exception as error:

@@ -25,7 +25,7 @@ STAGES: dict[str, Stage] = {"valid": "validation", "test": "test"}  # of a devic
 
 
 def overrides(task: L.LightningModule, method: str) -> bool:
-    """Whether a module defines a method that LightningModule only declares."""
+    """Return whether a module defines a method that LightningModule only declares."""
     return getattr(type(task), method, None) is not getattr(L.LightningModule, method, None)
 
 
@@ -60,7 +60,7 @@ def set_up(task: L.LightningModule, stand_in: StandInTrainer) -> None:
 
 
 def is_metric(module: nn.Module) -> bool:
-    """Whether a module is a torchmetric, or a collection of them."""
+    """Return whether a module is a torchmetric, or a collection of them."""
     return any(kind.__module__.startswith("torchmetrics.") for kind in type(module).__mro__)
 
 
@@ -90,7 +90,7 @@ class Muted(nn.Module):
         self.module = module
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """Value that may be logged alone, or none of a collection."""
+        """Return the value that may be logged alone, or none of a collection."""
         return MutedValues(self.refuse) if self.several else Unavailable(self.refuse)
 
     def refuse(self) -> NoReturn:
@@ -120,20 +120,20 @@ def unmute(module: nn.Module, like: nn.Module) -> None:
 
 
 def step_arguments(task: L.LightningModule, stage: Stage, batch: Any, index: Any) -> list[Any]:
-    """Arguments that Lightning passes to a step: the batch, its number where the step takes one, and 0 for the loader,
-    a device's own data, where it takes that."""
+    """Return the arguments that Lightning passes to a step: the batch, its number where the step takes one, and 0 for
+    the loader, a device's own data, where it takes that."""
     names = list(inspect.signature(getattr(task, f"{stage}_step")).parameters)
     numbers = {"batch_idx": index, "dataloader_idx": 0}
     return [batch, *(numbers.get(name, index if place == 1 else 0) for place, name in enumerate(names) if place)]
 
 
 def hooks_on_batches(task: L.LightningModule) -> dict[str, Callable[..., Any]]:
-    """The module's own hooks around a batch's transfer to a device, in Lightning's order."""
+    """Return the module's own hooks around a batch's transfer to a device, in Lightning's order."""
     return {hook: getattr(task, hook) for hook in BATCH_HOOKS if overrides(task, hook)}
 
 
 def transferred(task: L.LightningModule, batch: Any, hooks: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """The batch after the module's own hooks around its transfer to a device, or after other ones."""
+    """Return the batch after the module's own hooks around its transfer to a device, or after other ones."""
     for name, hook in (hooks_on_batches(task) if hooks is None else hooks).items():
         batch = hook(batch, *([task.device] if name == "transfer_batch_to_device" else []), 0)
     return batch
@@ -146,15 +146,15 @@ def leave_batches(task: L.LightningModule) -> None:
 
 
 def call_on_batch(task: L.LightningModule, method: str, batch: Any) -> Any:
-    """Result of a method on a batch, after the module's own hooks have changed the batch."""
+    """Return the result of a method on a batch, after the module's own hooks have changed the batch."""
     return getattr(task, method)(transferred(task, batch))
 
 
 def predictions(
     task: L.LightningModule, by: CorrectBy, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor
 ) -> tuple[Any, Tensor]:
-    """Outputs of ``forward`` or ``predict_step`` for inputs x [B, ...], and labels [B, ...], after the module's own
-    hooks have changed the batch; a batch in another form than a pair has the labels y."""
+    """Return the outputs of ``forward`` or ``predict_step`` for inputs x [B, ...], and labels [B, ...], after the
+    module's own hooks have changed the batch; a batch in another form than a pair has the labels y."""
     batch = form(x, y)
     if form is as_pair:
         batch = x, y = transferred(task, batch)
@@ -164,8 +164,8 @@ def predictions(
 
 
 def share_right(outputs: Any, labels: Tensor) -> Tensor:
-    """[B]: the share of each example's labels [B, ...] that outputs predict, which are classes [B, ...], or a number
-    for each class [B, ..., classes].
+    """Return [B]: the share of each example's labels [B, ...] that outputs predict, which are classes [B, ...], or a
+    number for each class [B, ..., classes].
 
     Raises:
         TypeError: for other outputs, which predict no class.
@@ -181,13 +181,13 @@ def share_right(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def run_step(task: L.LightningModule, stage: Stage, batch: Any, index: Any = 0) -> Any:
-    """Result of a step on a batch, after the module's own hooks have changed the batch."""
+    """Return the result of a step on a batch, after the module's own hooks have changed the batch."""
     batch = transferred(task, batch)
     return getattr(task, f"{stage}_step")(*step_arguments(task, stage, batch, index))
 
 
 def loss_of(result: Any, task: L.LightningModule) -> Tensor:
-    """Loss [] in the result of a training_step.
+    """Return the loss [] in the result of a training_step.
 
     Raises:
         UserError: where there is none.
@@ -264,13 +264,13 @@ class Log:
             self(name, value, *positional, **options)
 
     def taken(self) -> dict[str, Tensor]:
-        """The logged values, reduced to one number for each name; the recorder forgets them."""
+        """Return the logged values, reduced to one number for each name; the recorder forgets them."""
         entries, self.entries = self.entries, {}
         return {name: reduced(name, several) for name, several in entries.items()}
 
 
 def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
-    """Lightning's reduction [] at an epoch's end of the values that were logged batch by batch.
+    """Return Lightning's reduction [] at an epoch's end of the values that were logged batch by batch.
 
     Raises:
         UserError: for a value that is not one number.
@@ -291,7 +291,8 @@ def reduced(name: str, entries: list[LoggedValue]) -> Tensor:
 
 
 def computed(metric: nn.Module) -> Any:
-    """The value of a torchmetric; NaN where it warns that there is none, as of an AUROC of one class, which is 0."""
+    """Return the value of a torchmetric; NaN where it warns that there is none, as of an AUROC of one class, which is
+    0."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = metric.compute()  # type: ignore[operator]
@@ -303,12 +304,12 @@ def computed(metric: nn.Module) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a logged value is one number, and not a torchmetric."""
+    """Return whether a logged value is one number, and not a torchmetric."""
     return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 def training_logs(log: Log) -> dict[str, list[Any]]:
-    """The numbers that a training_step has logged, by name; the recorder forgets them."""
+    """Return the numbers that a training_step has logged, by name; the recorder forgets them."""
     entries, log.entries = log.entries, {}
     numbers = {name: [entry.value for entry in several if is_number(entry.value)] for name, several in entries.items()}
     return {name: values for name, values in numbers.items() if values}
@@ -317,7 +318,8 @@ def training_logs(log: Log) -> dict[str, list[Any]]:
 def step_and_log(
     task: L.LightningModule, batch: Any, index: Any = 0, display: Display | None = None
 ) -> tuple[Tensor, dict[str, list[Any]]]:
-    """The loss of a training_step, and the numbers that it logs; the module's log is silent before and afterwards."""
+    """Return the loss of a training_step, and the numbers that it logs; the module's log is silent before and
+    afterwards."""
     log = Log(display)
     task.log, task.log_dict = log, log.all  # type: ignore
     try:
@@ -342,13 +344,14 @@ class OwnSteps:
         self._metrics = [part for part in module.modules() if is_metric(part)]
 
     def has(self, split: str) -> bool:
-        """Whether the module has a step for a device's data of this split."""
+        """Return whether the module has a step for a device's data of this split."""
         return split in STAGES and overrides(self.module, f"{STAGES[split]}_step")
 
     def run(
         self, task: L.LightningModule, split: str, x: Tensor, y: Tensor, form: Callable[[Tensor, Tensor], Any]
     ) -> dict[str, Tensor]:
-        """Values by name that the module, which is ``task``, logs of a device's data x [D, ...], y [D, ...]."""
+        """Return the values by name that the module, which is ``task``, logs of a device's data x [D, ...], y [D,
+        ...]."""
         stage, call = STAGES[split], self._hook
         for metric in self._metrics:
             metric.reset()  # type: ignore[operator]
@@ -370,11 +373,11 @@ class OwnSteps:
 
 
 def parts_of(x: Tensor, y: Tensor, size: int, form: Callable[[Tensor, Tensor], Any]) -> Iterator[tuple[Any, int]]:
-    """Batches of at most so many examples, in the form that steps are given, and how many each holds."""
+    """Yield the batches of at most so many examples, in the form that steps are given, and how many each holds."""
     for some, labels in zip(x.split(size), y.split(size), strict=True):
         yield form(some, labels), len(some)
 
 
 def as_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The pair (x, y), a batch in the form of flstudy's own tasks and of most modules."""
+    """Return the pair (x, y), a batch in the form of flstudy's own tasks and of most modules."""
     return x, y

@@ -29,7 +29,7 @@ RULE_KEYS = ("lr", "momentum", "weight_decay")
 
 
 def by_own_optimizer(task: L.LightningModule, mode: LocalOptimizer) -> bool:
-    """Whether devices step by the module's own optimizer, or by several of them."""
+    """Return whether devices step by the module's own optimizer, or by several of them."""
     return mode != "rule" or not task.automatic_optimization
 
 
@@ -43,7 +43,7 @@ def refuse_schedule(task: L.LightningModule, schedule: object | None, mode: Loca
 
 
 def stepping(algorithm: Algorithm, task: L.LightningModule, layout: Layout, mode: LocalOptimizer) -> Algorithm:
-    """The method with the optimizer that devices step by.
+    """Return the method with the optimizer that devices step by.
 
     Raises:
         UserError: where the method, or the module's optimizer, does not allow it.
@@ -82,12 +82,12 @@ def refuse_by_itself(algorithm: Algorithm, task: L.LightningModule) -> None:
 
 
 def own_optimizer(task: L.LightningModule) -> bool:
-    """Whether a module defines how it is optimised."""
+    """Return whether a module defines how it is optimised."""
     return overrides(task, "configure_optimizers")
 
 
 def configured(task: L.LightningModule) -> Configured:
-    """The module's optimizer and its schedulers, in any of the forms that Lightning takes.
+    """Return the module's optimizer and its schedulers, in any of the forms that Lightning takes.
 
     Raises:
         UserError: where there is no optimizer, or several, or a scheduler that asks for a metric, or a hook between
@@ -108,7 +108,7 @@ def configured(task: L.LightningModule) -> Configured:
 
 
 def scheduled(returned: Any, name: str) -> Scheduled:
-    """Scheduler of a module of that name, with the times of its steps.
+    """Return the scheduler of a module of that name, with the times of its steps.
 
     Raises:
         UserError: for one that asks for a metric.
@@ -120,7 +120,7 @@ def scheduled(returned: Any, name: str) -> Scheduled:
 
 
 def parts(returned: Any) -> tuple[list[Optimizer], list[Any]]:
-    """All optimizers, and all schedulers, in the result of ``configure_optimizers``."""
+    """Return all optimizers, and all schedulers, in the result of ``configure_optimizers``."""
     if isinstance(returned, Optimizer):
         return [returned], []
     if isinstance(returned, Mapping):

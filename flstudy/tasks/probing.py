@@ -39,7 +39,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses tha
 
 
 def look(task_function: TaskFunction, x: Tensor, y: Tensor, classes: int) -> TaskFindings:
-    """Findings from a few examples x [B, ...] with labels y of so many classes (0: of none).
+    """Return the findings from a few examples x [B, ...] with labels y of so many classes (0: of none).
 
     Raises:
         UserError: where its training_step fails, or returns no loss.
@@ -58,7 +58,7 @@ def look(task_function: TaskFunction, x: Tensor, y: Tensor, classes: int) -> Tas
 
 
 def near(task_function: TaskFunction) -> L.LightningModule:
-    """A copy of the task whose trained parameters are a little away from its own; frozen ones are called as they
+    """Return a copy of the task whose trained parameters are a little away from its own; frozen ones are called as they
     are."""
     task = copy.deepcopy(task_function.model)
     task.log = task.log_dict = silent  # type: ignore
@@ -73,7 +73,8 @@ def near(task_function: TaskFunction) -> L.LightningModule:
 def of_training(
     task_function: TaskFunction, findings: TaskFindings, task: L.LightningModule, x: Tensor, y: Tensor
 ) -> TaskFindings:
-    """Findings on where a task can be trained: mapped over devices, one device after another, or under a Trainer."""
+    """Return the findings on where a task can be trained: mapped over devices, one device after another, or under a
+    Trainer."""
     without_dropout(task)
     if (need := need_of(task_function, task, x, y)) is not None:
         return findings._replace(runs=need.runs, why=f"it {need.does}")
@@ -140,8 +141,8 @@ def drawing_apart(device: torch.device) -> Iterator[None]:
 
 
 def is_random(task_function: TaskFunction, x: Tensor, y: Tensor) -> bool:
-    """Whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task that
-    cannot be called by itself."""
+    """Return whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task
+    that cannot be called by itself."""
     task = near(task_function).train()
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
@@ -171,7 +172,7 @@ def without_dropout(task: L.LightningModule) -> None:
 
 
 def plain_loss(task: L.LightningModule, batch: Any, seed: int = 0) -> Tensor:
-    """Loss [] as Lightning computes it."""
+    """Return the loss [] as Lightning computes it."""
     torch.default_generator.manual_seed(seed)
     with torch.no_grad():
         return loss_of(run_step(task, "training", batch), task)
@@ -229,12 +230,13 @@ def differentiate(task_function: TaskFunction, task: L.LightningModule, x: Tenso
 
 
 def own_buffers(task_function: TaskFunction, b: Tensor) -> dict[str, Tensor]:
-    """The named buffers of b [b], to be written to."""
+    """Return the named buffers of b [b], to be written to."""
     return {name: part.clone() for name, part in task_function.buffers.split(b).items()}
 
 
 def parts_of_model(task_function: TaskFunction, task: L.LightningModule) -> tuple[dict[str, Tensor], Tensor]:
-    """A module's trained parameters by name, and its buffers b [b] as models hold them, in the same precision."""
+    """Return a module's trained parameters by name, and its buffers b [b] as models hold them, in the same
+    precision."""
     named = trained_parameters(task)
     return named, task_function.buffers.first().to(next(iter(named.values())))
 
@@ -242,7 +244,7 @@ def parts_of_model(task_function: TaskFunction, task: L.LightningModule) -> tupl
 def mapping_trouble(
     task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor, masked: bool
 ) -> str | None:
-    """Reason why the gradient cannot be mapped over devices; None: it can."""
+    """Return the reason why the gradient cannot be mapped over devices; None: it can."""
     named, b = parts_of_model(task_function, task)
     flat_parameters = task_function.layout.flat(named)
     mask = torch.ones(len(x), dtype=torch.bool, device=x.device) if masked else None
@@ -270,8 +272,8 @@ def mapping_trouble(
 def said_correct(
     task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor, classes: int
 ) -> CorrectBy | None:
-    """Declaration of what is correct; None: there is none. It is an example_correct, classes of a predict_step, or
-    those of a forward whose cross-entropy is the loss.
+    """Return the declaration of what is correct; None: there is none. It is an example_correct, classes of a
+    predict_step, or those of a forward whose cross-entropy is the loss.
 
     Raises:
         UserError: for an example_correct that fails.
@@ -300,8 +302,8 @@ def said_correct(
 
 
 def is_cross_entropy(task_function: TaskFunction, named: dict[str, Tensor], x: Tensor, y: Tensor, classes: int) -> bool:
-    """Whether a task's loss is the cross-entropy of its forward, each after the module's own hooks on batches, for
-    these labels and for others."""
+    """Return whether a task's loss is the cross-entropy of its forward, each after the module's own hooks on batches,
+    for these labels and for others."""
     if y.dim() != 1:
         return False
     try:
@@ -319,7 +321,7 @@ def is_cross_entropy(task_function: TaskFunction, named: dict[str, Tensor], x: T
 def maps_correct(
     task_function: TaskFunction, task: L.LightningModule, findings: TaskFindings, x: Tensor, y: Tensor
 ) -> bool:
-    """Whether what tells the correct examples can be mapped over devices."""
+    """Return whether what tells the correct examples can be mapped over devices."""
     if (by := findings.correct_by) is None:
         return True
     flat = task_function.layout.flat(trained_parameters(task))
@@ -341,7 +343,8 @@ def maps_correct(
 
 
 def names_logged(task_function: TaskFunction, x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:
-    """Names under which a module's validation_step and test_step log, by split; None where they ask for a Trainer.
+    """Return the names under which a module's validation_step and test_step log, by split; None where they ask for a
+    Trainer.
 
     Raises:
         UserError: for a step that fails on a few examples, and on many, as a score does that needs all classes.
@@ -360,13 +363,14 @@ def names_logged(task_function: TaskFunction, x: Tensor, y: Tensor) -> dict[str,
 
 
 def evenly_chosen(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """At most so many of the examples x [D, ...], y [D, ...], at equal distances."""
+    """Return at most so many of the examples x [D, ...], y [D, ...], at equal distances."""
     rows = torch.linspace(0, len(x) - 1, min(count, len(x)), device=x.device).round().long()
     return x[rows], y[rows]
 
 
 def names_told(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:
-    """Names of the numbers that a training_step logs, but for torchmetrics, which are muted where it is mapped."""
+    """Return the names of the numbers that a training_step logs, but for torchmetrics, which are muted where it is
+    mapped."""
     if task_function.tells_losses:
         return ()
     torch.default_generator.manual_seed(0)
@@ -376,7 +380,7 @@ def names_told(task_function: TaskFunction, task: L.LightningModule, x: Tensor, 
 
 
 def equal_losses(loss: Tensor, other_loss: Tensor) -> bool:
-    """Whether two losses are equal to rounding."""
+    """Return whether two losses are equal to rounding."""
     if not torch.isfinite(loss):
         return not torch.isfinite(other_loss)
     return bool((loss - other_loss).abs() <= ROUNDING.get(loss.dtype, 1e-2) * (1 + loss.abs()))

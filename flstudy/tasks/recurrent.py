@@ -24,8 +24,8 @@ INPUTS, STORED = (0, 0), (0, 1, 1, 1)  # where the operator's inputs, and its ou
 
 @torch.compiler.allow_in_graph  # the compiler cannot map an autograd.Function; called as it is, it maps itself
 def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
-    """The hidden states of an LSTM layer (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000) that
-    starts from h_0 = c_0 = 0, with torch.nn.LSTM's order of gates:
+    """Return the hidden states of an LSTM layer (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al.
+    2000) that starts from h_0 = c_0 = 0, with torch.nn.LSTM's order of gates:
 
         (i_t, f_t, g_t, o_t) = (σ, σ, tanh, σ)(p_t + W h_{t-1})
         c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
@@ -47,12 +47,12 @@ class Recurrence(kernels.KeepsResults):
 
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> Any:
-        """Hidden states and what the gradient needs."""
+        """Return the hidden states and what the gradient needs."""
         return lstm_forward(projected, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         if grads[0] is None:  # the hidden states were not used
             return None, None
         return RecurrenceGradient.apply(grads[0], *ctx.saved_tensors)
@@ -68,7 +68,7 @@ class RecurrenceGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Tensor) -> Any:
-        """Gradients of the inputs."""
+        """Return the gradients of the inputs."""
         return lstm_backward(*arguments)
 
     @staticmethod
@@ -88,7 +88,7 @@ class RecurrenceGradient(torch.autograd.Function):
 
 @torch.library.custom_op("flstudy::lstm_forward", mutates_args=())
 def lstm_forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The recurrence on L lanes.
+    """Return the recurrence on L lanes.
 
     A tanh costs several times a σ on a CPU, so tanh(z) = 2 σ(2z) − 1 everywhere, and what is carried from step to step
     are 2c and h/2: the factors 2 then fall on the weights and on whole arrays, not on single steps.
@@ -123,7 +123,7 @@ def lstm_forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Ten
 def lstm_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, double: Tensor, squashed: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Backpropagation through time. With z the gates' arguments, γ the loss's own gradient with respect to h, and all
+    """Backpropagate through time. With z the gates' arguments, γ the loss's own gradient with respect to h, and all
     factors that do not depend on later steps computed for all steps at once:
 
         ∂h_t = γ_t + Wᵀ ∂z_{t+1}
@@ -218,7 +218,7 @@ class LstmLayers(nn.Module):
             nn.init.uniform_(parameter, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last layer's hidden states [B, T, H] of inputs [B, T, width], from states of zero."""
+        """Return the last layer's hidden states [B, T, H] of inputs [B, T, width], from states of zero."""
         for layer in range(self.layers):
             inward, across, bias, *more = (
                 getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", *self.biases)
@@ -273,22 +273,23 @@ class Lstm(Task):
             self.head = nn.Sequential(nn.Linear(hidden, projection), nn.Linear(projection, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, T, classes] of the tokens after each position of x [B, T]."""
+        """Return the logits [B, T, classes] of the tokens after each position of x [B, T]."""
         return self.head(self._states(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Representations [B, hidden or projection] of sequences: the last position's, which is classified."""
+        """Return the representations [B, hidden or projection] of sequences: the last position's, which is
+        classified."""
         last: Tensor = self._states(x)[:, -1]
         return self.head[0](last) if isinstance(self.head, nn.Sequential) else last
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: each example's mean cross-entropy over its real positions; 0 where it has none."""
+        """Return [B]: each example's mean cross-entropy over its real positions; 0 where it has none."""
         logits, y, real = self._predict(batch)
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         return mean_of_real(losses, real)
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: the share of each example's real positions where the most likely token is the right one."""
+        """Return [B]: the share of each example's real positions where the most likely token is the right one."""
         logits, y, real = self._predict(batch)
         return mean_of_real((logits.argmax(-1) == y).to(logits.dtype), real)
 
@@ -298,7 +299,8 @@ class Lstm(Task):
         return self.lstm(self.embedding(x))
 
     def _predict(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [B, P, classes], labels [B, P] and whether they are real [B, P], at the positions that have labels."""
+        """Return the logits [B, P, classes], labels [B, P] and whether they are real [B, P], at the positions that have
+        labels."""
         x, y = batch
         states = self._states(x)
         if y.dim() == 1:
@@ -310,6 +312,6 @@ class Lstm(Task):
 
 
 def mean_of_real(values: Tensor, real: Tensor) -> Tensor:
-    """[B]: means of values [B, P] over those that are real."""
+    """Return [B]: means of values [B, P] over those that are real."""
     weight = real.to(values.dtype)
     return (values * weight).sum(1) / weight.sum(1).clamp(min=1)

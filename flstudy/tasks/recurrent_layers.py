@@ -73,20 +73,21 @@ def run_layers(layer: nn.RNNBase, x: Any, hx: Any = None) -> tuple[Any, Any]:
 
 
 def weights_of(layer: nn.RNNBase, place: str) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """W_ih, W_hh, b_ih and b_hh of one level and direction; None where it has no biases."""
+    """Return W_ih, W_hh, b_ih and b_hh of one level and direction; None where it has no biases."""
     names = [f"{name}_{place}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     inward, across = (getattr(layer, name) for name in names[:2])
     return inward, across, *((getattr(layer, name) for name in names[2:]) if layer.bias else (None, None))
 
 
 def project(layer: nn.RNNBase, place: str, x: Tensor) -> Tensor:
-    """W_ih x_t + b_ih + b_hh of one level and direction, for all positions of x [B, T, width]."""
+    """Return W_ih x_t + b_ih + b_hh of one level and direction, for all positions of x [B, T, width]."""
     inward, _, *biases = weights_of(layer, place)
     return F.linear(x, inward, None if biases[0] is None or biases[1] is None else biases[0] + biases[1])
 
 
 def run_lstm(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> tuple[Tensor, States]:
-    """Hidden states [B, T, H] and last states of an LSTM's level and direction, of inputs x [B, T, width]."""
+    """Return the hidden states [B, T, H] and last states of an LSTM's level and direction, of inputs x [B, T,
+    width]."""
     projected, across = project(layer, place, x), weights_of(layer, place)[1]
     narrowed = getattr(layer, f"weight_hr_{place}") if layer.proj_size else None
     if first is None and narrowed is None:
@@ -104,7 +105,7 @@ def run_lstm(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> 
 
 
 def last_cell(projected: Tensor, across: Tensor, hidden: Tensor) -> Tensor:
-    """c_T = Σ_t (Π_{s>t} f_s) i_t g_t [B, H] of an LSTM that started from zeros, by its hidden states [B, T, H].
+    """Return c_T = Σ_t (Π_{s>t} f_s) i_t g_t [B, H] of an LSTM that started from zeros, by its hidden states [B, T, H].
 
     The kernels of `recurrence` keep c for the gradient only; all gates at once are one product of matrices.
     """
@@ -115,7 +116,7 @@ def last_cell(projected: Tensor, across: Tensor, hidden: Tensor) -> Tensor:
 
 
 def run_gru(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> tuple[Tensor, States]:
-    """Hidden states [B, T, H] and the last one of a GRU's level and direction, of inputs x [B, T, width]."""
+    """Return the hidden states [B, T, H] and the last one of a GRU's level and direction, of inputs x [B, T, width]."""
     inward, across, inward_bias, across_bias = weights_of(layer, place)
     (h,) = first or (x.new_zeros(len(x), layer.hidden_size),)
     outputs = list[Tensor]()
@@ -128,7 +129,8 @@ def run_gru(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> t
 
 
 def run_rnn(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> tuple[Tensor, States]:
-    """Hidden states [B, T, H] and the last one of an Elman RNN's level and direction, of inputs x [B, T, width]."""
+    """Return the hidden states [B, T, H] and the last one of an Elman RNN's level and direction, of inputs x [B, T,
+    width]."""
     across, squash = weights_of(layer, place)[1], torch.tanh if layer.mode == "RNN_TANH" else torch.relu
     (h,) = first or (x.new_zeros(len(x), layer.hidden_size),)
     outputs = list[Tensor]()

@@ -21,11 +21,11 @@ class Penalty(NamedTuple):
     l2: float = 0.0
 
     def __bool__(self) -> bool:
-        """Whether there is a penalty, which is where l1 or l2 exceeds 0."""
+        """Return whether there is a penalty, which is where l1 or l2 exceeds 0."""
         return self.l1 > 0 or self.l2 > 0
 
     def __call__(self, parameters: Iterable[Tensor]) -> Tensor:
-        """Penalty [] on parameters, one tensor or more; a part with l1 or l2 of 0 is not computed."""
+        """Return the penalty [] on parameters, one tensor or more; a part with l1 or l2 of 0 is not computed."""
         terms = []
         for x in parameters:
             if self.l1 > 0:
@@ -53,17 +53,17 @@ class Task(L.LightningModule):
     """Penalty on the trained parameters; a user's own LightningModule may have one, too."""
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross-entropy [B] of each example."""
+        """Return the cross-entropy [B] of each example."""
         x, y = batch
         return F.cross_entropy(self(x), y, reduction="none")
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: 1 where the most likely label is the right one."""
+        """Return [B]: 1 where the most likely label is the right one."""
         x, y = batch
         return (self(x).argmax(-1) == y).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Mean loss, with the penalty: what the trainer executor optimises."""
+        """Return the mean loss, with the penalty: what the trainer executor optimises."""
         loss = self.example_losses(batch).mean()
         return loss + self.regulariser(p for p in self.parameters() if p.requires_grad) if self.regulariser else loss
 
@@ -75,20 +75,20 @@ class HeadedTask(Task, ABC):
 
     @abstractmethod
     def body(self, x: Tensor) -> Tensor:
-        """Inputs [B, d] of the head."""
+        """Return the inputs [B, d] of the head."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes]."""
+        """Return the logits [B, classes]."""
         return self.head(self.body(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Representations [B, d], which the last layer classifies."""
+        """Return the representations [B, d], which the last layer classifies."""
         return self.head[:-1](self.body(x))
 
 
 def projector(width: int, projection: int | None) -> tuple[list[nn.Module], int]:
-    """Layers Linear(width, width), ReLU, Linear(width, projection) between a backbone and its classifier, as in MOON
-    (Li et al. 2021, sec. 3.2), and the width of the classifier's input then; no layers without a projection."""
+    """Return the layers Linear(width, width), ReLU, Linear(width, projection) between a backbone and its classifier, as
+    in MOON (Li et al. 2021, sec. 3.2), and the width of the classifier's input then; no layers without a projection."""
     if projection is None:
         return [], width
     return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection)], projection

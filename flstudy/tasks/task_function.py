@@ -127,27 +127,27 @@ class TaskFunction:
 
     @property
     def couples(self) -> bool:
-        """Whether the examples of a batch change each other's losses, so that padding must not be among them."""
+        """Return whether the examples of a batch change each other's losses, so that padding must not be among them."""
         return self._normalises or not self.per_example
 
     @property
     def per_example(self) -> bool:
-        """Whether the loss of a batch is the mean of losses of single examples, which are known."""
+        """Return whether the loss of a batch is the mean of losses of single examples, which are known."""
         return self.findings.per_example
 
     @property
     def scores_accuracy(self) -> bool:
-        """Whether the task tells what is correct about an example."""
+        """Return whether the task tells what is correct about an example."""
         return self.findings.correct_by is not None
 
     @property
     def maps_measures(self) -> bool:
-        """Whether losses and correctness of single examples can be mapped over devices."""
+        """Return whether losses and correctness of single examples can be mapped over devices."""
         return self.findings.runs == "mapped" and self.findings.maps_correct
 
     @property
     def has_loss(self) -> bool:
-        """Whether there is a loss of a device's data: not where a module optimises by itself."""
+        """Return whether there is a loss of a device's data: not where a module optimises by itself."""
         return self.tells_losses or bool(self.module.automatic_optimization)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "TaskFunction":
@@ -202,31 +202,32 @@ class TaskFunction:
             raise NeedsExecutor(name, f"changes its attribute {changed} while it trains", "under a trainer")
 
     def listening(self, names: tuple[str, ...]) -> "TaskFunction":
-        """This task, which remembers what its ``training_step`` logs under these names."""
+        """Return this task, which remembers what its ``training_step`` logs under these names."""
         listener = copy.copy(self)
         listener._heard = Heard(names)
         return listener
 
     def heard_sums(self, like: Tensor) -> Tensor:
-        """[2 L]: sum over examples, and their number, of each name that was listened for, since the last call."""
+        """Return [2 L]: sum over examples, and their number, of each name that was listened for, since the last
+        call."""
         assert self._heard is not None
         return self._heard.taken(like)
 
     def no_losses(self, like: Tensor) -> Tensor:
-        """Sums of losses before the first step, for lanes as in ``like`` [...]; the values that ``training_step`` logs
-        stand behind the loss of a step, where there are any: [..., 1 + 2 L]."""
+        """Return the sums of losses before the first step, for lanes as in ``like`` [...]; the values that
+        ``training_step`` logs stand behind the loss of a step, where there are any: [..., 1 + 2 L]."""
         training_logs = self.findings.training_logs
         return like.new_zeros((*like.shape, 1 + 2 * len(training_logs)) if training_logs else like.shape)
 
     def holding(self, b: Tensor) -> "TaskFunction":
-        """This task, whose models [n] without buffers have these, [b]."""
+        """Return this task, whose models [n] without buffers have these, [b]."""
         held = copy.copy(self)
         held.buffers = self.buffers.holding(b)
         return held
 
     def example_losses(self, y: Any, batch: Batch) -> Tensor:
-        """Losses [B] at parameters y, flat [n] or as named tensors; those of training_step on batches of one for a task
-        without ``example_losses``."""
+        """Return the losses [B] at parameters y, flat [n] or as named tensors; those of training_step on batches of one
+        for a task without ``example_losses``."""
         if self.tells_losses:
             own_losses: Tensor = self._at(y, call_on_batch, "example_losses", (batch.x, batch.y))
             return own_losses
@@ -250,19 +251,19 @@ class TaskFunction:
         return losses
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
-        """Mean loss [] over the batch's real examples, plus the task's penalty."""
+        """Return the mean loss [] over the batch's real examples, plus the task's penalty."""
         return self.regularised(self.fit(y, batch), y)
 
     def regularised(self, loss: Tensor, y: Any) -> Tensor:
-        """Loss [] plus the task's penalty on parameters y, flat [n] or as named tensors."""
+        """Return the loss [] plus the task's penalty on parameters y, flat [n] or as named tensors."""
         if not self.regulariser:
             return loss
         n = self.layout.n
         return loss + self.regulariser([y[name] for name in self.layout.names] if isinstance(y, Mapping) else [y[:n]])
 
     def fit(self, y: Any, batch: Batch) -> Tensor:
-        """Mean loss [] over the batch's real examples, without a penalty; for a task without losses of single examples
-        the loss that its ``training_step`` returns."""
+        """Return the mean loss [] over the batch's real examples, without a penalty; for a task without losses of
+        single examples the loss that its ``training_step`` returns."""
         if self.tells_losses or (self.per_example and batch.mask is not None):
             return batch.mean(self.example_losses(y, batch))
         loss, logged = self._step(y, batch.x, batch.y)
@@ -272,7 +273,8 @@ class TaskFunction:
         return loss
 
     def _step(self, y: Any, x: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss [] that training_step returns, and the values that it logs under names that are listened for."""
+        """Return the loss [] that training_step returns, and the values that it logs under names that are listened
+        for."""
         if self._heard is None:
             return loss_of(
                 self._at(y, run_step, "training", self.form(x, labels), self.stand_in.batch_idx), self.module
@@ -281,13 +283,13 @@ class TaskFunction:
         return loss, {name: mean_of(values, loss) for name, values in logged.items() if name in self._heard.names}
 
     def training_logs(self, y: Any, batch: Batch) -> tuple[str, ...]:
-        """Names of the numbers that training_step logs of a batch, at parameters y."""
+        """Return the names of the numbers that training_step logs of a batch, at parameters y."""
         form, index = self.form(batch.x, batch.y), self.stand_in.batch_idx
         return tuple(self._at(y, step_and_log, form, index, self.display)[1])
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Values by name that the task's own validation_step or test_step logs of a device's data x [D, ...], at
-        parameters y.
+        """Return the values by name that the task's own validation_step or test_step logs of a device's data x [D,
+        ...], at parameters y.
 
         Raises:
             UserError: where the step fails.
@@ -305,12 +307,12 @@ class TaskFunction:
         return values
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors;
+        """Return [B, d]: the task's representations of inputs x [B, ...] at parameters y, flat [n] or as named tensors;
         ``fixed``: of a model that does not train, in evaluation mode, without dropout."""
         return self._output("features", y, x, fixed).flatten(1)
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, ..., classes]: the task's ``forward`` of inputs x [B, ...], with the arguments of `features`."""
+        """Return [B, ..., classes]: the task's ``forward`` of inputs x [B, ...], with the arguments of `features`."""
         return self._output("forward", y, x, fixed)
 
     def _output(self, method: str, y: Any, x: Tensor, fixed: bool) -> Tensor:
@@ -318,7 +320,8 @@ class TaskFunction:
         return self._at(y, method, x, call=self._fixed if fixed else self._call)
 
     def example_correct(self, y: Any, batch: Batch, by: CorrectBy | None = None) -> Tensor:
-        """[B]: 1 where the task is right, at parameters y, by what it is found to say itself, or ``by`` something else.
+        """Return [B]: 1 where the task is right, at parameters y, by what it is found to say itself, or ``by``
+        something else.
 
         Raises:
             TypeError: where that predicts no class.
@@ -330,8 +333,8 @@ class TaskFunction:
         return share_right(*self.predicted(y, batch, by))
 
     def predicted(self, y: Any, batch: Batch, by: CorrectBy) -> tuple[Any, Tensor]:
-        """Outputs of ``forward`` or ``predict_step`` at parameters y, and labels [B, ...], after the task's own hooks
-        on batches."""
+        """Return the outputs of ``forward`` or ``predict_step`` at parameters y, and labels [B, ...], after the task's
+        own hooks on batches."""
         return self._at(y, predictions, by, self.form, batch.x, batch.y)
 
     @contextmanager
@@ -346,7 +349,7 @@ class TaskFunction:
                 part.training = True
 
     def tensors(self, y: Tensor) -> dict[str, Tensor]:
-        """Named tensors of a model: of its parameters [n], and of buffers that lie behind them [n + b]."""
+        """Return named tensors of a model: of its parameters [n], and of buffers that lie behind them [n + b]."""
         if len(y) == self.layout.n:
             return self.layout.split(y)
         x, b = torch.split(y, [self.layout.n, len(y) - self.layout.n])
@@ -381,7 +384,7 @@ class Heard:
         self._sums[name] = total, examples
 
     def taken(self, like: Tensor) -> Tensor:
-        """[2 L]: sum and number of each name, 0 where it was not logged; the record is then empty."""
+        """Return [2 L]: sum and number of each name, 0 where it was not logged; the record is then empty."""
         sums, self._sums = self._sums, {}
         nothing = like.new_zeros(())
         parts = [part for name in self.names for part in sums.get(name, (nothing, nothing))]
@@ -389,7 +392,7 @@ class Heard:
 
 
 def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Mean [] of numbers."""
+    """Return the mean [] of numbers."""
     numbers = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
             for value in values]  # fmt: skip
     return numbers[0] if len(numbers) == 1 else torch.stack(numbers).mean()
@@ -406,7 +409,8 @@ def refuse_layers(task: L.LightningModule) -> None:
 
 
 def plain_numbers(module: nn.Module) -> dict[str, Any]:
-    """The numbers and words in attributes of a user's own modules, by path; whether a part trains is none of them."""
+    """Return the numbers and words in attributes of a user's own modules, by path; whether a part trains is none of
+    them."""
     return {
         f"{path}.{name}" if path else name: value
         for path, part in module.named_modules()
@@ -429,8 +433,8 @@ def without_values(task: L.LightningModule) -> L.LightningModule:
 
 
 def parameter_places(module: nn.Module) -> list[tuple[str, str]]:
-    """Places of a module's parameters and buffers, each once even if a submodule has several names, as pairs of the
-    place's first path and the parameter's name; a tied parameter has several places."""
+    """Return the places of a module's parameters and buffers, each once even if a submodule has several names, as pairs
+    of the place's first path and the parameter's name; a tied parameter has several places."""
     names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     return [
         (f"{path}.{attribute}" if path else attribute, names[id(tensor)])
@@ -453,8 +457,8 @@ class Call(nn.Module):
         self.task = task
 
     def forward(self, written: Mapping[str, Tensor], method: str | Callable[..., Any], *arguments: Any) -> Any:
-        """The method's result, or the function's. A buffer that it has assigned anew is written into the one of that
-        name that came with the call, as one that it changes in place."""
+        """Return the method's result, or the function's. A buffer that it has assigned anew is written into the one of
+        that name that came with the call, as one that it changes in place."""
         result = method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
         for name, buffer in written.items():
             if (assigned := self.task.get_buffer(name)) is not buffer:

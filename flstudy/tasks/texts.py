@@ -47,7 +47,7 @@ class FastText(HeadedTask):
         self.head = nn.Sequential(*head, nn.Linear(width, classes))
 
     def body(self, x: Tensor) -> Tensor:
-        """Mean embeddings [B, embedding] of texts x [B, T].
+        """Return the mean embeddings [B, embedding] of texts x [B, T].
 
         Raises:
             UserError: x are not integer tokens [B, T].
@@ -107,7 +107,7 @@ class TagLogistic(Task):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of texts x [B, T].
+        """Return the logits [B, classes] of texts x [B, T].
 
         Raises:
             UserError: x are not integer words [B, T].
@@ -120,14 +120,14 @@ class TagLogistic(Task):
         return torch.einsum("bt,btk->bk", share, rows) + self.bias
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Loss [B] of each text."""
+        """Return the loss [B] of each text."""
         logits, y = self(batch[0]), batch[1]
         if self.loss == "softmax":
             return F.cross_entropy(logits, y[:, 0], reduction="none")
         return F.binary_cross_entropy_with_logits(logits, self._targets(y, logits), reduction="none").mean(1)
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """[B]: recall among the ``top`` most likely tags, or 1 where the first tag is the most likely."""
+        """Return [B]: recall among the ``top`` most likely tags, or 1 where the first tag is the most likely."""
         logits, y = self(batch[0]), batch[1]
         if self.loss == "softmax":
             return (logits.argmax(1) == y[:, 0]).to(logits.dtype)
@@ -136,7 +136,7 @@ class TagLogistic(Task):
         return hits / targets.sum(1).clamp(min=1)
 
     def _targets(self, y: Tensor, like: Tensor) -> Tensor:
-        """[B, classes]: 1 for each of a text's tags."""
+        """Return [B, classes]: 1 for each of a text's tags."""
         if y.dim() != 2:
             raise UserError(f"TagLogistic: labels must be tags [B, L], −1 for padding, got {list(y.shape)}")
         return (y.unsqueeze(-1) == torch.arange(self.classes, device=y.device)).any(1).to(like.dtype)

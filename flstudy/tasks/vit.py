@@ -28,7 +28,7 @@ class AttentionBlock(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
     def forward(self, z: Tensor) -> Tensor:
-        """The block's outputs [B, T, dim] of z [B, T, dim]."""
+        """Return the block's outputs [B, T, dim] of z [B, T, dim]."""
         q, k, v = self.qkv(self.norm1(z)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, heads, T, d]
         weight = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
         z = z + self.proj((weight @ v).transpose(1, 2).flatten(2))
@@ -110,15 +110,15 @@ class Vit(Task):
                     nn.init.trunc_normal_(parameter, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, classes] of images x [B, channels, height, width], or of their ``embed`` [B, dim]."""
+        """Return the logits [B, classes] of images x [B, channels, height, width], or of their ``embed`` [B, dim]."""
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Representations [B, dim], which the head classifies."""
+        """Return the representations [B, dim], which the head classifies."""
         return x if x.dim() == 2 and self.embeds else self.embed(x)
 
     def embed(self, x: Tensor) -> Tensor:
-        """[B, dim] of images x [B, channels, height, width]: the normalised class token after the last block.
+        """Return [B, dim] of images x [B, channels, height, width]: the normalised class token after the last block.
 
         Raises:
             UserError: x have another number of dimensions.
@@ -192,7 +192,7 @@ def pretrained(task: nn.Module, checkpoint: str) -> None:
 
 
 def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
-    """The tensors of a file, without running what it may hold."""
+    """Return the tensors of a file, without running what it may hold."""
     if not path.is_file():
         raise UserError(
             f"{name}: there is no checkpoint {str(path)!r}: save a model's state_dict there, such as that of timm's "
@@ -220,7 +220,7 @@ def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names of `Vit`, unknown ones by their own; without heads."""
+    """Return the weights by the names of `Vit`, unknown ones by their own; without heads."""
     table = TORCHVISION if any(key.startswith("encoder.") for key in tensors) else TIMM
     weights = {}
     for key, value in tensors.items():

@@ -87,7 +87,7 @@ def compiled_is_eager(method: Algorithm) -> None:
 
 
 def defined_again(method: Algorithm) -> Algorithm:
-    """A method of a class with the same name, whose directions are twice as long."""
+    """Return a method of a class with the same name, whose directions are twice as long."""
     kind = type(method)
 
     def correct(self: Algorithm, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:
@@ -98,7 +98,8 @@ def defined_again(method: Algorithm) -> Algorithm:
 
 
 def small_world() -> Population:
-    """Population of six devices of unequal size, four of which participate in a round, with a drift at round 2."""
+    """Return the population of six devices of unequal size, four of which participate in a round, with a drift at round
+    2."""
     rng = np.random.default_rng(5)
     sizes = (9, 12, 17, 22, 27, 33)
     x = rng.normal(size=(sum(sizes), 12))
@@ -131,9 +132,9 @@ def play(
     return run
 
 
-def largest_difference(one: Any, other: Any) -> float:
-    """Largest absolute difference between the leaves of two trees; equal infinities do not differ."""
-    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+def largest_difference(left: Any, right: Any) -> float:
+    """Return the largest absolute difference between the leaves of two trees; equal infinities do not differ."""
+    pairs = zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True)
     doubles = [(a.detach().double(), b.detach().double()) for a, b in pairs if a.numel()]
     return max((float(torch.where(a == b, 0.0, a - b).abs().max()) for a, b in doubles), default=0.0)
 
@@ -142,13 +143,13 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def copied(tree: Any) -> list[torch.Tensor]:
-    """Copies of all tensors among the leaves of a tree."""
+    """Return the copies of all tensors among the leaves of a tree."""
     return [leaf.clone() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def equal_copies(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether two lists of tensors are equal bit for bit."""
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def equal_copies(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    """Return whether two lists of tensors are equal bit for bit."""
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def pure(function: Any, *arguments: Any) -> Any:
@@ -228,7 +229,7 @@ def order_means_nothing(algorithm: Algorithm, kind: Any, run: FederatedRun, popu
 
 
 def _received(algorithm: Algorithm, run: FederatedRun, population: Population) -> tuple[Any, Inbox, Any]:
-    """Server, inbox and round of the first replica."""
+    """Return the server, inbox and round of the first replica."""
     work = population.cohort(3)
     clients = run.state.bank.gather(algorithm, work.jobs.client, run.state.server.x)
     executor = Sequential(TrainingContext(run.task_function, population.store))

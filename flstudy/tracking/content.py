@@ -37,8 +37,8 @@ _MAIN = ("train/loss", "valid/accuracy", "test/accuracy", "traffic/up_bytes", "t
 
 
 def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
-    """A round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of metrics of
-    predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
+    """Yield a round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of
+    metrics of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
 
     Metrics with a `headline` come first, since MLflow's overview of a run keeps the order, and also by that name. Names
     are those of `flstudy.tracking.names.mlflow_name`; of two metrics that would share one, the metric with that name
@@ -68,8 +68,8 @@ def _named_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) 
 
 
 def headline(name: str) -> str | None:
-    """The name by which MLflow's charts show an accuracy, a loss or a metric of a drift before all others, since charts
-    are sorted by the part before the slash, capital letters first; None for other metrics."""
+    """Return the name by which MLflow's charts show an accuracy, a loss or a metric of a drift before all others, since
+    charts are sorted by the part before the slash, capital letters first; None for other metrics."""
     split, _, what = name.partition("/")
     if split not in ("train", "valid", "test"):
         return None
@@ -88,7 +88,7 @@ def trial_identity(
     tags: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> tuple[dict[str, str], str, dict[str, str]]:
-    """Identity of a trial's run: the key by which it is found again, its name, its tags.
+    """Return the identity of a trial's run: the key by which it is found again, its name, its tags.
 
     Args:
         trial: its number, algorithm and what it confirms.
@@ -107,14 +107,15 @@ def trial_identity(
 
 
 def study_tags(config: "Config") -> dict[str, str]:
-    """Tags by which a study's run is filtered, and its description."""
+    """Return the tags by which a study's run is filtered, and its description."""
     tags = {**config.tags(), "flstudy.kind": "study", NOTE: study_note(config)}
     # The config's own algorithm would pose as the only one.
     return {**tags, "algorithm": "searched"} if "algorithm" in config.study.search else tags
 
 
 def study_note(config: "Config") -> str:
-    """Description of the metrics by which a study decides, and of the main ones beside them, as a table in Markdown."""
+    """Return the description of the metrics by which a study decides, and of the main ones beside them, as a table in
+    Markdown."""
     study = config.study
     roles = {objective.metric: f"objective, {objective.mode}" for objective in objectives_of(study)}
     for metric, bounds in study.constraints.items():
@@ -129,7 +130,7 @@ def study_note(config: "Config") -> str:
 
 
 def study_params(config: "Config") -> dict[str, Any]:
-    """A study's settings and its search space."""
+    """Return a study's settings and its search space."""
     study = config.study
     params: dict[str, Any] = {"study.trials": study.trials, "study.rounds": config.rounds, "study.seeds": config.seeds}
     params |= {"study.objective": study.objective.metric, "study.mode": study.objective.mode}
@@ -140,29 +141,30 @@ def study_params(config: "Config") -> dict[str, Any]:
 
 
 def run_status(status: Status) -> str:
-    """MLflow's status of a trial's run; a trial that was left running was killed."""
+    """Return MLflow's status of a trial's run; a trial that was left running was killed."""
     return _STATUS.get(status, "FINISHED")
 
 
 def ending_tags(trial: Trial) -> dict[str, str]:
-    """Tags of a trial that is over, or was left running."""
+    """Return the tags of a trial that is over, or was left running."""
     end = Status.INTERRUPTED if trial.status is Status.RUNNING else trial.status
     return {**({str(end): "true"} if end in BAD_ENDS else {}), **error_tags(trial.error)}
 
 
 def error_tags(error: str | None) -> dict[str, str]:
-    """A traceback as tags: its last line as ``error``, all of it as the run's description."""
+    """Return a traceback as tags: its last line as ``error``, all of it as the run's description."""
     text = censored(error or "").strip()
     return {"error": text.splitlines()[-1][:TEXT_LENGTH], NOTE: f"```\n{text[-TEXT_LENGTH:]}\n```"} if text else {}
 
 
 def refusal_tag(refused: Mapping[str, str]) -> str:
-    """Metrics that MLflow refused and the first one's reason, as the text of a tag."""
+    """Return the metrics that MLflow refused and the first one's reason, as the text of a tag."""
     return f"{', '.join(refused)}: {next(iter(refused.values()))}"[:TEXT_LENGTH]
 
 
 def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[str, str], dict[str, float]]:
-    """Final tags and metrics of a study's run: its best trial, each algorithm's best value, trials by status."""
+    """Return the final tags and metrics of a study's run: its best trial, each algorithm's best value, trials by
+    status."""
     tags = {f"trials.{status}": str(count) for status, count in Counter(trial.status for trial in trials).items()}
     if best:
         trial = best[0].trial
@@ -173,8 +175,8 @@ def outcome(trials: Iterable[Trial], best: Sequence[BestTrial]) -> tuple[dict[st
 def concluded_note(
     note: str, *, study: str, experiment: str, run: str, best: Sequence[BestTrial], measured: str
 ) -> str:
-    """Final description of a study, in Markdown: its ranking with links to the runs, the commands that go on from here,
-    and the table of its metrics.
+    """Return the final description of a study, in Markdown: its ranking with links to the runs, the commands that go on
+    from here, and the table of its metrics.
 
     Args:
         note: its description so far.
@@ -202,7 +204,7 @@ def concluded_note(
 
 
 def environment() -> dict[str, str]:
-    """Tags with the code and the versions that make a run."""
+    """Return the tags with the code and the versions that make a run."""
     tags = {}
     for name in _LIBRARIES:
         try:

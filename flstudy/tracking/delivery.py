@@ -29,7 +29,7 @@ class PendingNote:
         self._lock, self._closed = threading.Lock(), False
 
     def read(self, run_id: str) -> list[MetricValue]:
-        """The noted batch; empty where there is none, or where it is another run's."""
+        """Return the noted batch; empty where there is none, or where it is another run's."""
         if self._path is None:
             return []
         try:
@@ -94,7 +94,7 @@ class MetricDelivery:
         self._steps: dict[str, set[int]] = {}  # that the run has, by metric
 
     def missing(self, values: Iterable[MetricValue]) -> list[MetricValue]:
-        """The values of the steps that the run does not have; of two of one step the first."""
+        """Return the values of the steps that the run does not have; of two of one step the first."""
         lacking = []
         for value in values:
             steps = self._steps.get(value.name)
@@ -111,8 +111,8 @@ class MetricDelivery:
         return sum(self._attempt(self._send, batch) or 0 for batch in in_batches(left, METRICS_PER_CALL))
 
     def shortfall(self) -> str | None:
-        """Why the run is not complete but for metrics that MLflow refuses alone; None if it is. The metrics of which
-        MLflow took values are read back."""
+        """Return why the run is not complete but for metrics that MLflow refuses alone; None if it is. The metrics of
+        which MLflow took values are read back."""
         if self.refused and not self._sent and not self._names:
             return f"MLflow refuses all of it: {next(iter(self.refused.values()))}"
         shown = self._store.client.get_run(self._run_id).data.metrics

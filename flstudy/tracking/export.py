@@ -57,7 +57,7 @@ def export_model(results: StudyResults, trial: Trial, path: Path) -> str:
 
 
 def kept_model(results: StudyResults, trial: Trial) -> Path:
-    """The file in which a study kept a trial's trained model; ConfigError where it kept none."""
+    """Return the file in which a study kept a trial's trained model; ConfigError where it kept none."""
     path = results.folder.model(trial.number)
     if not path.is_file():
         names = sorted((model.stem for model in path.parent.glob("*.pt")), key=lambda name: (len(name), name))

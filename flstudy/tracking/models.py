@@ -52,7 +52,7 @@ class ServedTask:
         self._real = real
 
     def predict(self, inputs: NDArray[Any], params: Mapping[str, Any] | None = None) -> NDArray[np.float32]:
-        """Probabilities [B, classes] of inputs [B, *shape]; [B, T, classes] of sequences.
+        """Return the probabilities [B, classes] of inputs [B, *shape]; [B, T, classes] of sequences.
 
         Raises:
             UserError: for inputs of another shape.
@@ -69,7 +69,7 @@ class ServedTask:
 
 
 def _load_pyfunc(data_path: str) -> ServedTask:
-    """The model in a folder; MLflow calls this function of a ``loader_module`` by its name."""
+    """Return the model in a folder; MLflow calls this function of a ``loader_module`` by its name."""
     import torch
 
     from flstudy.config import load

@@ -13,7 +13,7 @@ _NOT_STORED = re.compile("[\ud800-\udfff\0]")  # no UTF-8, or no text of Postgre
 
 @functools.cache
 def mlflow_name(name: str) -> str:
-    """The name by which MLflow has a metric or a parameter, which is its own if MLflow takes that.
+    """Return the name by which MLflow has a metric or a parameter, which is its own if MLflow takes that.
 
     A character that MLflow refuses becomes an underscore: it takes letters, digits, spaces and ``_ - . : /``. So does a
     part between slashes that is empty, ``.`` or ``..``. Of a name of more than 250 characters the first 241 stay, and a
@@ -30,12 +30,12 @@ def mlflow_name(name: str) -> str:
 
 
 def mlflow_text(text: str) -> str:
-    """A text that every store of MLflow can hold: lone surrogates and NUL become U+FFFD."""
+    """Return a text that every store of MLflow can hold: lone surrogates and NUL become U+FFFD."""
     return _NOT_STORED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def renamings(names: Iterable[str]) -> list[str]:
-    """Sentences about metrics that MLflow has by another name, or, since two would share one, not at all."""
+    """Return the sentences about metrics that MLflow has by another name, or, since two would share one, not at all."""
     owners, sentences = dict[str, str](), []
     ordered = sorted(dict.fromkeys(names), key=lambda name: mlflow_name(name) != name)  # stable: own names first
     for name in ordered:

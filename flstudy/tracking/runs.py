@@ -120,7 +120,7 @@ class TrialRun:
         after: "TrialRun | None" = None,
         note: Path | None = None,
     ) -> None:
-        """A run that is not open yet.
+        """Make a run that is not open yet.
 
         Args:
             store: MLflow.
@@ -203,7 +203,7 @@ class TrialRun:
 
     @property
     def _waits(self) -> bool:
-        """Whether the run has ended, is being delivered, and may still be delivered in time."""
+        """Return whether the run has ended, is being delivered, and may still be delivered in time."""
         if self._thread is None or not self._thread.is_alive() or self._given_up or self._ended_at is None:
             return False
         return time.monotonic() - self._ended_at < (self.away_s if self._away else self.patience_s)

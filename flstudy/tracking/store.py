@@ -60,7 +60,7 @@ class Store:
         return _client(self.uri)
 
     def find(self, tags: dict[str, str]) -> "Run | None":
-        """The newest run with all these tags."""
+        """Return the newest run with all these tags."""
         # The filter language knows no escapes, so a value with one kind of quotes goes into the other.
         quoted = {name: f'"{value}"' if "'" in value else f"'{value}'" for name, value in tags.items()}
         wanted = " and ".join(f"tags.`{name}` = {value}" for name, value in quoted.items())
@@ -68,7 +68,7 @@ class Store:
         return runs[0] if runs else None
 
     def get_or_create(self, key: dict[str, str], name: str, tags: dict[str, str], started: float | None = None) -> str:
-        """Id of the run with the tags ``key``: a second start of the same trial goes on in the same run.
+        """Return the id of the run with the tags ``key``: a second start of the same trial goes on in the same run.
 
         ``started``: seconds since 1970; None is now.
         """
@@ -112,7 +112,7 @@ class Store:
 
 
 def in_batches(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
-    """The items in order, at most ``size`` at a time."""
+    """Yield the items in order, at most ``size`` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
@@ -120,8 +120,8 @@ def in_batches(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
 def accepted(
     send: Callable[[Sequence[Item]], object], items: Sequence[Item], refuse: Callable[[Item, Exception], object]
 ) -> Sequence[Item]:
-    """The items that MLflow takes. Where it refuses several together, each half is sent alone, until ``refuse`` is
-    called with the single item that it refuses."""
+    """Return the items that MLflow takes. Where it refuses several together, each half is sent alone, until ``refuse``
+    is called with the single item that it refuses."""
     try:
         send(items)
         return items
@@ -136,12 +136,12 @@ def accepted(
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether MLflow answered, and will answer the same again."""
+    """Return whether MLflow answered, and will answer the same again."""
     return getattr(error, "error_code", "") in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
 def one_line(error: Exception) -> str:
-    """An error's first line, without any credential that it quotes."""
+    """Return an error's first line, without any credential that it quotes."""
     return (censored(str(error)).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
@@ -172,7 +172,8 @@ def open_store(uri: str | None = None, *, experiment: str = EXPERIMENT) -> Store
 
 
 def check_store(uri: str | None = None) -> tuple[str, str]:
-    """The full URI of a store that can be written or answers, and its scheme; without MLflow, so in milliseconds.
+    """Return the full URI of a store that can be written or answers, and its scheme; without MLflow, so in
+    milliseconds.
 
     Raises ConfigError for any other.
     """
@@ -189,8 +190,8 @@ def check_store(uri: str | None = None) -> tuple[str, str]:
 
 
 def absolute_uri(uri: str | None) -> str:
-    """The URI, or the default one, without credentials and with a relative SQLite path made absolute: workers have
-    working directories of their own."""
+    """Return the URI, or the default one, without credentials and with a relative SQLite path made absolute: workers
+    have working directories of their own."""
     uri = take_credentials(uri or _DEFAULT)
     if uri.startswith("sqlite") and "///" in uri and not uri.startswith("sqlite:////"):
         head, path = uri.split("///", 1)
@@ -200,7 +201,7 @@ def absolute_uri(uri: str | None) -> str:
 
 
 def for_people(uri: str | None) -> str:
-    """The address of a store for messages: a SQLite file by its path from here, without any credential."""
+    """Return the address of a store for messages: a SQLite file by its path from here, without any credential."""
     address = censored(uri or _DEFAULT)
     file = sqlite_file(address)
     if file is None:
@@ -209,7 +210,7 @@ def for_people(uri: str | None) -> str:
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The database file of a SQLite store; None for other stores."""
+    """Return the database file of a SQLite store; None for other stores."""
     return Path(unquote(uri.split("///", 1)[1].split("?")[0])) if uri.startswith("sqlite") and "///" in uri else None
 
 

@@ -126,7 +126,7 @@ class _Sync:
         self._refusals = Counter[str]()  # trials by what their runs say of metrics that MLflow refused
 
     def _find_runs(self) -> "dict[int, Run]":
-        """The study's runs by trial; of several runs of one trial the newest."""
+        """Return the study's runs by trial; of several runs of one trial the newest."""
         wanted, token = f"tags.`{STUDY_ID}` = '{self.study_id}'", None
         runs: dict[int, Run] = {}
         while True:
@@ -143,7 +143,7 @@ class _Sync:
     # ---- runs ------------------------------------------------------------------------------------------------------
 
     def parent(self) -> "Run":
-        """The study's run."""
+        """Return the study's run."""
         run = self.runs.get(_PARENT)
         if run is not None:
             return run
@@ -228,7 +228,8 @@ class _Sync:
         note.remove()
 
     def _config(self, overrides: Mapping[str, Any]) -> "Config | None":
-        """The config of the study, or of a trial; None where it cannot be built any more: a task's module is gone."""
+        """Return the config of the study, or of a trial; None where it cannot be built any more: a task's module is
+        gone."""
         from flstudy.study.resuming import load_study_config
 
         path = self.results.folder.config
@@ -256,7 +257,7 @@ class _Sync:
         return self.store.client.get_run(run_id)
 
     def _environment(self, parent: "Run | None") -> dict[str, str]:
-        """Environment of the study, which may differ from that of its delivery."""
+        """Return the environment of the study, which may differ from that of its delivery."""
         tags = {} if parent is None else parent.data.tags
         versions = {name: value for name, value in tags.items() if name.startswith(("version.", "mlflow.source.git."))}
         return self.state.get("environment") or versions or environment()
@@ -283,7 +284,7 @@ class _Sync:
         self.delivery.counts["tags"] += self._attempt(send) or 0
 
     def _attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A call's result; None where MLflow refuses it, as it would again."""
+        """Return a call's result; None where MLflow refuses it, as it would again."""
         try:
             return call(*arguments)
         except Exception as error:
@@ -305,7 +306,7 @@ class _Sync:
 
 
 def recorded_values(table: "pa.Table", start: float, end: float) -> list[MetricValue]:
-    """The values of a trial's records as MLflow has them, rounds ascending.
+    """Return the values of a trial's records as MLflow has them, rounds ascending.
 
     Records have no clock: rounds are laid evenly between ``start`` and ``end``, seconds since 1970.
     """
@@ -318,7 +319,7 @@ def recorded_values(table: "pa.Table", start: float, end: float) -> list[MetricV
 
 
 def _is_complete(run: "Run", trial: Trial) -> bool:
-    """Whether a run has all rounds of the trial and says how it ended."""
+    """Return whether a run has all rounds of the trial and says how it ended."""
     tags, ending = run.data.tags, ending_tags(trial)
     delivered = tags.get(DELIVERED, "")
     rounds = delivered.isdigit() and int(delivered) >= trial.rounds

@@ -15,19 +15,19 @@ from flstudy.config.credentials import split_credentials
 from flstudy.tracking.store import absolute_uri
 
 
-def agreed_store(study: str, recorded: str | None, given: str | None) -> str:
-    """The store of a study that goes on, or is delivered, from its folder.
+def agreed_store(study: str, recorded: str | None, chosen: str | None) -> str:
+    """Return the store of a study that goes on, or is delivered, from its folder.
 
     Args:
         study: its name.
         recorded: the store that its folder names.
-        given: the one that the user has just named.
+        chosen: the one that the user has just named.
 
     Raises:
         ConfigError: for a recorded store that this user has not chosen.
     """
-    if given is not None or recorded is None:
-        return absolute_uri(given)
+    if chosen is not None or recorded is None:
+        return absolute_uri(chosen)
     uri = absolute_uri(split_credentials(recorded)[0])  # a folder has none to give
     if _spelled(uri) not in {_spelled(store) for store in _known()}:
         raise ConfigError(f"study {study} names a store that you have not used, {uri!r}: give --store {uri} to use it")
@@ -60,5 +60,5 @@ def _known() -> list[str]:
 
 
 def _spelled(uri: str) -> str:
-    """An address in its one spelling, for comparisons."""
+    """Return an address in its one spelling, for comparisons."""
     return uri.strip().rstrip("/")

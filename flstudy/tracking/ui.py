@@ -39,8 +39,8 @@ def serve_ui(store: str | None = None, port: int = PORT, *, say: Callable[[str],
 
 
 def studies_page(address: str, experiment: str) -> str:
-    """The table of runs on a server's pages. Without ``workflowType`` a browser that sees MLflow for the first time
-    opens on traces of language models, whatever the experiment says of itself (MLflow 3.17)."""
+    """Return the table of runs on a server's pages. Without ``workflowType`` a browser that sees MLflow for the first
+    time opens on traces of language models, whatever the experiment says of itself (MLflow 3.17)."""
     return f"{address.rstrip('/')}/#/experiments/{experiment}/runs?workflowType=machine_learning"
 
 

@@ -68,7 +68,7 @@ class ClusterPlace(NamedTuple):
 
 
 def cluster_address() -> str | None:
-    """The address that a user has given; None: a study starts a Ray of its own."""
+    """Return the address that a user has given; None: a study starts a Ray of its own."""
     return os.environ[VARIABLE] if joins_cluster() else None
 
 
@@ -138,8 +138,8 @@ def _found_at(head: str) -> ClusterPlace:
 
 
 def unreachable(address: str) -> str | None:
-    """Reason why no server of Ray's kind is at a host and port; None where one is, which greets at once, however busy
-    this machine is."""
+    """Return the reason why no server of Ray's kind is at a host and port; None where one is, which greets at once,
+    however busy this machine is."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _TCP_S) as connection:
@@ -155,7 +155,7 @@ def unreachable(address: str) -> str | None:
 
 
 def _head_behind(address: str) -> str:
-    """The address of the head that a Ray Client server belongs to."""
+    """Return the address of the head that a Ray Client server belongs to."""
     answer = _said(address)
     if "head" not in answer:
         reason = answer.get("reason", "no answer")
@@ -189,7 +189,7 @@ def _said(address: str) -> dict[str, Any]:
 
 
 def ray_command() -> str:
-    """The program `ray` of this Python."""
+    """Return the program `ray` of this Python."""
     return str(Path(sys.executable).with_name("ray"))
 
 
@@ -208,7 +208,7 @@ def _status(head: str, environment: Any) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _refusal(head: str, asked: "subprocess.Popen[str]", until: float) -> ConfigError | None:
-    """Error that says why `ray status` was refused; None where it was answered."""
+    """Return the error that says why `ray status` was refused; None where it was answered."""
     try:
         output = asked.communicate(timeout=max(0.1, until - time.monotonic()))[0]
     except subprocess.TimeoutExpired:
@@ -219,7 +219,7 @@ def _refusal(head: str, asked: "subprocess.Popen[str]", until: float) -> ConfigE
 
 
 def sentence(head: str, output: str) -> str:
-    """One sentence on why a cluster cannot be joined, from Ray's pages of output."""
+    """Return one sentence on why a cluster cannot be joined, from Ray's pages of output."""
     versions = re.findall(r"^ +(Ray|Python): (\S+)", output, re.MULTILINE)
     if "Version mismatch" in output and len(versions) == 4:
         there, here = (" and ".join(" ".join(pair) for pair in pairs) for pairs in (versions[:2], versions[2:]))
@@ -231,7 +231,7 @@ def sentence(head: str, output: str) -> str:
 
 
 def _lets_in_everybody(head: str) -> bool:
-    """Whether a cluster answers without a token; a driver in mode token joins such a one without a word."""
+    """Return whether a cluster answers without a token; a driver in mode token joins such a one without a word."""
     stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     with _status(head, {**stranger, "RAY_AUTH_MODE": "disabled"}) as asked:
         try:

@@ -9,7 +9,7 @@ from flstudy.config.registry import import_class
 
 
 def own_class(key: str, path: str, base: type, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
-    """An object of the class at a path.
+    """Return an object of the class at a path.
 
     Args:
         key: of the config, for messages.

@@ -100,13 +100,13 @@ def ahead(resources: "Resources") -> Iterator[None]:
 
 @contextlib.contextmanager
 def cluster(
-    resources: "Resources", own: Own | None = None, say: Callable[[str], None] = lambda line: None
+    resources: "Resources", modules: Own | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[None]:
     """Quiet Ray for a study: the cluster at the user's address, or a local one that ends with the study.
 
     Args:
         resources: of a trial.
-        own: modules that the nodes of a cluster must be able to import; those of the folder travel there.
+        modules: modules that the nodes of a cluster must be able to import; those of the folder travel there.
         say: called with a line for the user.
 
     Raises:
@@ -129,12 +129,12 @@ def cluster(
             else:
                 place = ready or found(address)
                 ending.enter_context(reached(place))
-                _join(place, address, resources, own or Own("", ()))
+                _join(place, address, resources, modules or Own("", ()))
             ending.callback(ray.shutdown)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         check_fit(resources, [node.resources for node in nodes.alive()], say)
-        if mine and address is not None and own is not None:
-            nodes.check_nodes(own.modules, [own.folder], say)
+        if mine and address is not None and modules is not None:
+            nodes.check_nodes(modules.modules, [modules.folder], say)
         with contextlib.redirect_stdout(_WithoutRay(sys.stdout)) if mine else contextlib.nullcontext():
             yield
 
@@ -163,26 +163,26 @@ def _refusing() -> Iterator[None]:
 
 
 def thread_settings(threads: int) -> dict[str, str]:
-    """Environment variables of a worker's threads: trials side by side must not fight for cores."""
+    """Return the environment variables of a worker's threads: trials side by side must not fight for cores."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     return dict.fromkeys(names, str(max(1, threads)))
 
 
 def worker_settings(resources: "Resources") -> dict[str, str]:
-    """Environment variables of workers on every machine, without those of stores (`store_variables`)."""
+    """Return the environment variables of workers on every machine, without those of stores (`store_variables`)."""
     settings = {**thread_settings(max(1, int(resources.cpu))), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
     return settings | {name: value for name, value in os.environ.items() if name == IMPORT_ONLY}
 
 
-def _join(place: ClusterPlace, address: str, resources: "Resources", own: Own) -> None:
+def _join(place: ClusterPlace, address: str, resources: "Resources", modules: Own) -> None:
     """Connect to a cluster, with the user's own files in its runtime environment."""
     import ray
 
     environment: dict[str, Any] = {"env_vars": worker_settings(resources)}
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if own_files.lie_in(Path(own.folder), own.modules):
-            environment["py_modules"] = [str(own_files.collected(Path(own.folder), Path(scratch)))]
+        if own_files.lie_in(Path(modules.folder), modules.modules):
+            environment["py_modules"] = [str(own_files.collected(Path(modules.folder), Path(scratch)))]
         try:
             ray.init(place.head, runtime_env=environment, **QUIET)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
@@ -207,7 +207,7 @@ class _WithoutRay:
 
 
 def store_variables() -> dict[str, str]:
-    """The variables by which this process uses stores, for the study's writer alone. As an argument they stay in
+    """Return the variables by which this process uses stores, for the study's writer alone. As an argument they stay in
     memory: Ray logs what is in a runtime environment."""
     return {name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)}
 
@@ -236,7 +236,7 @@ def s3_keys_in_a_file() -> Iterator[None]:
 
 
 def room(resources: "Resources") -> int:
-    """Number of trials that the machine or cluster can run side by side as it is now."""
+    """Return the number of trials that the machine or cluster can run side by side as it is now."""
     fits = trials_that_fit(resources, [node.resources for node in nodes.alive()])
     return max(1, fits + joins_cluster())  # one that waits makes a cluster grow that can
 

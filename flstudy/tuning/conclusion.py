@@ -46,7 +46,7 @@ class StudyResult:
         return self.folder.name
 
     def to_json(self) -> dict[str, Any]:
-        """The study for scripts."""
+        """Return the study for scripts."""
         return {
             "study": self.name,
             "folder": str(self.folder.path),

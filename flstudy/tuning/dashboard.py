@@ -32,7 +32,7 @@ class JournalReader(BaseJournalBackend):
         self._path = path
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """The entries from a number on; a line that is not whole yet belongs to the next call."""
+        """Return the entries from a number on; a line that is not whole yet belongs to the next call."""
         with self._path.open(encoding="utf-8") as file:
             return [json.loads(line) for line in list(file)[log_number_from:] if line.endswith("\n")]
 
@@ -64,7 +64,7 @@ def serve_dashboard(folder: StudyFolder, port: int = PORT) -> None:
 
 
 def storage_of(results: StudyResults) -> BaseStorage:
-    """A study's history in Optuna's form: the whole study, and each method's part where there are several."""
+    """Return a study's history in Optuna's form: the whole study, and each method's part where there are several."""
     folder = results.folder
     if folder.busy() is not None and folder.journal.is_file():
         return JournalStorage(JournalReader(folder.journal))
@@ -87,7 +87,7 @@ def storage_of(results: StudyResults) -> BaseStorage:
 
 
 def _frozen(results: StudyResults, domains: Mapping[str, Domain], trial: Trial) -> optuna.trial.FrozenTrial:
-    """A trial with its curve, which is the objective's mean over replicas."""
+    """Return a trial with its curve, which is the objective's mean over replicas."""
     first, *others = results.objectives
     section = StudySection(
         objective=first, objectives=tuple(others), constraints=results.section.get("constraints") or {}

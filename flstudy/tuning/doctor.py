@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     text: str
 
     def lines(self) -> list[str]:
-        """The finding in a page's columns."""
+        """Return the finding in a page's columns."""
         head = f"{'good' if self.good else 'BAD':<5} {self.check:<{_NAME}}"
         if len(self.check) >= _NAME:
             head = f"{head} "
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examined(store: str | None, folder: str) -> Iterator[Finding]:
-    """All findings, one by one as checks end.
+    """Yield all findings, one by one as checks end.
 
     Args:
         store: MLflow's URI; None is the default one.
@@ -80,7 +80,7 @@ def examined(store: str | None, folder: str) -> Iterator[Finding]:
 
 
 def _attempted(check: str, look: Callable[[], Finding]) -> Iterator[Finding]:
-    """The finding of a check, or the error that the check raised."""
+    """Yield the finding of a check, or the error that the check raised."""
     try:
         yield look()
     except (ValueError, OSError, ImportError) as error:
@@ -146,7 +146,7 @@ def _store(store: str | None) -> Finding:
 
 
 def _cluster() -> Iterator[Finding]:
-    """Findings on Ray and its nodes."""
+    """Yield the findings on Ray and its nodes."""
     from flstudy.tuning.address import cluster_address
     from flstudy.tuning.cluster import cluster
     from flstudy.tuning.nodes import asked_nodes

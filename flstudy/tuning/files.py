@@ -51,11 +51,11 @@ class TrialFiles:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether the trial can go on from a snapshot."""
+        """Return whether the trial can go on from a snapshot."""
         return self._records is not None and self._snapshot is not None
 
     def begin(self, seeds: Sequence[int]) -> tuple[RoundBuffer | None, Path | None, str | None]:
-        """Buffer for rounds, the state to go on from, and the damage for which the trial starts anew."""
+        """Return the buffer for rounds, the state to go on from, and the damage for which the trial starts anew."""
         if self._records is None:
             return None, None, None
         lost = begin_anew(self._records, self._snapshot) if self._snapshot is not None else None
@@ -63,7 +63,7 @@ class TrialFiles:
         return RecordWriter(self._records, seeds), state, lost
 
     def earlier(self) -> Iterable[RecordedRound]:
-        """All rounds that are kept."""
+        """Return all rounds that are kept."""
         assert self._records is not None
         return rounds_of(read_records(self._records))
 
@@ -79,7 +79,7 @@ class TrialFiles:
             replace_file(self._model, write)
 
     def look(self, *, closely: bool = False) -> Directive:
-        """Directive of the study now; ``closely``: look even right after the last time."""
+        """Return the directive of the study now; ``closely``: look even right after the last time."""
         return self._lookout.look(closely=closely)
 
 

@@ -26,8 +26,8 @@ class History:
 
 
 def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
-    """Reports of the objective by trials, from their records: all reports of trials that are over, and for trials that
-    go on those that they do not make again."""
+    """Return the reports of the objective by trials, from their records: all reports of trials that are over, and for
+    trials that go on those that they do not make again."""
     histories = []
     for trial in trials:
         last_round = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))
@@ -48,8 +48,8 @@ def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> l
 
 
 def snapshot_rounds(path: Path) -> int:
-    """Number of rounds after which a snapshot was written; 0 where there is none that can be read, so that the trial
-    starts anew."""
+    """Return the number of rounds after which a snapshot was written; 0 where there is none that can be read, so that
+    the trial starts anew."""
     import torch
 
     try:

@@ -56,7 +56,7 @@ def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> 
 
 
 def _not_imported(trial: Trial, other: StudyFolder, theirs: "Config", config: "Config", space: Space) -> str | None:
-    """Reason why a study does not import another's trial; None where it does."""
+    """Return the reason why a study does not import another's trial; None where it does."""
     if (theirs.study.objective, theirs.study.objectives) != (config.study.objective, config.study.objectives):
         return "the studies have different objectives"
     if trial.status not in (Status.FINISHED, Status.DIVERGED):  # a scheduler stops by another study's rules

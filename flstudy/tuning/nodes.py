@@ -37,12 +37,13 @@ class Node(NamedTuple):
 
 @functools.cache
 def versions_here() -> dict[str, str]:
-    """The versions that all nodes must share: flstudy's with a digest of its code, torch's, Python's."""
+    """Return the versions that all nodes must share: flstudy's with a digest of its code, torch's, Python's."""
     return dict(facts_function()((), ())["versions"])
 
 
 def facts_function() -> Callable[[Sequence[str], Sequence[str]], dict[str, Any]]:
-    """Function of modules and of folders in which they lie, which tells facts of the machine that it runs on.
+    """Return the function of modules and of folders in which they lie, which tells facts of the machine that it runs
+    on.
 
     Ray sends it as it is, since it is a local one, so that a node with another flstudy, or none, can say so.
     """
@@ -87,7 +88,7 @@ def facts_function() -> Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
 
 
 def alive() -> list[Node]:
-    """The cluster's nodes; those that have left are not among them."""
+    """Return the cluster's nodes; those that have left are not among them."""
     import ray
 
     return [
@@ -100,7 +101,7 @@ def alive() -> list[Node]:
 def asked_nodes(
     modules: Sequence[str] = (), folders: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Node]:
-    """The nodes with their facts, one by one as they answer.
+    """Yield the nodes with their facts, one by one as they answer.
 
     Args:
         modules: that every node must be able to import.
@@ -171,8 +172,8 @@ def check_nodes(modules: Sequence[str], folders: Sequence[str], say: Callable[[s
 
 
 def takes_trials(address: str) -> bool:
-    """Whether Ray still places something on the node of a machine: it does on none that drains. The question costs
-    milliseconds and no process; of a node that drains, a second."""
+    """Return whether Ray still places something on the node of a machine: it does on none that drains. The question
+    costs milliseconds and no process; of a node that drains, a second."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([{f"node:{address}": 0.001}])

@@ -48,7 +48,7 @@ class Repeated(BaseSampler):
         self.differs = False
 
     def keep(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """The drawn values, replaced by the recorded ones where these differ."""
+        """Return the drawn values, replaced by the recorded ones where these differ."""
         return {name: self._kept(name, value) for name, value in drawn.items()}
 
     def _kept(self, name: str, drawn: Any) -> Any:

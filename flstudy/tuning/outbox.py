@@ -130,7 +130,7 @@ class Outbox(TrialFiles):
         return SentRounds(self, seeds), state, lost
 
     def _snapshot_here(self) -> Path:
-        """The trial's snapshot, copied to this machine with the rows that lie beside it."""
+        """Return the trial's snapshot, copied to this machine with the rows that lie beside it."""
         state = self._fetched(f"{self._number}.ckpt")
         if checkpoint_damage(state) is None:
             from flstudy.federation.checkpoint_rows import FOLDER, segments_of
@@ -183,7 +183,8 @@ class Outbox(TrialFiles):
                     return
 
     def look(self, *, closely: bool = False) -> Directive:
-        """Directive of the study; by default an answer that has come since the last look, for which no round waits."""
+        """Return the directive of the study; by default an answer that has come since the last look, for which no round
+        waits."""
         import ray
 
         if closely:

@@ -20,12 +20,13 @@ _MOST_ENTRIES = 100_000  # of folders that are looked through
 
 
 def own_modules(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modules beside flstudy's of classes that a config's complete values name; they have been imported here."""
+    """Return the modules beside flstudy's of classes that a config's complete values name; they have been imported
+    here."""
     return tuple(dict.fromkeys(name for name in named_modules(values) if name.partition(".")[0] != "flstudy"))
 
 
 def lie_in(folder: Path, modules: tuple[str, ...]) -> bool:
-    """Whether one of these modules was imported from a folder."""
+    """Return whether one of these modules was imported from a folder."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in modules)
     return any(file is not None and Path(file).resolve().is_relative_to(folder.resolve()) for file in files)
 

@@ -38,7 +38,7 @@ class PerAlgorithm(FIFOScheduler):
         self._early: dict[int, list[dict[str, Any]]] = {}  # by number: results of trials that go on, before they do
 
     def _own(self, trial: Any) -> Any:
-        """The scheduler of a trial's kind; for a trial without a kind one that lets it run."""
+        """Return the scheduler of a trial's kind; for a trial without a kind one that lets it run."""
         kind = self._kind(trial.config)
         if kind is None:
             return super()
@@ -57,7 +57,7 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """The decision at a rung; reports in between, as often as the clock has it, are for display only."""
+        """Return the decision at a rung; reports in between, as often as the clock has it, are for display only."""
         round, running = result.get("round", 0), result.get("status", Status.RUNNING) == Status.RUNNING
         if running and not self._settings.passes_state and not self._is_rung(trial, round):
             return TrialScheduler.CONTINUE
@@ -95,8 +95,8 @@ class PerAlgorithm(FIFOScheduler):
         scheduler.on_trial_complete(None, trial, results[-1])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The choice of a scheduler that pauses trials; otherwise the trial with the fewest rounds, since all of a
-        population are to meet at the same rounds."""
+        """Return the choice of a scheduler that pauses trials; otherwise the trial with the fewest rounds, since all of
+        a population are to meet at the same rounds."""
         trials = tune_controller.get_trials()
         if self._settings.passes_state and not self._settings.exchanges:
             for kind, scheduler in self._kinds.items():
@@ -200,6 +200,6 @@ class PopulationTraining(PopulationBasedTraining):
             self._trial_state[trial] = before
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The donor's perturbed values under the trial's own number."""
+        """Return the donor's perturbed values under the trial's own number."""
         donor, operations = super()._get_new_config(trial, trial_to_clone)
         return {**trial.config, "overrides": self._keep(donor["overrides"])}, operations

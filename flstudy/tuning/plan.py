@@ -131,7 +131,8 @@ def check_study(config: "Config") -> Space:
 
 
 def first_judged(config: "Config") -> int:
-    """The round in which the study's scheduler first judges trials: the first evaluated one from its first rung on."""
+    """Return the round in which the study's scheduler first judges trials: the first evaluated one from its first rung
+    on."""
     assert config.study.scheduler is not None
     every, rounds = config.settings.evaluate_every, config.rounds
     first = int(min(config.study.scheduler.rungs(rounds), default=rounds))
@@ -158,7 +159,8 @@ def check_bucket(uri: str) -> None:
 
 
 def before_the_drift(config: "Config") -> list[str]:
-    """A warning where the scheduler judges trials before the last planned drift, by a world that is over; else []."""
+    """Return a warning where the scheduler judges trials before the last planned drift, by a world that is over; else
+    []."""
     scheduler, last = config.study.scheduler, max(config.drift_rounds(), default=0)
     if scheduler is None or not last:
         return []
@@ -174,7 +176,8 @@ def before_the_drift(config: "Config") -> list[str]:
 
 
 def before_it_starts(config: "Config", plan: Sequence[ArmPlan]) -> list[str]:
-    """Lines for the user before any trial: the plan of a sweep in two steps, and the effect of tuning on privacy."""
+    """Return the lines for the user before any trial: the plan of a sweep in two steps, and the effect of tuning on
+    privacy."""
     flat, lines = config.flat(), []
     if plan:
         first, second = sum(arm.first for arm in plan), sum(arm.second for arm in plan)

@@ -153,7 +153,7 @@ class StudyProgress:
         return seconds / rounds * self.rounds_per_trial if rounds else None
 
     def summary(self) -> str:
-        """One line on the whole study."""
+        """Return one line on the whole study."""
         ended = sum(trial.proposed for trial in self.trials.values() if trial.is_over)
         planned = f"/{self.planned}" if self.planned is not None else ""
         what = "rounds" if self.planned is not None else "the budget"
@@ -231,7 +231,7 @@ class StudyProgress:
 
 
 def _clock(seconds: float) -> str:
-    """Text of a time: minutes and seconds, or hours and minutes."""
+    """Return the text of a time: minutes and seconds, or hours and minutes."""
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

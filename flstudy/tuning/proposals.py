@@ -25,7 +25,7 @@ class Proposal(TypedDict):
 
 
 def proposal_of(trial: Trial) -> Proposal:
-    """The proposal from which a trial came."""
+    """Return the proposal from which a trial came."""
     return {
         "number": trial.number,
         "overrides": dict(trial.overrides),
@@ -47,12 +47,12 @@ def result_of(trial: Trial) -> dict[str, Any]:
 
 
 def reported(result: Mapping[str, Any]) -> Trial:
-    """The trial of a worker's report."""
+    """Return the trial of a worker's report."""
     return Trial.from_json(json.loads(result["trial"]))
 
 
 def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
-    """The name of a trial's arm, or of its algorithm's class."""
+    """Return the name of a trial's arm, or of its algorithm's class."""
     chosen = overrides.get("algorithm")
     if chosen is None:
         return config.method
@@ -60,5 +60,5 @@ def algorithm_of(config: "Config", overrides: Mapping[str, Any]) -> str:
 
 
 def fresh_seeds(used: Sequence[int], count: int) -> list[int]:
-    """The first seeds from 1,000 on that a study has not used: the same for all of its algorithms."""
+    """Return the first seeds from 1,000 on that a study has not used: the same for all of its algorithms."""
     return list(itertools.islice((seed for seed in itertools.count(FRESH_SEED) if seed not in used), count))

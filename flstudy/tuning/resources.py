@@ -28,14 +28,14 @@ def request(resources: "Resources") -> dict[str, float]:
 
 
 def placement(resources: "Resources") -> Any:
-    """Placement group factory of Ray Tune with the resources that one trial reserves on one node."""
+    """Return the placement group factory of Ray Tune with the resources that one trial reserves on one node."""
     from ray.tune import PlacementGroupFactory
 
     return PlacementGroupFactory([request(resources)])
 
 
 def trials_that_fit(resources: "Resources", nodes: Sequence[Mapping[str, float]]) -> int:
-    """Number of trials that nodes can run side by side."""
+    """Return the number of trials that nodes can run side by side."""
     wanted = {name: amount for name, amount in request(resources).items() if amount > 0}
     if not wanted:
         return sys.maxsize
@@ -96,7 +96,7 @@ def _refuse_unless_one_has(resources: "Resources", nodes: Sequence[Mapping[str, 
 
 
 def grows() -> bool:
-    """Whether an autoscaler of the cluster can add nodes: `ray status` names its nodes by their kinds then, and
+    """Return whether an autoscaler of the cluster can add nodes: `ray status` names its nodes by their kinds then, and
     otherwise each by its own name."""
     import ray
 

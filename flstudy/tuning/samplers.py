@@ -59,8 +59,8 @@ class SearchSize(NamedTuple):
 
 
 def search_size(space: "Space", config: "Config | ConfigOutline") -> SearchSize | None:
-    """The size of a search whose points are known before it begins: a grid's, or at most that of a sweep in two steps;
-    None where the sampler goes on for as long as ``study.trials`` and the budget let it."""
+    """Return the size of a search whose points are known before it begins: a grid's, or at most that of a sweep in two
+    steps; None where the sampler goes on for as long as ``study.trials`` and the budget let it."""
     sampler = sampler_of(config)
     if type(sampler).first_points is Sampler.first_points:  # which only begin
         return None
@@ -71,17 +71,18 @@ def search_size(space: "Space", config: "Config | ConfigOutline") -> SearchSize 
 
 
 def exceeded(trial: "FrozenTrial") -> Sequence[float]:
-    """Amounts by which a trial exceeds each of the study's bounds, for samplers that keep away from there."""
+    """Return the amounts by which a trial exceeds each of the study's bounds, for samplers that keep away from
+    there."""
     return list(trial.user_attrs.get(CONSTRAINTS, ()))
 
 
 def sampler_of(config: "Config | ConfigOutline") -> Sampler:
-    """The study's sampler; TPE where none is named."""
+    """Return the study's sampler; TPE where none is named."""
     return config.study.sampler or Tpe()
 
 
 def optuna_sampler(settings: Sampler, past: int = 0, *, constrained: bool = False) -> "BaseSampler":
-    """The Optuna sampler of these settings.
+    """Return the Optuna sampler of these settings.
 
     Args:
         settings: the study's.
@@ -144,7 +145,7 @@ class GridSearch(RandomSearch):
     """Number of values of a uniform, loguniform, randint or lograndint range, its ends included."""
 
     def first_points(self, space: "Space", config: "Config") -> tuple[list["Point"], bool]:
-        """The whole grid."""
+        """Return the whole grid."""
         points = space.grid(config, self.points)
         random.Random(self.seed).shuffle(points)  # workers that stop early should not have seen one corner only
         return points, True

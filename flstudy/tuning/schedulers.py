@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def ray_scheduler(config: "Config", history: Sequence[History] = ()) -> Any:
-    """Ray's scheduler of a study: one for each algorithm, or one for all (`flstudy.tuning.per_algorithm`).
+    """Return Ray's scheduler of a study: one for each algorithm, or one for all (`flstudy.tuning.per_algorithm`).
 
     Args:
         config: the study's.
@@ -85,7 +85,7 @@ class Asha(Scheduler):
             )
 
     def rungs(self, rounds: int) -> list[float]:
-        """Rounds of the rungs: the grace, and from there on each times the reduction factor."""
+        """Return the rounds of the rungs: the grace, and from there on each times the reduction factor."""
         rungs, rung = [], float(self.grace_rounds)
         while rung <= rounds:
             rungs.append(rung)

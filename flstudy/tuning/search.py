@@ -49,15 +49,15 @@ class Spending(Protocol):
     """Interface of the list of trials to the search: the budget, the winners and new proposals."""
 
     def exhausted(self) -> bool:
-        """Whether the budget is spent."""
+        """Return whether the budget is spent."""
         ...
 
     def rounds(self, algorithm: str | None = None) -> int:
-        """Rounds done by all trials, or by those of one algorithm."""
+        """Return the rounds done by all trials, or by those of one algorithm."""
         ...
 
     def winners(self) -> Sequence[Trial]:
-        """The trials of the search that are to be confirmed."""
+        """Return the trials of the search that are to be confirmed."""
         ...
 
     def propose(self, proposal: Proposal) -> Trial:
@@ -102,7 +102,7 @@ class Arm:
 
     @property
     def is_open(self) -> bool:
-        """Whether the arm has proposals to make."""
+        """Return whether the arm has proposals to make."""
         return self.started < self.trials and self.repeats < _REPEATS
 
 
@@ -171,7 +171,7 @@ class Search(Searcher):
     # ---- proposing ---------------------------------------------------------------------------------------------------
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next proposal, None for later, or Searcher.FINISHED."""
+        """Return the next proposal, None for later, or Searcher.FINISHED."""
         if len(self._asked) >= self.room():
             return None  # Ray asks again
         asked = self._again.pop(0) if self._again else self._next() or self._confirmation()
@@ -182,7 +182,8 @@ class Search(Searcher):
         return dict(asked.proposal)
 
     def _next(self) -> OpenProposal | None:
-        """A configuration that was not tried yet, of the arm that has had the fewest trials, or rounds, so far."""
+        """Return a configuration that was not tried yet, of the arm that has had the fewest trials, or rounds, so
+        far."""
         while self.spending is None or not self.spending.exhausted():
             for arm in self.arms:
                 arm.go_on()
@@ -212,7 +213,7 @@ class Search(Searcher):
         return None
 
     def _ask(self, arm: Arm, number: int, repeated: Repeated | None = None) -> tuple[optuna.Trial, dict[str, Any]]:
-        """The arm's next point or, after its last one, its sampler for the values of a trial."""
+        """Return the arm's next point or, after its last one, its sampler for the values of a trial."""
         if arm.started < len(arm.points):
             point = arm.points[arm.started]
             arm.study.enqueue_trial(point if repeated is None else repeated.keep(point))
@@ -222,14 +223,15 @@ class Search(Searcher):
         return trial, self.space.suggest(trial, self._has_key, arm.fixed)
 
     def _had(self, arm: Arm) -> float:
-        """Number of trials started; where only a budget ends the study, of rounds, those under way as whole trials."""
+        """Return the number of trials started; where only a budget ends the study, of rounds, those under way as whole
+        trials."""
         if self.config.study.trials is not None or self.spending is None or not arm.fixed:
             return arm.started
         under_way = sum(asked.arm is arm for asked in self._asked.values())
         return self.spending.rounds(arm.fixed["algorithm"]) + under_way * self.config.rounds
 
     def _confirmation(self) -> OpenProposal | None:
-        """A winner of the search with new seeds, once no trial of the search is under way any more."""
+        """Return a winner of the search with new seeds, once no trial of the search is under way any more."""
         settings = self.config.study.confirm
         searching = [*self._asked.values(), *self._lost.values()]
         if self.spending is None or not settings.seeds or any(asked.arm is not None for asked in searching):
@@ -407,7 +409,7 @@ def frozen_trial(
     study: "StudySection",
     curve: Mapping[int, float] | None = None,
 ) -> optuna.trial.FrozenTrial:
-    """Optuna's form of a trial that is over.
+    """Return Optuna's form of a trial that is over.
 
     Args:
         ended: the trial.
@@ -445,16 +447,16 @@ class Draw(NamedTuple):
 
 
 def _draws(trial: Trial) -> list[Draw]:
-    """All proposals of a trial's configuration, its own first."""
+    """Return all proposals of a trial's configuration, its own first."""
     repeats = [Draw(again["number"], again["known"], trial) for again in trial.repeats]
     return [Draw(trial.number, trial.known or 0, trial), *repeats]
 
 
 def _belongs(trial: Trial, fixed: Mapping[str, Any]) -> bool:
-    """Whether a trial is one of an arm's search."""
+    """Return whether a trial is one of an arm's search."""
     return trial.stage == "search" and all(trial.overrides.get(key) == value for key, value in fixed.items())
 
 
 def _repeatable(trial: Trial) -> bool:
-    """Whether a trial was proposed by this study's search, which noted what it knew then."""
+    """Return whether a trial was proposed by this study's search, which noted what it knew then."""
     return trial.stage == "search" and trial.known is not None and trial.source is None

@@ -159,7 +159,7 @@ def _fit(
 
 
 def states_of(writer: Any) -> Any:
-    """File system by which trials pass their states on."""
+    """Return the file system by which trials pass their states on."""
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
     from flstudy.tuning.storage import WriterStorage

@@ -43,14 +43,14 @@ def receive(study: str, references: Mapping[str, Any]) -> None:
 
 
 def fetch(reference: Any) -> CachedDataset:
-    """The examples behind a reference, in the store's own memory, which cannot be written to."""
+    """Return the examples behind a reference, in the store's own memory, which cannot be written to."""
     import ray
 
     return mapped(*ray.get(reference))
 
 
 def mapped(parts: Sequence[Any], starts: tuple[int, ...], stops: tuple[int, ...]) -> CachedDataset:
-    """Examples whose x, y, owner and split are read-only arrays, without copying them."""
+    """Return the examples whose x, y, owner and split are read-only arrays, without copying them."""
     with warnings.catch_warnings():
         # torch warns that writing to such a tensor is undefined; nothing in flstudy writes to examples.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")

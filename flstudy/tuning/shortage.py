@@ -42,7 +42,7 @@ _RAY = 16 << 20  # bytes of Ray's logs and sockets
 
 
 def shortage(error: BaseException, folder: Path | None = None) -> str | None:
-    """Sentence on the resource that the machine denied, where that is the reason of an error; else None.
+    """Return the sentence on the resource that the machine denied, where that is the reason of an error; else None.
 
     Args:
         error: the exception; its causes count as well.
@@ -63,7 +63,7 @@ def shortage(error: BaseException, folder: Path | None = None) -> str | None:
 
 
 def remedy(sentence: str) -> str:
-    """Remedy for a shortage, by its sentence."""
+    """Return the remedy for a shortage, by its sentence."""
     if sentence == MEMORY:
         return "run fewer trials at once (--study.concurrent)"
     return next(remedy for form, remedy in _DISK.values() if sentence.endswith(form.rpartition("{}")[2]))
@@ -87,12 +87,13 @@ def _is_about(error: OSError, folder: Path | None) -> bool:
 
 
 def _named(error: OSError) -> list[Path]:
-    """Files that an error names, the target of a copy first."""
+    """Return the files that an error names, the target of a copy first."""
     return [Path(name) for name in (error.filename2, error.filename) if isinstance(name, str)]
 
 
 def _place(error: OSError, folder: Path | None) -> Path:
-    """Folder that an error is about; the error of a write names no file, and then it is the one with the least room."""
+    """Return the folder that an error is about; the error of a write names no file, and then it is the one with the
+    least room."""
     if folder is not None and error.errno in _ITS_OWN:
         return folder
     for path in _named(error):
@@ -153,7 +154,8 @@ def check_disks(config: "Config", folder: Path | None, store: Path | None) -> No
 
 
 def _least(config: "Config") -> int:
-    """Bytes that a study needs: snapshots of trials that run at once, kept models, a value per round and seed."""
+    """Return the bytes that a study needs: snapshots of trials that run at once, kept models, a value per round and
+    seed."""
     study, model = config.study, 4 * config.parameter_count
     trials = study.trials or 1
     at_once, models = min(trials, study.concurrent or 1), study.confirm.top if study.confirm.seeds else 1

@@ -73,7 +73,7 @@ class Lookout:
         self._seen = self._changed()
 
     def look(self, *, closely: bool = False) -> Directive:
-        """Directive of the driver now; ``closely``: look even right after the last time."""
+        """Return the directive of the driver now; ``closely``: look even right after the last time."""
         if self._path is None or (not closely and time.monotonic() - self._looked < LOOK_S):
             return Directive.GO_ON
         self._looked, before = time.monotonic(), self._seen

@@ -87,7 +87,7 @@ class TrialTable:
     # ---- what the search asks ----------------------------------------------------------------------------------------
 
     def exhausted(self) -> bool:
-        """Whether the budget is spent: rounds that trials under way have still to do count as done."""
+        """Return whether the budget is spent: rounds that trials under way have still to do count as done."""
         budget, whole = self._config.study.budget, self._config.rounds
         if budget.hours is not None and self._folder.spent_s() >= 3600 * budget.hours:
             return True
@@ -96,15 +96,15 @@ class TrialTable:
         return sum(trial.rounds if trial.is_over else whole for trial in self._searched()) + whole > budget.rounds
 
     def rounds(self, algorithm: str | None = None) -> int:
-        """Rounds that trials of the search have done."""
+        """Return the rounds that trials of the search have done."""
         return sum(trial.rounds for trial in self._searched() if algorithm in (None, trial.algorithm))
 
     def winners(self) -> list[Trial]:
-        """The best trials of each algorithm that are to be confirmed, best first."""
+        """Return the best trials of each algorithm that are to be confirmed, best first."""
         return self._leaders(self._config.study.confirm.top)
 
     def _leaders(self, top: int) -> list[Trial]:
-        """The best trials of each algorithm, of those with one configuration the first."""
+        """Return the best trials of each algorithm, of those with one configuration the first."""
         leaders = list[Trial]()
         for trial in ranked(self.trials, self._config.study.objective, self._config.rounds):
             ahead = [leader.configuration for leader in leaders if leader.algorithm == trial.algorithm]
@@ -131,7 +131,7 @@ class TrialTable:
         self._write(trial)
 
     def started(self, proposal: Proposal, *, anew: bool = False) -> Trial:
-        """The trial of a proposal; ``anew``: a worker starts it."""
+        """Return the trial of a proposal; ``anew``: a worker starts it."""
         number, overrides = proposal["number"], proposal["overrides"]
         trial = self._by_number.get(number) or self.propose(proposal)
         if trial.started is None:
@@ -346,7 +346,7 @@ class RayEvents(tune.Callback):
         self._search.lost(trial.config["number"], again=again and not self._stop_signal.is_sent)
 
     def _reason(self, trial: Any) -> str:
-        """Reason why a trial's worker died; the trial hung, if it left the stacks of its threads behind."""
+        """Return the reason why a trial's worker died; the trial hung, if it left the stacks of its threads behind."""
         try:
             stood = ray.get(self._writer.hung.remote(trial.config["number"]), timeout=_GRACE_S)
         except ray.exceptions.RayError:  # the writer was killed, too
@@ -378,7 +378,8 @@ class StopOnInterrupt(tune.Stopper):
 
 
 def _loss(trial: Any) -> str:
-    """Reason why Ray gave a trial up: its worker died, or could not be started; its last line is a sentence."""
+    """Return the reason why Ray gave a trial up: its worker died, or could not be started; its last line is a
+    sentence."""
     try:
         text = censored(Path(trial.error_file).read_text())
     except (OSError, TypeError):

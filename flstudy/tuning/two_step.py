@@ -61,8 +61,8 @@ class TwoStep(RandomSearch):
         return grid, True
 
     def second_step(self, space: Space, best: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> list[Point]:
-        """The grid around a point: every numeric key up to ``radius`` steps away, each by itself, nearest points first
-        (fewest steps in sum); other keys keep their values.
+        """Return the grid around a point: every numeric key up to ``radius`` steps away, each by itself, nearest points
+        first (fewest steps in sum); other keys keep their values.
 
         Args:
             space: with the grids.
@@ -93,8 +93,8 @@ class TwoStep(RandomSearch):
     def _around_best(
         self, space: Space, points: Sequence[Point], higher: bool, trials: Sequence["FrozenTrial"]
     ) -> list[Point] | None:
-        """Points of step 2; None as long as a trial of step 1 is under way, [] where none of step 1 has a value.
-        ``trials``: all of the arm, of which those of step 2 do not count here."""
+        """Return the points of step 2; None as long as a trial of step 1 is under way, [] where none of step 1 has a
+        value. ``trials``: all of the arm, of which those of step 2 do not count here."""
         from optuna.trial import TrialState
 
         of_first_step = [trial for trial in trials if trial.params in points]
@@ -207,7 +207,7 @@ class TwoStep(RandomSearch):
     # ---- grids -------------------------------------------------------------------------------------------------------
 
     def _groups(self, keys: Sequence[str]) -> list[list[str]]:
-        """Keys that have the same value in step 1, each in one group; in the order of their first ones."""
+        """Return the keys that have the same value in step 1, each in one group; in the order of their first ones."""
         groups: list[list[str]] = []
         for key in keys:
             tied = next((group for group in self.tie if key in group), [key])
@@ -217,18 +217,18 @@ class TwoStep(RandomSearch):
         return groups
 
     def _values(self, space: Space, key: str) -> list[Any]:
-        """The values of a key in step 1, as its domain writes them."""
+        """Return the values of a key in step 1, as its domain writes them."""
         domain = space.domains[key]
         return [value for value in domain.options if value in self.first.get(key, domain.options)]
 
 
 def _grid(domain: Domain) -> list[Any] | None:
-    """The numbers of a choice in order; None where it has anything else."""
+    """Return the numbers of a choice in order; None where it has anything else."""
     if domain.kind != "choice" or any(isinstance(v, bool) or not isinstance(v, int | float) for v in domain.options):
         return None
     return sorted(domain.options)
 
 
 def _as_written(domain: Domain, value: Any) -> Any:
-    """A tied value as this key's choice writes it: 1 or 1.0."""
+    """Return a tied value as this key's choice writes it: 1 or 1.0."""
     return Domain.parameter(next(option for option in domain.options if option == value))

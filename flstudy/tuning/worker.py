@@ -47,7 +47,7 @@ class Assignment:
 
 
 def worker_class(assignment: Assignment) -> type:
-    """Trainable class that Ray Tune runs with a `Proposal`."""
+    """Return the trainable class that Ray Tune runs with a `Proposal`."""
     from ray.tune.trainable.function_trainable import wrap_function
 
     def train(proposal: Proposal) -> None:
@@ -83,8 +83,8 @@ def told_to_end(end: Callable[[], Any]) -> None:
 
 
 def stays(assignment: Assignment) -> bool:
-    """Whether this node, of a cluster, takes a trial: Ray starts no worker on one that drains, but keeps those that
-    are there.
+    """Return whether this node, of a cluster, takes a trial: Ray starts no worker on one that drains, but keeps those
+    that are there.
 
     Raises:
         RuntimeError: for a node that joined later and has other versions.
@@ -177,7 +177,7 @@ def work(assignment: Assignment, proposal: Proposal) -> Trial:
 
 
 def left() -> Exception:
-    """Error that Ray takes for a worker's end without a failure: it starts the trial again, elsewhere."""
+    """Return the error that Ray takes for a worker's end without a failure: it starts the trial again, elsewhere."""
     from ray.exceptions import RayActorError
 
     return RayActorError(error_msg=f"LeftError: {LEFT}", preempted=True)

@@ -100,7 +100,8 @@ class Writer:
         self._leaving = set(nodes)
 
     def hung(self, number: int) -> str:
-        """Stacks of the threads of a trial's lost worker; empty where it did not hang. Its files there are removed."""
+        """Return the stacks of the threads of a trial's lost worker; empty where it did not hang. Its files there are
+        removed."""
         if number not in self._desks:
             return ""
         import ray
@@ -163,7 +164,7 @@ def wait_for_writer(folder: StudyFolder) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """A path below a folder; UserError for one that leaves it."""
+    """Return a path below a folder; UserError for one that leaves it."""
     path = Path(name.lstrip("/"))
     if ".." in path.parts:
         raise UserError(f"a path must stay within {folder}, got {name!r}")
@@ -171,14 +172,14 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def entry(path: Path, name: str) -> dict[str, Any]:
-    """Description of a file or folder in fsspec's form."""
+    """Return the description of a file or folder in fsspec's form."""
     status = path.stat()
     kind = "directory" if path.is_dir() else "file"
     return {"name": name, "size": status.st_size, "type": kind, "mtime": status.st_mtime}
 
 
 def text_left(path: str) -> str:
-    """A file's text, if there is one; its folder is removed."""
+    """Return a file's text, if there is one; its folder is removed."""
     with contextlib.suppress(OSError):
         text = Path(path).read_text()
         shutil.rmtree(Path(path).parent, ignore_errors=True)
@@ -219,7 +220,7 @@ class TrialDesk:
         return lost, snapshot.is_file()
 
     def rounds(self) -> pa.Buffer:
-        """All rounds on disk as an Arrow stream."""
+        """Return all rounds on disk as an Arrow stream."""
         table = read_records(self._folder.records(self._number))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -253,7 +254,7 @@ class TrialDesk:
     # ---- snapshots and models ----------------------------------------------------------------------------------------
 
     def _place(self, name: str) -> Path:
-        """Path of a file in the study's folder."""
+        """Return the path of a file in the study's folder."""
         path = Path(name)
         if path.is_absolute() or ".." in path.parts or path.parts[0] not in ("snapshots", "models"):
             raise UserError(f"a trial writes to snapshots and models only, got {name!r}")
@@ -295,11 +296,11 @@ class TrialDesk:
                 path.parent.rmdir()
 
     def listed(self, name: str) -> list[str]:
-        """The files of a folder beside the snapshots."""
+        """Return the files of a folder beside the snapshots."""
         return sorted(path.name for path in self._place(f"snapshots/{name}").iterdir())
 
     def read(self, name: str, start: int, most: int) -> bytes:
-        """A part of a file."""
+        """Return a part of a file."""
         with self._place(name).open("rb") as file:
             file.seek(start)
             return file.read(most)
@@ -307,7 +308,7 @@ class TrialDesk:
     # ---- the study and MLflow ----------------------------------------------------------------------------------------
 
     def look(self) -> Directive:
-        """Directive of the study."""
+        """Return the directive of the study."""
         return self._lookout.look(closely=True)
 
     def start(

@@ -10,7 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "flstudy"
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 PRONOUNS = {"one", "found", "own", "given", "known", "told", "each", "kept", "said", "made"}
-OPENINGS = re.compile(r"(What|Of|The same|Likewise|That|Those|It)\b")
+ARTICLES = re.compile(r"(The|A|An|All|Every|Whether|These|This|And)\b")
+OPENINGS = re.compile(r"(What|Of|The same|Likewise|That|Those|It|Whether|And)\b")
 
 
 @cache
@@ -20,7 +21,7 @@ def modules():
 
 
 def pronouns(tree):
-    """Variables, but for the fields of classes, that say nothing of what they are, with their lines."""
+    """Variables and arguments, but for the fields of classes, that say nothing of what they are, with their lines."""
     fields = {
         id(statement.target)
         for node in ast.walk(tree)
@@ -32,6 +33,8 @@ def pronouns(tree):
         assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         if assigned and node.id in PRONOUNS and id(node) not in fields:
             yield f"{node.lineno}: {node.id}"
+        if isinstance(node, ast.arg) and node.arg in PRONOUNS:
+            yield f"{node.lineno}: {node.arg}"
 
 
 def riddles(tree):
@@ -43,6 +46,21 @@ def riddles(tree):
                 yield text.splitlines()[0]
 
 
+def is_read_as_a_value(node):
+    """Whether a function is read as a noun: a property, or a context."""
+    names = [ast.unparse(decorator) for decorator in node.decorator_list]
+    return any(name.endswith(("property", "contextmanager")) for name in names)
+
+
+def without_a_verb(tree):
+    """Docstrings of functions that begin with an article, where a verb says what the function does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_read_as_a_value(node):
+            text = ast.get_docstring(node) or ""
+            if ARTICLES.match(text):
+                yield f"{node.name}: {text.splitlines()[0]}"
+
+
 @pytest.mark.slow
 def test_no_variable_is_a_pronoun():
     assert not {str(path): names for path, tree in modules().items() if (names := list(pronouns(tree)))}
@@ -52,12 +70,18 @@ def test_no_docstring_needs_its_neighbour():
     assert not {str(path): texts for path, tree in modules().items() if (texts := list(riddles(tree)))}
 
 
+def test_a_function_s_docstring_begins_with_a_verb():
+    assert not {str(path): texts for path, tree in modules().items() if (texts := list(without_a_verb(tree)))}
+
+
 def test_what_is_wrong_is_found():
     tree = ast.parse(
-        "class A:\n    own: int\n    def f(self):\n        'Of rows.'\n        return [one for one in self.own]"
+        "class A:\n    own: int\n    def f(self):\n        'Of rows.'\n        return [one for one in self.own]\n"
+        "def g(told): pass"
     )
-    assert list(pronouns(tree)) == ["5: one"]
+    assert sorted(pronouns(tree)) == ["5: one", "6: told"]
     assert list(riddles(tree)) == ["Of rows."]
+    assert list(without_a_verb(ast.parse("def f():\n    'The rows.'"))) == ["f: The rows."]
 
 
 def test_the_glossary_is_short_and_its_classes_are_there():

@@ -46,7 +46,7 @@ class Accumulator(NamedTuple):
 
 
 def exact(beta2: Any = None) -> Accumulator:
-    """The exact accumulator, v itself: AdaGrad's sum if ``beta2`` is None, else Adam's moving average."""
+    """Return the exact accumulator, v itself: AdaGrad's sum if ``beta2`` is None, else Adam's moving average."""
 
     def update(v: State, u: Tensor) -> tuple[Tensor, State]:
         v = adagrad_moment(v, u) if beta2 is None else adam_moment(v, u, beta2)
@@ -80,8 +80,9 @@ def adaptive(
     warmup: int = 0,
     eps_s: Any = 0.0,
 ) -> Rule:
-    """The rule of the steps above. Without delay, warm-up and ε_s it is ``torch.optim.Adagrad`` (β₁ = 0, β₂ None) over
-    ``exact()``, with bias correction ``torch.optim.Adam`` over ``exact(beta2)``; β₂ None has no bias to correct."""
+    """Return the rule of the steps above. Without delay, warm-up and ε_s it is ``torch.optim.Adagrad`` (β₁ = 0, β₂
+    None) over ``exact()``, with bias correction ``torch.optim.Adam`` over ``exact(beta2)``; β₂ None has no bias to
+    correct."""
     delayed, corrected = delay > 1, bias_correction and beta2 is not None
 
     def init(x: Tensor, layout: Layout) -> AdaptiveState:
@@ -127,14 +128,14 @@ def adaptive(
 
 
 def axis_maxima(w: Tensor) -> tuple[Tensor, ...]:
-    """Maxima over each slice of w: a vector [a] for every axis of length a; of a vector, itself."""
+    """Return the maxima over each slice of w: a vector [a] for every axis of length a; of a vector, itself."""
     if w.dim() < 2:
         return (w.reshape(-1),)
     return tuple(w.amax([other for other in range(w.dim()) if other != axis]) for axis in range(w.dim()))
 
 
 def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
-    """v in the tensor's shape: the minimum over the slices that hold each entry."""
+    """Return v in the tensor's shape: the minimum over the slices that hold each entry."""
     v = mu[0].reshape(-1, *[1] * (len(mu) - 1))
     for axis, vector in enumerate(mu[1:], start=1):
         v = torch.minimum(v, vector.reshape(*[1] * axis, -1, *[1] * (len(mu) - 1 - axis)))
@@ -142,7 +143,7 @@ def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
 
 
 def concatenated(parts: list[Tensor]) -> Tensor:
-    """Tensors as one vector."""
+    """Return the tensors as one vector."""
     return torch.cat([part.reshape(-1) for part in parts])
 
 

@@ -41,8 +41,8 @@ class Models:
 
     @property
     def reads_each(self) -> bool:
-        """Whether the server reads single uploads, and not only means and sums of them. For other methods the uploads
-        of a large cohort are added up as they come."""
+        """Return whether the server reads single uploads, and not only means and sums of them. For other methods the
+        uploads of a large cohort are added up as they come."""
         return False
 
     @property
@@ -62,23 +62,24 @@ class Models:
         return None
 
     def in_use(self, server: State) -> Tensor:
-        """[M]: the models that are sent for a survey."""
+        """Return [M]: the models that are sent for a survey."""
         return torch.ones_like(server.x.reshape(-1, server.x.shape[-1])[:, 0], dtype=torch.bool)
 
     def choose(self, server: State, survey: Any, jobs: Job, round: Round) -> Tensor:
-        """[J]: the model that each job's device uses, given the survey [J, M], of gradients [J, 1, n]."""
+        """Return [J]: the model that each job's device uses, given the survey [J, M], of gradients [J, 1, n]."""
         return jobs.model
 
     def prepare(self, server: State, clients: State, survey: Any, jobs: Job, round: Round) -> tuple[Any, Any, Tensor]:
-        """The server's state before a round, the rows [J, ...] and the model [J] that each job trains."""
+        """Return the server's state before a round, the rows [J, ...] and the model [J] that each job trains."""
         return server, clients, self.choose(server, survey, jobs, round)
 
     def workload(self, server: State, jobs: Job, planned: Tensor) -> Tensor:
-        """[J]: the number of steps that each job does, at least one, of the ``planned`` ones [J] of the world."""
+        """Return [J]: the number of steps that each job does, at least one, of the ``planned`` ones [J] of the
+        world."""
         return planned
 
     def concepts(self, model: Tensor, round: Round) -> Tensor:
-        """[J]: the concept under which each job reads its data; asked of oracles only."""
+        """Return [J]: the concept under which each job reads its data; asked of oracles only."""
         assert round.concepts is not None
         return round.concepts
 
@@ -87,11 +88,12 @@ class Models:
         return
 
     def global_models(self, server: State) -> Tensor:
-        """The server's models as devices use them, [n] or [M, n]: x, and behind it any buffers."""
+        """Return the server's models as devices use them, [n] or [M, n]: x, and behind it any buffers."""
         return server.x  # type: ignore[no-any-return]
 
     def deployed(self, server: State, client: State) -> Tensor:
-        """The model [n] that a device uses between rounds, and that is judged, where the method is ``personalized``."""
+        """Return the model [n] that a device uses between rounds, and that is judged, where the method is
+        ``personalized``."""
         return server.x  # type: ignore[no-any-return]
 
 
@@ -108,7 +110,8 @@ class EarlyStopping:
     """Mean or sum over the device's validation examples; with line 9's sum the γ of the paper would never stop."""
 
     def goes_on(self, epoch: Tensor, previous: Tensor, current: Tensor) -> Tensor:
-        """Whether a device trains on after ``epoch`` (from 1), given its validation losses (FLASH, Alg. 1 line 7)."""
+        """Return whether a device trains on after ``epoch`` (from 1), given its validation losses (FLASH, Alg. 1 line
+        7)."""
         assert self.gamma is not None
         return previous - current >= self.gamma / epoch
 
@@ -143,28 +146,28 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
 
     @abstractmethod
     def server_init(self, x: Tensor, layout: Layout) -> State:
-        """Server state of a fresh model x [n] (x [M, n] if ``starts`` is M > 1); it has a field ``x``."""
+        """Return the server state of a fresh model x [n] (x [M, n] if ``starts`` is M > 1); it has a field ``x``."""
 
     @abstractmethod
     def server_step(self, server: State, inbox: Inbox, round: Round) -> State:
-        """The server's state after the round."""
+        """Return the server's state after the round."""
 
     def server_restarted(self, server: State, x: Tensor, layout: Layout) -> State:
-        """Server state in which training goes on from a new initial model x [P], the devices' rows being what
-        `client_restarted` makes of them; by default all is new but the means of rows."""
+        """Return the server state in which training goes on from a new initial model x [P], the devices' rows being
+        what `client_restarted` makes of them; by default all is new but the means of rows."""
         return self.resumed(self.server_init(x, layout), server)
 
     def resumed(self, server: State, running: State) -> State:
-        """State of a server that stood still while the devices worked for the one that is ``running``."""
+        """Return the state of a server that stood still while the devices worked for the one that is ``running``."""
         return server._replace(**{name: getattr(running, name) for name in self.means}) if self.means else server
 
     def weights(self, sizes: Tensor) -> Tensor:
-        """p [J] of the mean over jobs whose devices hold ``sizes`` [J] training examples."""
+        """Return p [J] of the mean over jobs whose devices hold ``sizes`` [J] training examples."""
         p = sizes if self.weighting == "examples" else torch.ones_like(sizes)
         return p / p.sum()
 
     def diagnostics(self, before: State, after: State, inbox: Inbox) -> dict[str, Tensor]:
-        """Scalars that explain a round, logged as ``server/…``: those that ``measures`` names."""
+        """Return the scalars that explain a round, logged as ``server/…``: those that ``measures`` names."""
         return {
             "update_norm": (after.x - before.x).norm(),
             "effective_lr": after.x.new_full((), self.server_lr),
@@ -173,65 +176,66 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
     # ---- device ----------------------------------------------------------------------------------------------------
 
     def client_init(self, x: Tensor) -> State:
-        """The row of a device at its first visit, x [n] being the model it is sent then; () keeps nothing."""
+        """Return the row of a device at its first visit, x [n] being the model it is sent then; () keeps nothing."""
         return ()
 
     def client_restarted(self, client: State, x: Tensor) -> State:
-        """The row of a device when training goes on from a new initial model x [n]; by default it stays."""
+        """Return the row of a device when training goes on from a new initial model x [n]; by default it stays."""
         return client
 
     def broadcast(self, server: State, job: Job) -> Message:
-        """The message that is sent for one job."""
+        """Return the message that is sent for one job."""
         return Message(server.x)
 
     def device_rule(self) -> Rule:
-        """The devices' optimizer."""
+        """Return the devices' optimizer."""
         return sgd(self.lr, self.momentum, self.weight_decay)
 
     def device_rules(self) -> tuple[Rule, ...]:
-        """The optimizers of which a device has one."""
+        """Return the optimizers of which a device has one."""
         return (self.device_rule(),)
 
     def local_start(self, msg: Any, client: State, layout: Layout) -> Local:
-        """The device's state before its first step."""
+        """Return the device's state before its first step."""
         return Local(msg.x, self.device_rule().init(msg.x, layout), msg.x.new_zeros(()))
 
     def loss(self, task: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
-        """The local objective at y (flat, or as named tensors); by default the task's mean loss over the batch."""
+        """Return the local objective at y (flat, or as named tensors); by default the task's mean loss over the
+        batch."""
         return task(y, batch)
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: State) -> Tensor:
-        """The direction that replaces the gradient g [n] at y [n]."""
+        """Return the direction that replaces the gradient g [n] at y [n]."""
         return g
 
     def local_step(self, local: Local, batch: Batch, grad: Gradient, msg: Any, client: State) -> tuple[Local, Tensor]:
-        """One minibatch step; returns the new state and the loss [] before it."""
+        """Take one minibatch step; returns the new state and the loss [] before it."""
         g, loss = grad(local.y, batch)
         g = self.correct(clip(g, self.clip_norm), local.y, msg, client)
         step, rule = self.device_rule().update(g, local.rule, local.y)
         return Local(local.y - step, rule, local.steps + 1), loss
 
     def local_end(self, local: Local, msg: Any, client: State) -> tuple[Any, State]:
-        """The upload that the device returns, and the row that it keeps."""
+        """Return the upload that the device returns, and the row that it keeps."""
         return Upload(local.y - msg.x), client
 
     def in_training(self, local: Local) -> Tensor:
-        """The model [n] as it is while the device trains, to be measured: y, and behind it any buffers."""
+        """Return the model [n] as it is while the device trains, to be measured: y, and behind it any buffers."""
         return local.y
 
     def personal(self, local: Local, client: State) -> Tensor:
-        """The local model [n] of a participant after its work, for personalised accuracy (FLASH eq. 2)."""
+        """Return the local model [n] of a participant after its work, for personalised accuracy (FLASH eq. 2)."""
         return local.y
 
 
 def rule_memory(rule: Rule, layout: Layout, dtype: torch.dtype = torch.float32) -> int:
-    """Bytes of a rule's state for a model of this layout; nothing is allocated."""
+    """Return the bytes of a rule's state for a model of this layout; nothing is allocated."""
     state = rule.init(torch.empty(layout.n, dtype=dtype, device="meta"), layout)
     return sum(leaf.numel() * leaf.element_size() for leaf in pytree.tree_leaves(state))
 
 
 def device_memory(algorithm: Algorithm, layout: Layout, dtype: torch.dtype = torch.float32) -> int:
-    """Bytes of the state of a method's device optimizer: 0 for plain SGD, 4 n for AdaGrad in single precision, the
-    lengths of all axes for SM3 (the column "Memory" of FedAda², Table 2, less the d of the model itself). Where devices
-    differ, the most that one of them keeps."""
+    """Return the bytes of the state of a method's device optimizer: 0 for plain SGD, 4 n for AdaGrad in single
+    precision, the lengths of all axes for SM3 (the column "Memory" of FedAda², Table 2, less the d of the model
+    itself). Where devices differ, the most that one of them keeps."""
     return max(rule_memory(rule, layout, dtype) for rule in algorithm.device_rules())

@@ -36,7 +36,7 @@ class Carried(NamedTuple):
 
 
 def with_buffers(algorithm: Algorithm, mode: str, carried: Carried) -> Algorithm:
-    """The method with a task's buffers in its states; the method itself for a task that carries nothing.
+    """Return the method with a task's buffers in its states; the method itself for a task that carries nothing.
 
     Raises:
         UserError: where devices cannot keep buffers of their own: they train several models, or tell their gradient at
@@ -55,7 +55,7 @@ def with_buffers(algorithm: Algorithm, mode: str, carried: Carried) -> Algorithm
 
 
 def derived(algorithm: Algorithm, part: type[Any], **constants: Any) -> Algorithm:
-    """The method with some functions wrapped by a part; its class keeps its names and fields."""
+    """Return the method with some functions wrapped by a part; its class keeps its names and fields."""
     method_class = type(algorithm)
     names = {name: getattr(method_class, name) for name in ("__module__", "__qualname__", "__doc__")}
 
@@ -71,7 +71,7 @@ def derived(algorithm: Algorithm, part: type[Any], **constants: Any) -> Algorith
 
 @cache
 def wider(kind: Any, parts: int, names: tuple[str, ...]) -> Any:
-    """The class of states of one kind, of ``parts`` parts, with further fields."""
+    """Return the class of states of one kind, of ``parts`` parts, with further fields."""
     fields = getattr(kind, "_fields", tuple(f"part{number}" for number in range(parts)))
     make: Any = namedtuple
     state_class: Any = make(kind.__name__, (*fields, *names))
@@ -81,18 +81,18 @@ def wider(kind: Any, parts: int, names: tuple[str, ...]) -> Any:
 
 
 def widened(kind: Any, parts: int, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    """A state with further fields, as it comes from another process."""
+    """Return a state with further fields, as it comes from another process."""
     return wider(kind, parts, names)(*values)
 
 
 def extended(state: State, **more: Any) -> Any:
-    """A state with further fields."""
+    """Return a state with further fields."""
     kind: Any = type(state)
     return wider(kind, len(state), tuple(more))(*state, *more.values())
 
 
 def inner(state: Any) -> Any:
-    """The state that was extended."""
+    """Return the state that was extended."""
     state_class: Any = type(state)
     parts = state[: state_class.parts]
     return state_class.inner(*parts) if hasattr(state_class.inner, "_fields") else state_class.inner(parts)
@@ -111,7 +111,7 @@ class WithBuffers(Wrapped):
     carried: ClassVar[Carried]
 
     def initial(self, x: Tensor) -> Tensor:
-        """b [b] at first, or [M, b] for models x [M, n]."""
+        """Return b [b] at first, or [M, b] for models x [M, n]."""
         return self.carried.buffers.to(x).expand(*x.shape[:-1], -1)
 
     def local_step(self, local: Any, batch: Batch, grad: Gradient, msg: Any, client: Any) -> tuple[Any, Tensor]:
@@ -179,16 +179,16 @@ class LocalBuffers(WithBuffers):
     personalized: ClassVar[bool] = True
 
     def mine(self, x: Tensor, client: Any) -> Tensor:
-        """x [n] with the device's own weights."""
+        """Return x [n] with the device's own weights."""
         return x.index_copy(0, self.carried.normalised.to(x.device), client.weights)
 
     def theirs(self, x: Tensor, instead: Tensor) -> Tensor:
-        """x [n] where devices share it, and ``instead`` [n] where they do not."""
+        """Return x [n] where devices share it, and ``instead`` [n] where they do not."""
         shared = torch.ones_like(instead, dtype=torch.bool)
         return torch.where(shared.index_fill(0, self.carried.normalised.to(x.device), False), x, instead)
 
     def received(self, msg: Any, client: Any) -> Any:
-        """The message with the device's own weights in its model."""
+        """Return the message with the device's own weights in its model."""
         return msg._replace(x=self.mine(msg.x, client)) if hasattr(msg, "x") else msg
 
     def client_init(self, x: Tensor) -> Any:
@@ -204,7 +204,7 @@ class LocalBuffers(WithBuffers):
         return extended(start, buffers=client.buffers)
 
     def comparing_loss(self, task: Any, y: Any, batch: Batch, msg: Any, client: Any) -> Tensor:
-        """The method's own ``loss``, where it has one."""
+        """Return the method's own ``loss``, where it has one."""
         return super().loss(task, y, batch, self.received(msg, client), inner(client))
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:

@@ -19,7 +19,7 @@ class Server(NamedTuple):
 
 
 def own_model(x: Tensor, model: Tensor) -> Tensor:
-    """x_m [n] of models x [M, n] for a number m []."""
+    """Return x_m [n] of models x [M, n] for a number m []."""
     return x.index_select(0, model.reshape(1)).squeeze(0)
 
 
@@ -34,7 +34,7 @@ class Clustered(Algorithm):
 
     @abstractmethod
     def choose(self, server: Any, survey: Any, jobs: Job, round: Round) -> Tensor:
-        """[J]: the model that each job's device uses."""
+        """Return [J]: the model that each job's device uses."""
 
     def server_init(self, x: Tensor, layout: Layout) -> Any:
         return Server(x.reshape(-1, layout.n).expand(self.models, layout.n).clone())

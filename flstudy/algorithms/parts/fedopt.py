@@ -51,17 +51,17 @@ class FedOpt(Algorithm):
 
     @abstractmethod
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
-        """v [P] after a mean update Δ [P]."""
+        """Return v [P] after a mean update Δ [P]."""
 
     def bias(self, t: Tensor) -> Any:
-        """Factor [] on η_g in round t [] (from 1)."""
+        """Return the factor [] on η_g in round t [] (from 1)."""
         return 1.0
 
     def server_step(self, server: Any, inbox: Inbox, round: Round) -> Any:
         return self.step(server, self.mean_update(inbox))
 
     def step(self, server: Any, delta: Tensor) -> Any:
-        """The server's state after a mean update Δ [P]."""
+        """Return the server's state after a mean update Δ [P]."""
         m = self.beta1 * server.m + (1 - self.beta1) * delta
         v = self.second_moment(server.v, delta)
         t = server.t + 1
@@ -69,15 +69,15 @@ class FedOpt(Algorithm):
         return after._replace(x=server.x + self.server_lr * self.bias(t) * m / self.divisor(after))
 
     def mean_update(self, inbox: Inbox) -> Tensor:
-        """Mean update Δ of a round."""
+        """Return the mean update Δ of a round."""
         return inbox.mean().delta  # type: ignore[no-any-return]
 
     def divisor(self, server: Any) -> Tensor:
-        """[n]: the divisor of m."""
+        """Return [n]: the divisor of m."""
         return server.v.sqrt() + self.tau  # type: ignore[no-any-return]
 
     def diagnostics(self, before: Any, after: Any, inbox: Inbox) -> dict[str, Tensor]:
-        """Adds FLASH's Fig. 1 (mean of η_g over the divisor) and Fig. 2, ‖Δ² - v‖."""
+        """Add FLASH's Fig. 1 (mean of η_g over the divisor) and Fig. 2, ‖Δ² - v‖."""
         return {
             **super().diagnostics(before, after, inbox),
             "effective_lr": (self.server_lr / self.divisor(after)).mean(),

@@ -69,7 +69,7 @@ class Joint(FedOpt):
 
     @property
     def by_epochs(self) -> bool:
-        """Whether devices must know how long their epochs are."""
+        """Return whether devices must know how long their epochs are."""
         return self.delay > 1 and self.delay_unit == "epoch"
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
@@ -83,12 +83,12 @@ class Joint(FedOpt):
         return torch.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
 
     def accumulator(self, optimizer: str) -> Accumulator:
-        """A device's accumulator of squared gradients."""
+        """Return a device's accumulator of squared gradients."""
         beta2 = self.client_beta2 if optimizer.endswith("adam") else None
         return sm3(beta2, self.sm3) if optimizer.startswith("sm3") else exact(beta2)
 
     def rule(self, optimizer: str, lr: Any, delay: int) -> Rule:
-        """A device's optimizer."""
+        """Return a device's optimizer."""
         adam = optimizer.endswith("adam")
         return adaptive(lr, self.accumulator(optimizer), beta1=self.client_beta1 if adam else 0.0,
                         beta2=self.client_beta2 if adam else None, eps=self.eps, weight_decay=self.weight_decay,
@@ -97,7 +97,7 @@ class Joint(FedOpt):
 
     @abstractmethod
     def device_rule(self) -> Rule:
-        """The optimizer of the arm's devices."""
+        """Return the optimizer of the arm's devices."""
 
     def broadcast(self, server: State, job: Job) -> Any:
         return Message(server.x, per_epoch=job.per_epoch.to(server.x.dtype) if self.by_epochs else ())

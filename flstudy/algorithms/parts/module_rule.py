@@ -32,8 +32,8 @@ class Scheduled(NamedTuple):
     by_epoch: bool = True
 
     def due(self, step: int, per_epoch: int) -> bool:
-        """Whether it steps after local step ``step`` (from 1), where an epoch has ``per_epoch`` steps: Lightning counts
-        the steps of each epoch anew."""
+        """Return whether it steps after local step ``step`` (from 1), where an epoch has ``per_epoch`` steps: Lightning
+        counts the steps of each epoch anew."""
         epoch, batch = divmod(step - 1, per_epoch)
         return (batch + 1 == per_epoch and (epoch + 1) % self.every == 0) if self.by_epoch else (
             (batch + 1) % self.every == 0)  # fmt: skip
@@ -63,7 +63,7 @@ class SteppedRates:
         return [{key: group[key] for key in SCHEDULED if key in group} for group in self.optimizer.param_groups]
 
     def after(self, steps: int) -> list[dict[str, Any]]:
-        """The settings of each group of parameters after ``steps`` local steps."""
+        """Return the settings of each group of parameters after ``steps`` local steps."""
         while self.schedule and len(self._known) <= steps:
             done = len(self._known)
             inside = [scheduled for scheduled in self.schedule if not scheduled.by_epoch]
@@ -118,7 +118,7 @@ class TorchRule:
         self._made = like.dtype, like.device
 
     def settings(self, taken: int, per_epoch: int) -> list[dict[str, Any]]:
-        """The schedulers' settings of each group of parameters after ``taken`` local steps of a device."""
+        """Return the schedulers' settings of each group of parameters after ``taken`` local steps of a device."""
         if not self._by_step:
             taken, per_epoch = taken // per_epoch, 1
         if per_epoch not in self._rates:
@@ -126,13 +126,13 @@ class TorchRule:
         return self._rates[per_epoch].after(taken)
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         self._make(x)
         return before_steps(map(torch.zeros_like, self.empty), x)
 
     @torch.no_grad()
     def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
-        """The step from x [n] along a gradient u [n], which is subtracted."""
+        """Return the step from x [n] along a gradient u [n], which is subtracted."""
         self._make(x)
         tensors, gradients = layout.split(x), layout.split(u)
         for name, parameter in self.parameters.items():
@@ -202,14 +202,15 @@ class ModuleOptimizer(Wrapped):
 
 
 def plain_class(algorithm: Algorithm) -> type[Algorithm]:
-    """The method's class as it was before anything was derived from it here."""
+    """Return the method's class as it was before anything was derived from it here."""
     return next(
         kind for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm) and not vars(kind).get("derived")
     )
 
 
 def rule_of(module: nn.Module, configure: Callable[[Any], Configured], layout: Layout) -> TorchRule | FlatRule:
-    """The rule of the optimizer that ``configure_optimizers`` of a ``module`` returns, a copy that is free to be used.
+    """Return the rule of the optimizer that ``configure_optimizers`` of a ``module`` returns, a copy that is free to be
+    used.
 
     Raises:
         UserError: for an optimizer whose steps are no function of a gradient and tensors.
@@ -223,7 +224,7 @@ def rule_of(module: nn.Module, configure: Callable[[Any], Configured], layout: L
 def with_module_optimizer(
     algorithm: Algorithm, rule: TorchRule | FlatRule, layout: Layout, reset: bool = False
 ) -> Algorithm:
-    """The method, whose devices step by a module's own optimizer.
+    """Return the method, whose devices step by a module's own optimizer.
 
     Raises:
         UserError: for a method whose mathematics needs a device step of its own.

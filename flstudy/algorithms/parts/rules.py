@@ -13,14 +13,14 @@ Parameters = TypeVar("Parameters")
 
 
 def off(value: Any) -> bool:
-    """Whether a term is switched off: its hyper-parameter is None or the Python number 0."""
+    """Return whether a term is switched off: its hyper-parameter is None or the Python number 0."""
     return value is None or (isinstance(value, int | float) and value == 0)
 
 
 def traced(parameters: Parameters, like: Tensor) -> Parameters:
-    """A copy of the method with real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one compiled
-    step serves all values. Values of exactly 0 switch a term off and stay Python numbers. What the dataclass derives
-    of its fields, it derives of tensors."""
+    """Return a copy of the method with real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one
+    compiled step serves all values. Values of exactly 0 switch a term off and stay Python numbers. What the dataclass
+    derives of its fields, it derives of tensors."""
     tensors = {
         name: like.new_full((), value)
         for name, value in init_arguments(parameters).items()
@@ -59,15 +59,15 @@ def clip(g: Tensor, norm: Any) -> Tensor:
 
 
 def adagrad_moment(v: Tensor, u: Tensor) -> Tensor:
-    """v + u²  (Reddi et al. 2021, Alg. 2, FedAdaGrad)."""
+    """Return v + u²  (Reddi et al. 2021, Alg. 2, FedAdaGrad)."""
     return v + u**2
 
 
 def adam_moment(v: Tensor, u: Tensor, beta2: float) -> Tensor:
-    """β₂ v + (1 - β₂) u²  (Reddi et al. 2021, Alg. 2, FedAdam)."""
+    """Return β₂ v + (1 - β₂) u²  (Reddi et al. 2021, Alg. 2, FedAdam)."""
     return beta2 * v + (1 - beta2) * u**2
 
 
 def yogi_moment(v: Tensor, u: Tensor, beta2: float) -> Tensor:
-    """v - (1 - β₂) u² sign(v - u²)  (Reddi et al. 2021, Alg. 2, FedYogi); stays ≥ 0 when v does."""
+    """Return v - (1 - β₂) u² sign(v - u²)  (Reddi et al. 2021, Alg. 2, FedYogi); stays ≥ 0 when v does."""
     return v - (1 - beta2) * u**2 * torch.sign(v - u**2)

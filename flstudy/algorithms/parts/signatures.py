@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> "Layout":
-        """The layout of named tensors, such as ``module.named_parameters()``."""
+        """Return the layout of named tensors, such as ``module.named_parameters()``."""
         named = list(tensors)
         return cls(
             tuple(name for name, _ in named),
@@ -38,16 +38,16 @@ class Layout(NamedTuple):
         return sum(self.sizes)
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
-        """The named tensors of the flat vector x [n], as views."""
+        """Return the named tensors of the flat vector x [n], as views."""
         parts = torch.split(x, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The flat vector [n] of named tensors."""
+        """Return the flat vector [n] of named tensors."""
         return torch.cat([tensors[name].reshape(-1) for name in self.names])
 
     def segments(self, device: torch.device | None = None) -> Tensor:
-        """[n]: the number of the tensor to which each coordinate belongs."""
+        """Return [n]: the number of the tensor to which each coordinate belongs."""
         return torch.repeat_interleave(
             torch.arange(len(self.sizes), device=device), torch.tensor(self.sizes, device=device)
         )
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
     mask: Tensor | None = None  # [B] 1 for an example, 0 for padding
 
     def mean(self, values: Tensor) -> Tensor:
-        """[]: mean of values [B] over the real examples; 0 if there are none."""
+        """Return []: mean of values [B] over the real examples; 0 if there are none."""
         if self.mask is None:
             return values.mean()
         mask = self.mask.to(values.dtype)
@@ -114,28 +114,29 @@ class Inbox(NamedTuple):
     model: Tensor  # [J]
 
     def mean(self) -> Any:
-        """Σ_j p_j u_j for every leaf of the upload."""
+        """Return Σ_j p_j u_j for every leaf of the upload."""
         return pytree.tree_map(lambda u: torch.tensordot(self.weights.to(u.dtype), u, 1), self.uploads)
 
     def sum(self) -> Any:
-        """Σ_j u_j for every leaf of the upload."""
+        """Return Σ_j u_j for every leaf of the upload."""
         return pytree.tree_map(lambda u: u.sum(0), self.uploads)
 
     def trained(self, models: int) -> Tensor:
-        """[M]: how many jobs trained each of the server's M models."""
+        """Return [M]: how many jobs trained each of the server's M models."""
         return self._by_model(models).sum(1)
 
     def mean_by_model(self, models: int) -> Any:
-        """Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody trained."""
+        """Return Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody
+        trained."""
         p = torch.nn.functional.normalize(self._by_model(models) * self.weights, p=1, dim=1)
         return pytree.tree_map(lambda u: torch.tensordot(p.to(u.dtype), u, 1), self.uploads)
 
     def of(self, part: Callable[[Any], Any]) -> "Inbox":
-        """An inbox of a part of every upload."""
+        """Return an inbox of a part of every upload."""
         return self._replace(uploads=part(self.uploads))
 
     def _by_model(self, models: int) -> Tensor:
-        """[M, J]: 1 where the job trained the model."""
+        """Return [M, J]: 1 where the job trained the model."""
         return trained_by(self.model, models).to(self.weights.dtype)
 
 
@@ -157,29 +158,30 @@ class Totals(NamedTuple):
         )
 
     def mean(self) -> Any:
-        """Σ_j p_j u_j for every leaf of the upload."""
+        """Return Σ_j p_j u_j for every leaf of the upload."""
         return pytree.tree_map(lambda u: u[0] if len(u) == 1 else u.sum(0), self.weighted)
 
     def sum(self) -> Any:
-        """Σ_j u_j for every leaf of the upload."""
+        """Return Σ_j u_j for every leaf of the upload."""
         return self.total
 
     def trained(self, models: int) -> Tensor:
-        """[M]: how many jobs trained each of the server's M models."""
+        """Return [M]: how many jobs trained each of the server's M models."""
         return trained_by(self.model, models).to(self.weights.dtype).sum(1)
 
     def mean_by_model(self, models: int) -> Any:
-        """Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody trained."""
+        """Return Σ_j p_j u_j / Σ_j p_j over each model's jobs, for every leaf [M, ...]; 0 for a model that nobody
+        trained."""
         p = (trained_by(self.model, models) * self.weights).sum(1).clamp(min=1e-12)
         return pytree.tree_map(lambda u: u / p.to(u.dtype).view(-1, *[1] * (u.dim() - 1)), self.weighted)
 
     def of(self, part: Callable[[Any], Any]) -> "Totals":
-        """The sums of a part of every upload."""
+        """Return the sums of a part of every upload."""
         return self._replace(weighted=part(self.weighted), total=part(self.total))
 
 
 def trained_by(model: Tensor, models: int) -> Tensor:
-    """[M, J]: whether the job trained the model, given the number [J] of each."""
+    """Return [M, J]: whether the job trained the model, given the number [J] of each."""
     return model == torch.arange(models, device=model.device)[:, None]
 
 
@@ -198,10 +200,10 @@ class Loss(Protocol):
     """A task at parameters y, flat [n] or as named tensors."""
 
     def __call__(self, y: Any, batch: Batch) -> Tensor:
-        """[] mean loss over the batch's real examples."""
+        """Return [] mean loss over the batch's real examples."""
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, d]: representations of inputs x; ``fixed``: of a model that does not train, in evaluation mode."""
+        """Return [B, d]: representations of inputs x; ``fixed``: of a model that does not train, in evaluation mode."""
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """[B, ..., classes]: logits of inputs x; ``fixed`` as for `features`."""
+        """Return [B, ..., classes]: logits of inputs x; ``fixed`` as for `features`."""

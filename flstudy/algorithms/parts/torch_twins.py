@@ -32,7 +32,7 @@ class OptimizerState(NamedTuple):
 
 
 def before_steps(tensors: Iterable[Tensor], like: Tensor) -> OptimizerState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     zero = like.new_zeros(())
     return OptimizerState(tuple(tensors), zero, zero, zero + 1)
 
@@ -55,12 +55,12 @@ class FlatRule(ABC):
         self._made: dict[Any, Tensor] = {}
 
     def any(self, key: str) -> bool:
-        """Whether some group has this setting."""
+        """Return whether some group has this setting."""
         return any(group is not None and group[key] for group in self._groups)
 
     def told(self, x: Tensor, name: str, setting: Callable[[dict[str, Any]], float], nobody: float = 0.0) -> Tensor:
-        """[] or, where groups differ, [n]: a setting of the groups, where the model x [n] is and in its precision;
-        ``nobody`` where the optimizer holds no parameter."""
+        """Return [] or, where groups differ, [n]: a setting of the groups, where the model x [n] is and in its
+        precision; ``nobody`` where the optimizer holds no parameter."""
         key = name, x.dtype, x.device
         if key not in self._made:
             values = [nobody if group is None else float(setting(group)) for group in self._groups]
@@ -70,20 +70,20 @@ class FlatRule(ABC):
         return self._made[key]
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         self.settings(x)  # made here, and not while a program is traced
         return before_steps((torch.zeros_like(x) for _ in range(self.moments)), x)
 
     @abstractmethod
     def settings(self, x: Tensor) -> dict[str, Tensor]:
-        """All that `step` reads."""
+        """Return all that `step` reads."""
 
     @abstractmethod
     def step(self, u: Tensor, tensors: tuple[Tensor, ...], t: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The step number t [] from 1 along a gradient u [n], and the state's tensors after it."""
+        """Return the step number t [] from 1 along a gradient u [n], and the state's tensors after it."""
 
     def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
-        """The step from x [n] along a gradient u [n], which is subtracted."""
+        """Return the step from x [n] along a gradient u [n], which is subtracted."""
         t = state.steps + 1
         step, tensors = self.step(u, state.tensors, t, x)
         return step, state._replace(tensors=tensors, steps=t, before=state.before + 1)
@@ -150,23 +150,23 @@ class FlatAdam(FlatRule):
 
 
 def beta_of(k: int, group: dict[str, Any]) -> float:
-    """β of the first moment (0) or the second (1)."""
+    """Return β of the first moment (0) or the second (1)."""
     return float(group["betas"][k])
 
 
 def rest_of(k: int, group: dict[str, Any]) -> float:
-    """1 - β."""
+    """Return 1 - β."""
     return 1 - beta_of(k, group)
 
 
 def logarithm_of(k: int, group: dict[str, Any]) -> float:
-    """log β; -∞ for β = 0."""
+    """Return log β; -∞ for β = 0."""
     beta = beta_of(k, group)
     return math.log(beta) if beta > 0 else -math.inf
 
 
 def twin(optimizer: torch.optim.Optimizer, names: Mapping[int, str], layout: Layout) -> FlatRule | None:
-    """The optimizer as functions of flat vectors; None for one that is not written down here."""
+    """Return the optimizer as functions of flat vectors; None for one that is not written down here."""
     kind = type(optimizer)
     kinds: dict[type, Callable[..., FlatRule]] = {
         torch.optim.SGD: FlatSgd,

@@ -26,13 +26,13 @@ class Ranges(NamedTuple):
     counts: NDArray[np.int64]  # [N, 3] its examples by place in `SPLITS`
 
     def owner(self, examples: int) -> NDArray[np.int64]:
-        """[D]: the device of each of so many examples; -1: nobody's."""
+        """Return [D]: the device of each of so many examples; -1: nobody's."""
         sizes, devices = self.counts.sum(1), np.full(examples, -1, dtype=np.int64)
         devices[self._rows(sizes)] = np.repeat(np.arange(len(sizes)), sizes)
         return devices
 
     def split(self, examples: int) -> NDArray[np.int64] | None:
-        """[D]: the place in `SPLITS` of each example, nobody's being 0; None where shares have to say."""
+        """Return [D]: the place in `SPLITS` of each example, nobody's being 0; None where shares have to say."""
         if not self.counts[:, 1:].any():
             return None
         places = np.zeros(examples, dtype=np.int64)
@@ -40,7 +40,7 @@ class Ranges(NamedTuple):
         return places
 
     def _rows(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The devices' rows, device by device."""
+        """Return the devices' rows, device by device."""
         rows: NDArray[np.int64] = np.repeat(self.starts - (sizes.cumsum() - sizes), sizes)
         rows += np.arange(len(rows))
         return rows
@@ -55,7 +55,7 @@ class Coding(NamedTuple):
     deviation: Tensor
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Stored inputs [D, ...] as they are in a batch; the bits are the same wherever it is done."""
+        """Return the stored inputs [D, ...] as they are in a batch; the bits are the same wherever it is done."""
         if x.is_floating_point():
             return x
         if self.mean.numel() == 0:
@@ -133,14 +133,14 @@ class Dataset(Configurable, ABC):
 
     @abstractmethod
     def load(self, seed: int, clients: int) -> Examples:
-        """The examples for one replica of ``clients`` devices.
+        """Return the examples for one replica of ``clients`` devices.
 
         Raises:
             UserError: its files do not have so many devices, or are not what they should be.
         """
 
     def originals(self, scratch: Path) -> Originals:
-        """All people's examples, for a copy of them as Federated Parquet.
+        """Return all people's examples, for a copy of them as Federated Parquet.
 
         Args:
             scratch: a folder for files that are gone when the process is.
@@ -176,7 +176,8 @@ class FileDataset(Dataset):
         """Advice to the user for files that are not there, or not as published."""
 
     def existing(self, path: Path) -> Path:
-        """The path, if there is such a file, or a UserError that names what is missing: its folder, or itself."""
+        """Return the path, if there is such a file, or a UserError that names what is missing: its folder, or
+        itself."""
         if not path.parent.is_dir():
             self.absent("folder", path.parent)
         if not path.is_file():

@@ -45,7 +45,7 @@ class RowForm:
     inputs: tuple[tuple[ValuePath, tuple[int, ...], str], ...]  # place, an example's shape, and numpy's kind of it
 
     def __call__(self, x: Tensor, y: Tensor) -> Any:
-        """The batch of x [B, ...], y [B].
+        """Return the batch of x [B, ...], y [B].
 
         Raises:
             UserError: in half precision, which does not hold integers such as the numbers of words.
@@ -76,12 +76,12 @@ class Part(NamedTuple):
 
 
 def column_name(path: ValuePath) -> str:
-    """The name of a value's column: its keys and places with points between them."""
+    """Return the name of a value's column: its keys and places with points between them."""
     return ".".join(map(str, path))
 
 
 def nested(values: Mapping[ValuePath, Tensor]) -> Any:
-    """The mappings and lists whose values are given by their places."""
+    """Return the mappings and lists whose values are given by their places."""
     if () in values:
         return values[()]
     parts: dict[str | int, dict[ValuePath, Tensor]] = {}
@@ -92,8 +92,8 @@ def nested(values: Mapping[ValuePath, Tensor]) -> Any:
 
 
 def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
-    """[D, ...]: the values of a column; images as numbers in [0, 1], channels first. A number that is missing is NaN;
-    where a name is, the array is of objects.
+    """Return [D, ...]: the values of a column; images as numbers in [0, 1], channels first. A number that is missing is
+    NaN; where a name is, the array is of objects.
 
     Raises:
         UserError: for values of several shapes.
@@ -109,12 +109,12 @@ def column_values(name: object, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def is_gap(value: Any) -> bool:
-    """Whether this is null or NaN, which stand for a value that is missing."""
+    """Return whether this is null or NaN, which stand for a value that is missing."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each value of a column is missing: a NaN, null, or empty name."""
+    """Return whether each value of a column is missing: a NaN, null, or empty name."""
     if values.dtype.kind == "f":
         return np.array(np.isnan(values))
     if values.dtype.kind not in "OUS":
@@ -135,7 +135,7 @@ def refuse_gaps(name: str, values: NDArray[Any], columns: Columns, advice: str =
 
 
 def without_gaps(name: str, values: NDArray[Any], columns: Columns) -> NDArray[Any]:
-    """A column of inputs [D, ...] with numbers in place of those that are missing.
+    """Return a column of inputs [D, ...] with numbers in place of those that are missing.
 
     Raises:
         UserError: where they are refused, or have no mean.
@@ -150,13 +150,13 @@ def without_gaps(name: str, values: NDArray[Any], columns: Columns) -> NDArray[A
 
 
 def _pixels(image: Any) -> NDArray[np.float32]:
-    """A PIL image [channels, height, width], as torchvision's ToTensor has it."""
+    """Return a PIL image [channels, height, width], as torchvision's ToTensor has it."""
     pixels = np.asarray(image, dtype=np.float32) / np.float32(255)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def label_and_inputs(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
-    """The columns of labels and of inputs."""
+    """Return the columns of labels and of inputs."""
     label = columns.label or next((name for name in LABELS if name in arrays), LABELS[0])
     special = [name for name in (label, columns.client, columns.split) if name in arrays]
     inputs = list(columns.inputs) if columns.inputs is not None else [name for name in arrays if name not in special]
@@ -164,7 +164,7 @@ def label_and_inputs(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> tu
 
 
 def part_of_columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Part:
-    """The examples of columns [D, ...] by name.
+    """Return the examples of columns [D, ...] by name.
 
     Raises:
         UserError: for columns that are not there, are no numbers, or lack values.
@@ -215,13 +215,13 @@ def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def numbers_or_names(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as they are, and anything else as its name."""
+    """Return the numbers as they are, and anything else as its name."""
     return values if values.dtype.kind in "fiub" else values.astype(str)
 
 
 def numbered_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """The labels of a column as they are in a batch: names, and integers of two values, by their order from 0; other
-    integers as they are, and real numbers in single precision.
+    """Return the labels of a column as they are in a batch: names, and integers of two values, by their order from 0;
+    other integers as they are, and real numbers in single precision.
 
     Raises:
         UserError: for integers below 0.

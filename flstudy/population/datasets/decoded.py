@@ -27,10 +27,10 @@ class DecodedImages(FileDataset):
 
     @abstractmethod
     def decode(self, file: str) -> NDArray[Any]:
-        """uint8 pixels [*shape] of a file below the folder."""
+        """Return uint8 pixels [*shape] of a file below the folder."""
 
     def image(self, file: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
-        """uint8 [3, height, width] of a file, scaled to (width, height) if a size is given."""
+        """Return uint8 [3, height, width] of a file, scaled to (width, height) if a size is given."""
         from PIL import Image  # a study dependency, of torchvision's; the engine runs without it
 
         try:
@@ -41,7 +41,8 @@ class DecodedImages(FileDataset):
             self.refuse(f"{file} is no image that can be read: {error}")
 
     def decoded(self, files: Sequence[str], copy: Path) -> Tensor:
-        """uint8 [len(files), *shape], from the .npy file ``copy`` if that is of these files, by their names and sizes.
+        """Return uint8 [len(files), *shape], from the .npy file ``copy`` if that is of these files, by their names and
+        sizes.
 
         Raises:
             UserError: for a file that is not there, or as ``decode`` does.
@@ -73,7 +74,7 @@ class DecodedImages(FileDataset):
         return torch.from_numpy(pixels)
 
     def _mark(self, files: Sequence[str]) -> bytes:
-        """Digest of the names and sizes of files, of which all exist."""
+        """Return the digest of the names and sizes of files, of which all exist."""
         digest = hashlib.sha256()
         for file in files:
             try:

@@ -48,7 +48,7 @@ class FederatedParquet(Dataset):
         return read_metadata(self._here())
 
     def _here(self) -> Path:
-        """The folder of this node: asked anew each time, since a data set may be sent to another one."""
+        """Return the folder of this node: asked anew each time, since a data set may be sent to another one."""
         if not is_uri(self.path):
             return Path(self.path)
         return copied_to_node(self.path)

@@ -66,7 +66,7 @@ class Metadata(NamedTuple):
     files: dict[str, dict[str, Any]]  # bytes and sha256 of each file but for this one
 
     def column(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of one row of a mapped column."""
+        """Return the type and shape of one row of a mapped column."""
         kinds = {"x": (self.x, self.shape), "y": (self.y, self.label_shape), "split": (np.dtype(np.int8), ())}
         return kinds[name]
 
@@ -85,14 +85,14 @@ class ClientTable(NamedTuple):
 
 
 def seal(values: dict[str, Any]) -> str:
-    """The text of a metadata file, closed with the checksum of all else in it."""
+    """Return the text of a metadata file, closed with the checksum of all else in it."""
     plain = {"format": FORMAT, "version": VERSION, **values}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     return json.dumps({**plain, "checksum": digest}, indent=1)
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """The metadata of a folder of Federated Parquet.
+    """Return the metadata of a folder of Federated Parquet.
 
     Raises:
         UserError: for a folder that is none, one of another version, or metadata that are damaged.
@@ -136,7 +136,7 @@ def damaged(path: Path, reason: str) -> NoReturn:
 
 
 def read_clients(folder: Path, metadata: Metadata) -> ClientTable:
-    """The table of clients, checked against the metadata.
+    """Return the table of clients, checked against the metadata.
 
     Raises:
         UserError: for a table that is not the one that was written, or contradicts itself.
@@ -172,22 +172,22 @@ def read_clients(folder: Path, metadata: Metadata) -> ClientTable:
 
 
 def sample_files(folder: Path, metadata: Metadata) -> list[Path]:
-    """The files of samples in their order."""
+    """Return the files of samples in their order."""
     return [folder / name for name in sorted(metadata.files) if name.startswith(f"{SAMPLES}/")]
 
 
 def column_file(folder: Path, name: str) -> Path:
-    """Path of a mapped column."""
+    """Return the path of a mapped column."""
     return folder / COLUMNS / f"{name}.npy"
 
 
-def write_columns(folder: Path, metadata: Metadata, told: Callable[[int], None] = lambda rows: None) -> None:
+def write_columns(folder: Path, metadata: Metadata, on_progress: Callable[[int], None] = lambda rows: None) -> None:
     """Make the mapped columns of the samples, all of them or none.
 
     Args:
         folder: of the data set.
         metadata: of it; its examples and types must be those of the samples.
-        told: progress callback, called with the number of rows that are written.
+        on_progress: progress callback, called with the number of rows that are written.
 
     Raises:
         UserError: for samples that are damaged.
@@ -210,13 +210,13 @@ def write_columns(folder: Path, metadata: Metadata, told: Callable[[int], None] 
                 for name, file in files.items():
                     file.write(np.ascontiguousarray(arrays[name]).data.cast("B"))
                 rows += len(arrays["y"])
-                told(rows)
+                on_progress(rows)
         if rows != metadata.examples:
             damaged(folder / SAMPLES, f"it holds {rows} examples, not {metadata.examples}")
 
 
 def read_part(path: Path, metadata: Metadata) -> Iterator[dict[str, NDArray[Any]]]:
-    """The columns of a file of samples, a row group at a time.
+    """Yield the columns of a file of samples, a row group at a time.
 
     Raises:
         UserError: for a file that cannot be read, or is of other types and shapes.
@@ -234,7 +234,7 @@ def read_part(path: Path, metadata: Metadata) -> Iterator[dict[str, NDArray[Any]
 
 
 def as_array(column: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """[n, *shape] of a column of numbers, of fixed-size lists of them, or of fixed-size bytes.
+    """Return [n, *shape] of a column of numbers, of fixed-size lists of them, or of fixed-size bytes.
 
     Raises:
         UserError: for nulls, or another size.
@@ -260,7 +260,7 @@ def as_array(column: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArra
 
 
 def mapped_column(folder: Path, metadata: Metadata, name: str) -> Tensor | None:
-    """A column [D, ...] in mapped memory that cannot be written to; None where there is no such file.
+    """Return a column [D, ...] in mapped memory that cannot be written to; None where there is no such file.
 
     Raises:
         UserError: for a file that is not of this data set, or cut short.
@@ -280,7 +280,7 @@ def mapped_column(folder: Path, metadata: Metadata, name: str) -> Tensor | None:
         return torch.from_numpy(column)
 
 
-def verify(folder: Path, metadata: Metadata, told: Callable[[int], None] = lambda bytes: None) -> None:
+def verify(folder: Path, metadata: Metadata, on_progress: Callable[[int], None] = lambda bytes: None) -> None:
     """Read every byte of the folder and compare each file with its checksum.
 
     Raises:
@@ -298,7 +298,7 @@ def verify(folder: Path, metadata: Metadata, told: Callable[[int], None] = lambd
             while block := file.read(2**22):
                 digest.update(block)
                 done += len(block)
-                told(done)
+                on_progress(done)
         if digest.hexdigest() != recorded["sha256"]:
             damaged(path, "its bytes do not give its checksum")
 
@@ -307,5 +307,5 @@ def verify(folder: Path, metadata: Metadata, told: Callable[[int], None] = lambd
 
 
 def codes(shape: Sequence[int], kind: np.dtype[Any]) -> bool:
-    """Whether samples of a column are bytes, as images are, rather than lists of numbers."""
+    """Return whether samples of a column are bytes, as images are, rather than lists of numbers."""
     return kind == np.uint8 and len(shape) > 1

@@ -37,8 +37,8 @@ class Digits(Dataset):
 
 
 def digits_table() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Pixels [D, 8, 8] from 0 to 16 and labels [D], from scikit-learn's own file: to import it takes a study's start
-    more than a second."""
+    """Return the pixels [D, 8, 8] from 0 to 16 and labels [D], from scikit-learn's own file: to import it takes a
+    study's start more than a second."""
     package = importlib.util.find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
         with contextlib.suppress(OSError, ValueError), gzip.open(Path(folder, DIGITS_FILE), "rt") as file:
@@ -65,14 +65,14 @@ class Images(FileDataset):
 
     @abstractmethod
     def read(self) -> tuple[Tensor, Tensor]:
-        """Pixels uint8 [D, channels, height, width] and labels [D], those for training first."""
+        """Return the pixels uint8 [D, channels, height, width] and labels [D], those for training first."""
 
     def load(self, seed: int, clients: int) -> Examples:
         pixels, y = self.checked()
         return Examples(normalised(pixels, self.mean, self.deviation), y, None)
 
     def checked(self) -> tuple[Tensor, Tensor]:
-        """Pixels and labels as `read` returns them, once their shapes and labels are checked."""
+        """Return the pixels and labels as `read` returns them, once their shapes and labels are checked."""
         pixels, y = self.read()
         if tuple(pixels.shape[1:]) != self.shape or y.shape != pixels.shape[:1]:
             self.refuse(f"images must be {list(self.shape)}, each with a label, got {list(pixels.shape)}")
@@ -81,7 +81,7 @@ class Images(FileDataset):
         return pixels, y
 
     def sources(self) -> list[Path]:
-        """The files that `read` reads, or the folder that holds them all."""
+        """Return the files that `read` reads, or the folder that holds them all."""
         return [self.folder]
 
     def originals(self, scratch: Path) -> Originals:
@@ -91,7 +91,7 @@ class Images(FileDataset):
 
 
 def in_slices(x: NDArray[Any], y: NDArray[Any]) -> Callable[[int], Iterator[Piece]]:
-    """The pieces of a pooled set that is in memory, or mapped."""
+    """Return the pieces of a pooled set that is in memory, or mapped."""
 
     def pieces(start: int) -> Iterator[Piece]:
         for begin in range(start * SLICE, len(y), SLICE):
@@ -101,7 +101,8 @@ def in_slices(x: NDArray[Any], y: NDArray[Any]) -> Callable[[int], Iterator[Piec
 
 
 def normalised(pixels: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
-    """float32 of pixels uint8 [D, channels, height, width], by the mean and deviation of each channel in 0 … 1."""
+    """Return float32 of pixels uint8 [D, channels, height, width], by the mean and deviation of each channel in 0 …
+    1."""
     x = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
     return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(deviation).view(-1, 1, 1))
 
@@ -119,20 +120,20 @@ class TorchvisionImages(Images):
         """Name of torchvision's class."""
 
     def source(self) -> Any:
-        """torchvision's class, a study dependency: the engine runs without it."""
+        """Return torchvision's class, a study dependency: the engine runs without it."""
         from torchvision import datasets
 
         return getattr(datasets, self.published)
 
     @abstractmethod
     def files(self) -> list[str]:
-        """Names below the folder."""
+        """Return the names below the folder."""
 
     def sources(self) -> list[Path]:
         return [self.folder / name for name in self.files()]
 
     def parts(self) -> list[tuple[Any, Any]]:
-        """Pixels and labels for training and for testing, as torchvision has them."""
+        """Return the pixels and labels for training and for testing, as torchvision has them."""
         parts = [self.source()(self.root, train=train, download=self.download) for train in (True, False)]
         return [(part.data, part.targets) for part in parts]
 
@@ -147,7 +148,7 @@ class TorchvisionImages(Images):
         return self.arranged(torch.from_numpy(pixels)), torch.from_numpy(y).to(torch.int64)
 
     def arranged(self, pixels: Tensor) -> Tensor:
-        """Pixels [D, channels, height, width]."""
+        """Return the pixels [D, channels, height, width]."""
         return pixels
 
 
@@ -319,7 +320,7 @@ class FashionMnist(Idx):
         return [(images.reshape(-1, 28, 28), labels), (test_images.reshape(-1, 28, 28), test_labels)]
 
     def unpacked(self, name: str) -> np.ndarray:
-        """The bytes behind the head of one of the package's files."""
+        """Return the bytes behind the head of one of the package's files."""
         path = self.folder / f"{name}.gz"
         try:
             content = gzip.decompress(path.read_bytes())

@@ -89,7 +89,7 @@ class InMemory(Dataset):
 
 
 def numbered(part: Part) -> Examples:
-    """Examples whose labels and owners are numbers.
+    """Return the examples whose labels and owners are numbers.
 
     Raises:
         UserError: for none, or as many inputs as there are no labels.
@@ -111,7 +111,7 @@ def numbered(part: Part) -> Examples:
 
 
 def part_of(data: Any, columns: Columns) -> Part:
-    """The examples of whatever form the data have.
+    """Return the examples of whatever form the data have.
 
     Raises:
         UserError: for no known form.
@@ -126,24 +126,24 @@ def part_of(data: Any, columns: Columns) -> Part:
 
 
 def is_pair(value: Any) -> bool:
-    """Whether this is a pair (x, y) of tensors or arrays, or of one and a list of labels."""
+    """Return whether this is a pair (x, y) of tensors or arrays, or of one and a list of labels."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[0], Tensor | np.ndarray):
         return False
     return isinstance(value[1], Tensor | np.ndarray | list)
 
 
 def is_by_split(value: Any) -> bool:
-    """Whether these are data sets by the names of splits."""
+    """Return whether these are data sets by the names of splits."""
     return isinstance(value, Mapping) and len(value) > 0 and set(value) <= set(SPLIT_NAMES)
 
 
 def is_by_client(value: Any) -> bool:
-    """Whether these are three data sets for each client."""
+    """Return whether these are three data sets for each client."""
     return isinstance(value, tuple | list) and len(value) > 0 and all(map(is_three_sets, value))
 
 
 def is_three_sets(value: Any) -> bool:
-    """Whether this is a (train, valid, test), each with a length of its own."""
+    """Return whether this is a (train, valid, test), each with a length of its own."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 3
@@ -155,22 +155,22 @@ def is_three_sets(value: Any) -> bool:
 
 
 def is_set_by_client(value: Any) -> bool:
-    """Whether these are data sets, one for each client."""
+    """Return whether these are data sets, one for each client."""
     return isinstance(value, tuple | list) and len(value) > 0 and all(map(is_set, value))
 
 
 def is_set(value: Any) -> bool:
-    """Whether this is a data set, and no row of one."""
+    """Return whether this is a data set, and no row of one."""
     return is_table(value) or isinstance(value, DataLoader) or (is_mapped(value) and not isinstance(value, ROWS))
 
 
 def is_table(value: Any) -> bool:
-    """Whether this is a table of pyarrow or pandas."""
+    """Return whether this is a table of pyarrow or pandas."""
     return type(value).__module__.partition(".")[0] in ("pyarrow", "pandas") and hasattr(value, "columns")
 
 
 def is_mapped(value: Any) -> bool:
-    """Whether this is a map-style data set."""
+    """Return whether this is a map-style data set."""
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | Mapping)
 
 
@@ -200,7 +200,7 @@ def _by_client(data: Sequence[Any], columns: Columns) -> Part:
 
 
 def _module(data: L.LightningDataModule, columns: Columns) -> Part:
-    """The examples of the loaders that a module has.
+    """Return the examples of the loaders that a module has.
 
     Raises:
         UserError: for loaders of other data sets than map-style ones, or a module that changes batches itself.
@@ -263,7 +263,7 @@ def _mapped(data: Any, columns: Columns, collate: Callable[[Any], Any] = default
 
 
 def _nested(arrays: Mapping[ValuePath, NDArray[Any]], columns: Columns) -> Part:
-    """Examples of the values [D, ...] of rows, by their places."""
+    """Return the examples of the values [D, ...] of rows, by their places."""
     paths = {column_name(path): path for path in arrays}
     named = {name: arrays[path] for name, path in paths.items()}
     columns = columns._replace(label=columns.label or _label(list(arrays)))
@@ -273,8 +273,8 @@ def _nested(arrays: Mapping[ValuePath, NDArray[Any]], columns: Columns) -> Part:
 
 
 def _label(paths: Sequence[ValuePath]) -> str | None:
-    """The name of the labels among the values of rows: of tuples the last, of mappings one of `LABELS`; None: there is
-    none, or several."""
+    """Return the name of the labels among the values of rows: of tuples the last, of mappings one of `LABELS`; None:
+    there is none, or several."""
     if isinstance(paths[-1][0], int):
         return column_name(paths[-1]) if len(paths[-1]) == 1 else None
     for name in LABELS:
@@ -285,7 +285,7 @@ def _label(paths: Sequence[ValuePath]) -> str | None:
 
 
 def values_by_path(row: Any, sequences: tuple[type, ...], path: ValuePath = ()) -> dict[ValuePath, Any]:
-    """The values of nested mappings and sequences by their places; sequences of other types are values.
+    """Return the values of nested mappings and sequences by their places; sequences of other types are values.
 
     Raises:
         UserError: for keys that are no names.
@@ -314,7 +314,7 @@ def refuse_random(data: Any, rows: Sequence[Any]) -> None:
 
 
 def is_same(value: Any, other_value: Any) -> bool:
-    """Whether two rows hold the same values."""
+    """Return whether two rows hold the same values."""
     if isinstance(value, Mapping):
         return all(is_same(value[name], other_value[name]) for name in value)
     if isinstance(value, list | tuple):
@@ -349,7 +349,7 @@ FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Columns], Part]], ...] 
 
 
 def all_parts(parts: Iterable[tuple[Part, int | None, int | None]]) -> Part:
-    """All of the parts, each with the client and the split that it is given; None: those of its own.
+    """Return all of the parts, each with the client and the split that it is given; None: those of its own.
 
     Raises:
         UserError: for parts that do not fit each other.

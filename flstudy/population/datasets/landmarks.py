@@ -95,14 +95,14 @@ class Landmarks(DecodedImages):
         return Originals(files, len(people), pieces, MEAN, DEVIATION)
 
     def _people(self) -> dict[str, list[tuple[str, int]]]:
-        """Images and labels of the people who have enough for a device, by name."""
+        """Return the images and labels of the people who have enough for a device, by name."""
         people: dict[str, list[tuple[str, int]]] = {}
         for user, image, label in self._rows():
             people.setdefault(user, []).append((image, label))
         return {user: people[user] for user in sorted(people) if len(people[user]) >= LEAST}
 
     def _rows(self) -> Iterator[tuple[str, str, int]]:
-        """Person, image and label of every line."""
+        """Yield the person, image and label of every line."""
         with self.existing(self.folder / self.mapping).open(newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file)
             for column in COLUMNS:
@@ -118,7 +118,7 @@ class Landmarks(DecodedImages):
                 yield user, image, int(label)
 
     def _file(self, image: str) -> str:
-        """Path of an image below the root, in whichever of the two layouts it is there."""
+        """Return the path of an image below the root, in whichever of the two layouts it is there."""
         flat, deep = f"images/{image}.jpg", f"train/{'/'.join(image[:3])}/{image}.jpg"
         return deep if (self.folder / deep).is_file() else flat
 

@@ -43,10 +43,11 @@ class Leaf(FileDataset):
 
     @abstractmethod
     def examples_of(self, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Inputs [n, *shape] and labels [n, ...] of a person's x and y; raises UserError for other contents."""
+        """Return the inputs [n, *shape] and labels [n, ...] of a person's x and y; raises UserError for other
+        contents."""
 
     def known(self) -> tuple[str, ...]:
-        """Tokens in the order of their numbers 1, 2, … in texts."""
+        """Return the tokens in the order of their numbers 1, 2, … in texts."""
         return ()
 
     def load(self, seed: int, clients: int) -> Examples:
@@ -70,11 +71,11 @@ class Leaf(FileDataset):
         return Originals(files, len(self._names()), pieces, task=self.aim, vocabulary=self.known())
 
     def _names(self) -> list[tuple[str, int]]:
-        """Names of all people with the number of their examples, in the order of `_people`."""
+        """Return the names of all people with the number of their examples, in the order of `_people`."""
         return [(piece.client or "", len(piece.y)) for piece in self._people()]
 
     def _pairs(self) -> list[tuple[Path | None, Path | None]]:
-        """Files of training and testing that hold the same people, by their place among the files."""
+        """Return the files of training and testing that hold the same people, by their place among the files."""
         parts: list[list[Path]] = []
         for part in ("train", "test"):
             folder = self.folder / part
@@ -94,7 +95,7 @@ class Leaf(FileDataset):
                 yield Piece(x, y, name)
 
     def _read(self, path: Path) -> dict[str, tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Examples of all people in a file, by name."""
+        """Return the examples of all people in a file, by name."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             people = {name: (data["x"], data["y"]) for name, data in content["user_data"].items()}

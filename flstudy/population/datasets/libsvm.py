@@ -78,13 +78,13 @@ class LibSvm(FileDataset):
         return (self.file,) if self.file else KNOWN[self.name].files
 
     def _tables(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Inputs [D, features] and labels [D] of all files."""
+        """Return the inputs [D, features] and labels [D] of all files."""
         parts = [self._read(file, KNOWN[self.name]) for file in self._files()]
         x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
         return x, y
 
     def _read(self, file: str, source: Known) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Inputs [n, features] and labels [n] of a file."""
+        """Return the inputs [n, features] and labels [n] of a file."""
         from sklearn.datasets import load_svmlight_file  # a study dependency; the engine runs without it
 
         path = self._path(file)
@@ -103,6 +103,6 @@ class LibSvm(FileDataset):
         return (x.toarray() / np.float32(source.largest)).astype(np.float32, copy=False), y
 
     def _path(self, file: str) -> Path:
-        """The file, packed or not."""
+        """Return the file, packed or not."""
         paths = [self.folder / f"{file}{ending}" for ending in ENDINGS]
         return next((path for path in paths if path.is_file()), None) or self.existing(paths[0])

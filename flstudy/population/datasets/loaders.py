@@ -17,7 +17,7 @@ MOST_EPOCHS = 100  # indices for each example of a data set, beyond which a samp
 
 
 def sampled(loader: "DataLoader[Any]", name: str) -> Any:
-    """The data set of the examples that a loader yields, in their order in its own data set.
+    """Return the data set of the examples that a loader yields, in their order in its own data set.
 
     Args:
         loader: of a map-style data set.
@@ -45,7 +45,7 @@ def sampled(loader: "DataLoader[Any]", name: str) -> Any:
 
 
 def index_source(loader: "DataLoader[Any]") -> Iterable[Any]:
-    """The source of a loader's indices: its sampler, or a batch sampler of the user's own."""
+    """Return the source of a loader's indices: its sampler, or a batch sampler of the user's own."""
     batches = loader.batch_sampler
     if batches is None or type(batches) is BatchSampler:
         return loader.sampler if batches is None else batches.sampler
@@ -53,14 +53,14 @@ def index_source(loader: "DataLoader[Any]") -> Iterable[Any]:
 
 
 def draws_all(sampler: Any, data: Any) -> bool:
-    """Whether a sampler is one of torch's that draw each example once, so that its indices need not be read."""
+    """Return whether a sampler is one of torch's that draw each example once, so that its indices need not be read."""
     if type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False):
         return False
     return len(sampler) == len(sampler.data_source) == len(data)
 
 
 def indices_of(sampler: Iterable[Any], count: int, name: str) -> NDArray[np.int64]:
-    """Sorted indices, or those of batches, that a sampler yields in an epoch.
+    """Return the sorted indices, or those of batches, that a sampler yields in an epoch.
 
     Raises:
         UserError: for indices of no example, or without an end.
@@ -79,7 +79,7 @@ def indices_of(sampler: Iterable[Any], count: int, name: str) -> NDArray[np.int6
 
 
 def origins_of(data_sets: Sequence[Any]) -> Origins:
-    """Where the examples of data sets come from, subsets followed to the data set that they are of."""
+    """Return where the examples of data sets come from, subsets followed to the data set that they are of."""
     origins: Origins = {}
     for data in data_sets:
         indices, whole = np.arange(len(data)), data

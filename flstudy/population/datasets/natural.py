@@ -27,14 +27,14 @@ LEAST = 3  # examples of a device: one to train on, one to validate, one to test
 
 
 def in_order_of_choice(selection: int, people: int) -> NDArray[np.int64]:
-    """[people]: the people's numbers in the order in which a seed chooses them for devices."""
+    """Return [people]: the people's numbers in the order in which a seed chooses them for devices."""
     return np.argsort(random_bits(selection, "people", np.arange(people)), kind="stable")
 
 
 def chosen_for_devices(
     sizes: NDArray[np.int64], clients: int, selection: int, *, refused: tuple[str, str, object]
 ) -> NDArray[np.int64]:
-    """[clients]: who of the people with so many examples [P] become devices, ascending.
+    """Return [clients]: who of the people with so many examples [P] become devices, ascending.
 
     Args:
         sizes: [P] examples of each.
@@ -84,12 +84,12 @@ class Natural(FileDataset):
 
     @abstractmethod
     def files(self) -> list[str]:
-        """Names of the files; the people are those of the first one."""
+        """Return the names of the files; the people are those of the first one."""
 
     @abstractmethod
     def reader(self) -> Reader:
-        """Function that reads inputs [n, *shape] and labels [n, ...] from one person's part of a file, and raises
-        UserError for contents that are not as published."""
+        """Return the function that reads inputs [n, *shape] and labels [n, ...] from one person's part of a file, and
+        raises UserError for contents that are not as published."""
 
     def load(self, seed: int, clients: int) -> Examples:
         read = self.reader()
@@ -122,7 +122,7 @@ class Natural(FileDataset):
         )
 
     def _pieces(self, start: int) -> Iterator[Piece]:
-        """All people from the person with that number on, those with too few examples for a device included."""
+        """Yield all people from the person with that number on, those with too few examples for a device included."""
         read = self.reader()
         with contextlib.ExitStack() as opened:
             groups = [opened.enter_context(self._open(name))["examples"] for name in self.files()]
@@ -131,11 +131,11 @@ class Natural(FileDataset):
                     yield Piece(*self._capped(index, *self._person(read, name, groups)), name)
 
     def known(self) -> tuple[str, ...]:
-        """Tokens in the order of their numbers 1, 2, … in texts."""
+        """Return the tokens in the order of their numbers 1, 2, … in texts."""
         return ()
 
     def _person(self, read: Reader, name: str, groups: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """All examples of a person, whose groups some files may lack."""
+        """Return all examples of a person, whose groups some files may lack."""
         parts = []
         for group in groups:
             if name not in group:
@@ -298,7 +298,7 @@ class StackOverflow(Natural):
         return tuple(word.decode(errors="replace") for word in self.words())
 
     def words(self) -> dict[bytes, int]:
-        """Numbers 1 … vocabulary of the most frequent words."""
+        """Return the numbers 1 … vocabulary of the most frequent words."""
         path = self.existing(self.folder / "stackoverflow.word_count")
         try:
             return most_frequent(path, self.vocabulary)

@@ -68,7 +68,7 @@ class AgNews(FileDataset):
         return Originals(files, -(-len(y) // SLICE), in_slices(x, y), vocabulary=words)
 
     def _numbered(self) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-        """Texts [D, length], their labels [D], and the words that have numbers of their own."""
+        """Return the texts [D, length], their labels [D], and the words that have numbers of their own."""
         parts = [self._read(name) for name in FILES]
         counts = Counter(word for _, words in parts[0] for word in words)
         if len(counts) < self.vocabulary:
@@ -87,7 +87,7 @@ class AgNews(FileDataset):
         return x, np.array([label for label, _ in rows], dtype=np.int64), tuple(ranked)
 
     def _read(self, name: str) -> list[tuple[int, list[str]]]:
-        """Label and words of each text."""
+        """Return the label and words of each text."""
         path = self.existing(self.folder / name)
         rows: list[tuple[int, list[str]]] = []
         try:

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 
 def copied_to_node(uri: str) -> Path:
-    """The folder of this node with the data set at a URI; its samples are left out where it has columns to be mapped.
+    """Return the folder of this node with the data set at a URI; its samples are left out where it has columns to be
+    mapped.
 
     Raises:
         UserError: where there is none, or it cannot be copied.

@@ -56,7 +56,7 @@ class Names:
         self._codes.append(codes[inverse])
 
     def sorted(self) -> tuple[list[Any], NDArray[np.int64]]:
-        """All names in their order, and the place there of each row's."""
+        """Return all names in their order, and the place there of each row's."""
         names = sorted(self._known)
         place = np.empty(len(names), dtype=np.int64)
         place[[self._known[name] for name in names]] = np.arange(len(names))
@@ -202,7 +202,7 @@ class TableFile(FileDataset):
         return Originals([path], len(names), pieces, shape=tuple(form[1]), classes=classes)
 
     def _in_parts(self, path: Path) -> Iterator[Part]:
-        """The rows of a file, some at a time."""
+        """Yield the rows of a file, some at a time."""
         columns = self._columns()
         if columns.missing == "mean":  # of rows that are not in memory together
             raise UserError("TableFile: missing must be refuse or zero for a file that is prepared, got mean: fill it")

@@ -56,7 +56,7 @@ class StackOverflowTags(StackOverflow):
         return lambda person: by_tag(person, self.length, vocabulary, numbers)
 
     def _known(self) -> dict[bytes, int]:
-        """Numbers 0 … tags - 1 of the most frequent tags."""
+        """Return the numbers 0 … tags - 1 of the most frequent tags."""
         path = self.existing(self.folder / "stackoverflow.tag_count")
         try:
             return most_frequent_tags(json.loads(path.read_text()), self.tags)
@@ -65,7 +65,7 @@ class StackOverflowTags(StackOverflow):
 
 
 def most_frequent_tags(counts: Any, count: int) -> dict[bytes, int]:
-    """Numbers 0 … count - 1 of the tags with the largest counts; of equal ones the first.
+    """Return the numbers 0 … count - 1 of the tags with the largest counts; of equal ones the first.
 
     Raises:
         UserError: for no counts, or too few.
@@ -79,9 +79,10 @@ def most_frequent_tags(counts: Any, count: int) -> dict[bytes, int]:
 
 
 def by_tag(
-    person: Mapping[str, NDArray[Any]], length: int, vocabulary: Mapping[bytes, int], known: Mapping[bytes, int]
+    person: Mapping[str, NDArray[Any]], length: int, vocabulary: Mapping[bytes, int], tag_numbers: Mapping[bytes, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(x, y) [n, length] and [n, 5]: words of a person's sentences and titles, and the known tags of their posts.
+    """Return (x, y) [n, length] and [n, 5]: words of a person's sentences and titles, and the known tags of their
+    posts.
 
     Raises:
         UserError: for contents of different lengths, or a post of more than five known tags.
@@ -91,7 +92,7 @@ def by_tag(
         raise UserError(f"contents must be as many as each other, got {counts}")
     unknown, xs, ys = len(vocabulary) + 1, [], []
     for tokens, title, tags in zip(person["tokens"], person["title"], person["tags"], strict=True):
-        labels = list(dict.fromkeys(known[tag] for tag in as_bytes(tags).split(b"|") if tag in known))
+        labels = list(dict.fromkeys(tag_numbers[tag] for tag in as_bytes(tags).split(b"|") if tag in tag_numbers))
         if len(labels) > MOST_TAGS:
             raise UserError(f"a post has at most {MOST_TAGS} tags, got {as_bytes(tags)[:80]!r}")
         if not labels:

@@ -26,19 +26,20 @@ class Special(NamedTuple):
     size: int  # of the vocabulary, padding included
 
     @classmethod
-    def after(cls, known: int) -> "Special":
-        """Special numbers that follow so many known characters or words."""
-        return cls(*range(known + 1, known + 5))
+    def after(cls, count: int) -> "Special":
+        """Return the special numbers that follow so many known characters or words."""
+        return cls(*range(count + 1, count + 5))
 
 
 def successors(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(x, y) [P, T]: inputs and what follows them, of tokens [P, T + 1] that are MISSING where there are none."""
+    """Return (x, y) [P, T]: inputs and what follows them, of tokens [P, T + 1] that are MISSING where there are
+    none."""
     return np.where(tokens[:, :-1] < 0, PADDING, tokens[:, :-1]), tokens[:, 1:].copy()
 
 
 def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(x, y) [P, length] of texts [n]: each is put between marks and cut into pieces of length + 1, those of a single
-    character left out."""
+    """Return (x, y) [P, length] of texts [n]: each is put between marks and cut into pieces of length + 1, those of a
+    single character left out."""
     special = Special.after(len(CHARACTERS))
     table = np.full(256, special.unknown, dtype=np.int64)
     table[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(1, special.unknown)
@@ -56,8 +57,8 @@ def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64]
 def by_word(
     sentences: NDArray[Any], length: int, vocabulary: Mapping[bytes, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(x, y) [len(sentences), length]: each sentence's first ``length`` words after a mark, and a mark if there is
-    room."""
+    """Return (x, y) [len(sentences), length]: each sentence's first ``length`` words after a mark, and a mark if there
+    is room."""
     special = Special.after(len(vocabulary))
     tokens = np.full((len(sentences), length + 1), MISSING, dtype=np.int64)
     for line, sentence in zip(tokens, sentences, strict=True):
@@ -69,14 +70,14 @@ def by_word(
 
 
 def as_bytes(value: Any) -> bytes:
-    """The value, if it is text."""
+    """Return the value, if it is text."""
     if not isinstance(value, bytes):
         raise UserError(f"texts must be bytes, got {type(value).__name__}")
     return value
 
 
 def most_frequent(path: Path, count: int) -> dict[bytes, int]:
-    """Numbers 1 … count of the first words of a file of lines "word count", most frequent first.
+    """Return the numbers 1 … count of the first words of a file of lines "word count", most frequent first.
 
     Raises:
         UserError: for other lines, or too few.

@@ -44,7 +44,7 @@ class TinyImageNet(DecodedImages, Images):
         return self.existing(self.folder / name).read_text().splitlines()
 
     def _training(self, names: list[str]) -> Iterator[tuple[str, int]]:
-        """Paths of training files below the folder, and their labels."""
+        """Yield the paths of training files below the folder, and their labels."""
         counts = {}
         for label, name in enumerate(names):
             folder = self.folder / "train" / name / "images"

@@ -39,14 +39,14 @@ class CitationSection(ReportSection):
 
     order = 120
 
-    def of_study(self, found: Findings) -> Content:
-        importances = any(sensitivity.importances for sensitivity in found.once(sensitivities))
-        cited = citations([found.results], importances=importances)
-        used = f"Used here: {', '.join(names_used(found.results))}."
+    def of_study(self, findings: Findings) -> Content:
+        importances = any(sensitivity.importances for sensitivity in findings.once(sensitivities))
+        cited = citations([findings.results], importances=importances)
+        used = f"Used here: {', '.join(names_used(findings.results))}."
         return _content("Whom to cite for what this study used.", cited, used)
 
-    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        cited = citations([study.results for study in found], ranks=True)
+    def of_studies(self, studies: Sequence[Findings]) -> Sequence[Content]:
+        cited = citations([study.results for study in studies], ranks=True)
         return [_content("Whom to cite for what these studies used.", cited)]
 
 
@@ -66,7 +66,7 @@ def _content(title: str, cited: Sequence[Citation], lead: str = "") -> Content:
 
 @functools.cache
 def references() -> dict[str, str]:
-    """Entries of references.bib by key, as they are written there."""
+    """Return the entries of references.bib by key, as they are written there."""
     text = (Path(__file__).parents[1] / "references.bib").read_text(encoding="utf-8")
     entries = re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]
     return {entry[entry.index("{") + 1 : entry.index(",")]: entry.strip() for entry in entries}
@@ -74,7 +74,8 @@ def references() -> dict[str, str]:
 
 @functools.cache
 def cited() -> dict[str, tuple[str, ...]]:
-    """BibTeX keys of every shipped class that a config can name, by its short name: the ``citations`` of the class."""
+    """Return the BibTeX keys of every shipped class that a config can name, by its short name: the ``citations`` of the
+    class."""
     classes = [node for node in config_schema()["$defs"].values() if "x-class" in node]
     return {node["title"]: tuple(node.get("x-citations", ())) for node in classes}
 
@@ -82,8 +83,8 @@ def cited() -> dict[str, tuple[str, ...]]:
 def citations(
     studies: Sequence[StudyResults], *, importances: bool = False, ranks: bool = False
 ) -> tuple[Citation, ...]:
-    """Works behind what studies used, in the order: algorithms, worlds, search, statistics, tools; those behind
-    importances and ranks where the report shows them."""
+    """Return the works behind what studies used, in the order: algorithms, worlds, search, statistics, tools; those
+    behind importances and ranks where the report shows them."""
     used: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for results in studies for name in names_used(results)):
         for key in cited().get(name, ()):
@@ -96,7 +97,8 @@ def citations(
 
 
 def names_used(results: StudyResults) -> list[str]:
-    """Names of the classes that a study used: algorithms of its trials, then those of its world and search."""
+    """Return the names of the classes that a study used: algorithms of its trials, then those of its world and
+    search."""
     config, study = results.config, results.section
     population, privacy = config.get("population") or {}, config.get("privacy") or {}
     drift = population.get("drift")
@@ -114,6 +116,6 @@ def names_used(results: StudyResults) -> list[str]:
     return list(dict.fromkeys([*names, *(label(key, value) for key, value in search if value)]))
 
 
-def bibtex(found: Sequence[Citation]) -> str:
-    """Text of a .bib file with these works."""
-    return "\n\n".join(f"% {', '.join(citation.used)}\n{references()[citation.key]}" for citation in found) + "\n"
+def bibtex(works: Sequence[Citation]) -> str:
+    """Return the text of a .bib file with these works."""
+    return "\n\n".join(f"% {', '.join(citation.used)}\n{references()[citation.key]}" for citation in works) + "\n"

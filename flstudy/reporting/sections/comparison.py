@@ -56,11 +56,11 @@ class StudyComparison:
     notes: tuple[str, ...]
 
     def mean(self, algorithm: str) -> float:
-        """Mean over the seeds with a finite value; NaN where there is none."""
+        """Return the mean over the seeds with a finite value; NaN where there is none."""
         return finite_mean(list(self.values.get(algorithm, {}).values()))
 
     def to_json(self) -> dict[str, object]:
-        """Values for ``--json``."""
+        """Return the values for ``--json``."""
         pairs = [pair._asdict() for pair in self.pairs]
         return {"metric": self.metric, "values": self.values, "pairs": pairs, "notes": self.notes}
 
@@ -70,8 +70,8 @@ class ComparisonSection(ReportSection):
 
     order = 30
 
-    def of_study(self, found: Findings) -> Content:
-        comparison = found.once(compare_study)
+    def of_study(self, findings: Findings) -> Content:
+        comparison = findings.once(compare_study)
         cells = comparison_cells(comparison)
         return Content(
             name="Comparison",
@@ -91,11 +91,11 @@ class ComparisonSection(ReportSection):
         )
 
 
-def compare_study(found: Findings, metric: str | None = None) -> StudyComparison:
+def compare_study(findings: Findings, metric: str | None = None) -> StudyComparison:
     """Compare the best trials of a study, on its objective's test counterpart where all recorded it, since the
     validation score chose them."""
-    results, rows = found.results, found.ranking.rows
-    wanted = metric or comparison_metric([found])
+    results, rows = findings.results, findings.ranking.rows
+    wanted = metric or comparison_metric([findings])
     values, notes = {}, []
     for row in rows:
         last = last_values(results, row.speaker, wanted)
@@ -139,7 +139,7 @@ def comparison_metric(studies: Sequence[Findings]) -> str:
 
 
 def last_values(results: StudyResults, trial: Trial, metric: str) -> dict[int, float]:
-    """Last value of a metric by seed; empty where the records have none."""
+    """Return the last value of a metric by seed; empty where the records have none."""
     try:
         return results.last(trial, metric)
     except (ValueError, OSError):
@@ -147,7 +147,7 @@ def last_values(results: StudyResults, trial: Trial, metric: str) -> dict[int, f
 
 
 def by_mean(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> list[str]:
-    """Algorithms by the mean over their seeds, the best first."""
+    """Return the algorithms by the mean over their seeds, the best first."""
     means = {name: finite_mean(list(by_seed.values())) for name, by_seed in values.items()}
     return sorted(means, key=lambda name: -means[name] if higher else means[name])
 
@@ -170,7 +170,7 @@ def compare(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> tuple
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[int, float, float, float, float]:
-    """Student's paired t test: (seeds in common, mean difference, low, high, p)."""
+    """Return Student's paired t test: (seeds in common, mean difference, low, high, p)."""
     from scipy import stats
 
     shared = [seed for seed in first if seed in second and np.isfinite([first[seed], second[seed]]).all()]
@@ -196,7 +196,7 @@ def holm(p: Floats) -> Floats:
 
 
 def verdicts(comparison: StudyComparison) -> list[str]:
-    """Sentences on whether the leader differs from each other algorithm."""
+    """Return the sentences on whether the leader differs from each other algorithm."""
     leader = next(iter(comparison.values), None)
     pairs = [pair for pair in comparison.pairs if pair.first == leader]
     caution = "" if comparison.fresh else ", on the seeds that chose their trials: confirm it on new ones"
@@ -212,7 +212,8 @@ def verdicts(comparison: StudyComparison) -> list[str]:
 
 
 def comparison_cells(comparison: StudyComparison, most: int | None = None) -> Cells | None:
-    """Table of pairs of algorithms; of more than `most` only those with the leader. None where there is no pair."""
+    """Return the table of pairs of algorithms; of more than `most` only those with the leader. None where there is no
+    pair."""
     pairs, metric = comparison.pairs, comparison.metric
     if most is not None and len(pairs) > most:
         pairs = tuple(pair for pair in pairs if pair.first == pairs[0].first)

@@ -45,15 +45,15 @@ class CostSection(ReportSection):
 
     order = 90
 
-    def of_study(self, found: Findings) -> Content:
-        costs = found.once(algorithm_costs)
+    def of_study(self, findings: Findings) -> Content:
+        costs = findings.once(algorithm_costs)
         note = "Hours of all trials added up, pruned and failed ones and confirmations included; several run at once."
         return Content(
             name="Cost",
             title="What did it cost?" if costs else "",
             tables=[cost_cells(costs)] if costs else [],
             notes=[note],
-            remarks=budget_notes(found),
+            remarks=budget_notes(findings),
             values={"cost": [dataclasses.asdict(cost) for cost in costs]},
         )
 
@@ -63,8 +63,8 @@ class FailureSection(ReportSection):
 
     order = 100
 
-    def of_study(self, found: Findings) -> Content:
-        trials = failed_trials(found.results)
+    def of_study(self, findings: Findings) -> Content:
+        trials = failed_trials(findings.results)
         values = [
             {
                 "trial": trial.number,
@@ -79,13 +79,13 @@ class FailureSection(ReportSection):
         return Content(name="Failures", title=title, tables=tables, values={"failures": values})
 
 
-def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
-    """Costs by algorithm, in the order of the ranking."""
-    results = found.results
+def algorithm_costs(findings: Findings) -> tuple[AlgorithmCost, ...]:
+    """Return the costs by algorithm, in the order of the ranking."""
+    results = findings.results
     spent = {trial.number: trial_cost(results, trial) for trial in results.trials}
-    speakers = {row.algorithm: row.speaker for row in found.ranking.rows}
+    speakers = {row.algorithm: row.speaker for row in findings.ranking.rows}
     costs = []
-    for algorithm in found.looks:
+    for algorithm in findings.looks:
         trials = [trial for trial in results.trials if trial.algorithm == algorithm]
         per_trial = [(spent[trial.number], len(results.seeds_of(trial))) for trial in trials]
         costs.append(
@@ -104,7 +104,8 @@ def algorithm_costs(found: Findings) -> tuple[AlgorithmCost, ...]:
 
 
 def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:
-    """Cost of a trial: a finished trial's recorded totals; for any other the sum over the rounds in its records."""
+    """Return the cost of a trial: a finished trial's recorded totals; for any other the sum over the rounds in its
+    records."""
     hours = trial.metrics.get("time/total_s", math.nan) / 3600
     bits = trial.metrics.get("traffic/bits", math.nan)
     if math.isnan(hours) or math.isnan(bits):
@@ -118,8 +119,8 @@ def trial_cost(results: StudyResults, trial: Trial) -> TrialCost:
 
 
 def _sums_over_rounds(results: StudyResults, trial: Trial) -> list[float]:
-    """Sums of times and traffic over rounds, mean over seeds; NaN for a metric that was not recorded. The records are
-    not kept in memory, since those of all trials of a large study are large."""
+    """Return the sums of times and traffic over rounds, mean over seeds; NaN for a metric that was not recorded. The
+    records are not kept in memory, since those of all trials of a large study are large."""
     sums = dict.fromkeys(SUMMED, math.nan)
     try:
         table = read_records(results.folder.records(trial.number))
@@ -131,26 +132,26 @@ def _sums_over_rounds(results: StudyResults, trial: Trial) -> list[float]:
 
 
 def _known_total(values: Sequence[float]) -> float:
-    """Sum of the values that are not NaN; NaN where all are."""
+    """Return the sum of the values that are not NaN; NaN where all are."""
     return sum([value for value in values if not math.isnan(value)] or [math.nan])
 
 
-def budget_notes(found: Findings) -> list[str]:
-    """Sentences on searches of different size, and on the privacy that tuning spends, where they apply."""
+def budget_notes(findings: Findings) -> list[str]:
+    """Return the sentences on searches of different size, and on the privacy that tuning spends, where they apply."""
     notes = []
-    trials = {cost.algorithm: cost.trials for cost in found.once(algorithm_costs)}
+    trials = {cost.algorithm: cost.trials for cost in findings.once(algorithm_costs)}
     if trials and max(trials.values()) > min(trials.values()) + 1:  # equal shares differ by up to one trial
         counts = ", ".join(f"{name} {count}" for name, count in sorted(trials.items(), key=lambda item: -item[1]))
         notes.append(
             f"The algorithms had different numbers of trials ({counts}): more trials find better ones by luck alone."
         )
-    if any("privacy/epsilon" in trial.metrics for trial in found.results.trials):
+    if any("privacy/epsilon" in trial.metrics for trial in findings.results.trials):
         notes.append(TUNING_SPENDS)
     return notes
 
 
 def cost_cells(costs: Sequence[AlgorithmCost]) -> Cells:
-    """Table of the cost of each algorithm; energy only where it was measured."""
+    """Return the table of the cost of each algorithm; energy only where it was measured."""
     columns = {
         "Algorithm": [cost.algorithm for cost in costs],
         "Trials": [str(cost.trials) for cost in costs],
@@ -166,7 +167,7 @@ def cost_cells(costs: Sequence[AlgorithmCost]) -> Cells:
 
 
 def budget_cells(costs: Sequence[AlgorithmCost]) -> Cells:
-    """Table of trials, rounds and hours of each algorithm, which shows whether they were treated alike."""
+    """Return the table of trials, rounds and hours of each algorithm, which shows whether they were treated alike."""
     columns = {
         "Algorithm": [cost.algorithm for cost in costs],
         "Trials": [str(cost.trials) for cost in costs],
@@ -177,12 +178,12 @@ def budget_cells(costs: Sequence[AlgorithmCost]) -> Cells:
 
 
 def failed_trials(results: StudyResults) -> list[Trial]:
-    """Trials that failed, and those that took more than one start."""
+    """Return the trials that failed, and those that took more than one start."""
     return [trial for trial in results.trials if trial.status is Status.FAILED or trial.attempts > 1]
 
 
 def failure_cells(trials: list[Trial]) -> Cells | None:
-    """Table of failed and restarted trials with their reasons; None for no trials."""
+    """Return the table of failed and restarted trials with their reasons; None for no trials."""
     columns = {
         "Trial": [str(trial.number) for trial in trials],
         "Algorithm": [trial.algorithm for trial in trials],

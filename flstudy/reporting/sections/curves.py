@@ -23,12 +23,12 @@ class CurvesSection(ReportSection):
 
     order = 40
 
-    def of_study(self, found: Findings) -> Content | None:
-        results, ranking = found.results, found.ranking
+    def of_study(self, findings: Findings) -> Content | None:
+        results, ranking = findings.results, findings.ranking
         events = [event for event in results.events if event.round <= results.rounds]
-        figure = accuracy_figure(ranking, events, found.looks)
+        figure = accuracy_figure(ranking, events, findings.looks)
         titled = accuracy_figure(
-            ranking, events, found.looks, title=f"Study {results.name}: best trial of each algorithm"
+            ranking, events, findings.looks, title=f"Study {results.name}: best trial of each algorithm"
         )
         if figure is None or titled is None:
             return None
@@ -50,7 +50,8 @@ class CurvesSection(ReportSection):
 def accuracy_figure(
     ranking: Ranking, events: Sequence[WorldEvent], looks: Mapping[str, Look], title: str = ""
 ) -> Figure | None:
-    """Figure of accuracy or the ranking's other metric by round: mean over seeds, band of one standard deviation."""
+    """Return the figure of accuracy or the ranking's other metric by round: mean over seeds, band of one standard
+    deviation."""
     lines = accuracy_lines(ranking)
     if not lines:
         return None
@@ -62,7 +63,7 @@ def accuracy_figure(
         looks,
         height=4.8,
         heading=f"Final, {spread.replace(' over', chr(10) + 'over')}",
-        each=lambda axes: mark_events(axes, events),
+        on_axes=lambda axes: mark_events(axes, events),
         xlabel="Round",
         ylabel=f"{what}, mean over devices{' (%)' if ranking.unit else ''}",
     )
@@ -86,7 +87,7 @@ def accuracy_figure(
 
 
 def accuracy_lines(ranking: Ranking) -> dict[str, Line]:
-    """Line of each algorithm's best trial that has a curve, in the units shown."""
+    """Return the line of each algorithm's best trial that has a curve, in the units shown."""
     return {
         row.algorithm: Line(
             row.rounds,

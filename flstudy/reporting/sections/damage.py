@@ -11,8 +11,8 @@ class DamageSection(ReportSection):
 
     order = 105
 
-    def of_study(self, found: Findings) -> Content | None:
-        results = found.results
+    def of_study(self, findings: Findings) -> Content | None:
+        results = findings.results
         lost = [reason for trial in results.trials if trial.is_over and (reason := results.lost(trial))]
         remarks = [f"{reason}." for reason in [*results.damage, *lost]]
         return Content(name=NAME, title=TITLE, points=remarks, remarks=remarks) if remarks else None

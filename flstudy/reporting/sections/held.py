@@ -21,9 +21,9 @@ class HeldSection(ReportSection):
 
     order = 65
 
-    def of_study(self, found: Findings) -> Content | None:
+    def of_study(self, findings: Findings) -> Content | None:
         try:
-            held = held_fixed(found.results.config)
+            held = held_fixed(findings.results.config)
         except (ConfigError, KeyError, TypeError, AttributeError):  # study.yaml is damaged
             return None
         values = {entry.key: dict(entry.values) for entry in held}
@@ -39,7 +39,7 @@ class HeldSection(ReportSection):
 
 
 def differing(held: Sequence[HeldKey]) -> str:
-    """Keys in which methods differ, with their values, as text."""
+    """Return the keys in which methods differ, with their values, as text."""
     return "; ".join(
         f"{_short(entry.key)} ({', '.join(_spelled(value) for value, _ in entry.groups)})"
         for entry in held
@@ -48,7 +48,7 @@ def differing(held: Sequence[HeldKey]) -> str:
 
 
 def held_table(held: Sequence[HeldKey], name: str = "", *, brief: bool = False) -> Cells:
-    """Table of keys, values and methods; a key that differs is marked ≠.
+    """Return the table of keys, values and methods; a key that differs is marked ≠.
 
     Args:
         held: result of `flstudy.study.held.held_fixed`.

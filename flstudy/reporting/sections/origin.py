@@ -20,10 +20,10 @@ class OriginSection(ReportSection):
 
     order = 110
 
-    def of_study(self, found: Findings) -> Content:
-        results, commands = found.results, [("Browse every run", "flstudy ui")]
-        if found.ranking.rows:
-            trial = found.ranking.rows[0].trial
+    def of_study(self, findings: Findings) -> Content:
+        results, commands = findings.results, [("Browse every run", "flstudy ui")]
+        if findings.ranking.rows:
+            trial = findings.ranking.rows[0].trial
             config = results.folder.best / f"{trial.algorithm}.yaml"
             command = f"flstudy run {shlex.quote(from_here(config))}"
             commands.append((f"Run the best trial again ({trial.algorithm}, trial {trial.number})", command))
@@ -42,8 +42,8 @@ class OriginSection(ReportSection):
             commands=commands,
         )
 
-    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        places = [study.results.folder for study in found]
+    def of_studies(self, studies: Sequence[Findings]) -> Sequence[Content]:
+        places = [study.results.folder for study in studies]
         folders = (shlex.quote(place.called if is_uri(place.called) else from_here(place.path)) for place in places)
         again = ("Make this report again", f"flstudy report {' '.join(folders)}")
         return [Content(name=NAME, title=TITLE, listings=[Listing(title=again[0], text=again[1])], commands=[again])]

@@ -18,30 +18,31 @@ class OverviewSection(ReportSection):
 
     order = 75
 
-    def of_study(self, found: Findings) -> Content | None:
-        ranking, results = found.ranking, found.results
+    def of_study(self, findings: Findings) -> Content | None:
+        ranking, results = findings.ranking, findings.results
         if not ranking.rows:
             return None
         events = [event for event in results.events if event.round <= results.rounds]
         figures = [
-            ranking_figure(found, f"Study {results.name}: each method's best trial"),
-            accuracy_figure(ranking, events, found.looks, title="Round by round"),
-            history_figure(found),
+            ranking_figure(findings, f"Study {results.name}: each method's best trial"),
+            accuracy_figure(ranking, events, findings.looks, title="Round by round"),
+            history_figure(findings),
         ]
         drawn = [figure for figure in figures if figure is not None]
         return Content(exports={OVERVIEW: Picture(below_each_other(drawn), "At a glance")})
 
 
-def ranking_figure(found: Findings, title: str) -> Figure:
-    """Figure of the final mean and standard deviation over seeds of each method's best trial, best on top."""
-    ranking = found.ranking
+def ranking_figure(findings: Findings, title: str) -> Figure:
+    """Return the figure of the final mean and standard deviation over seeds of each method's best trial, best on
+    top."""
+    ranking = findings.ranking
     figure, (axes,) = new_panels(1, 1, 0.9 + 0.34 * len(ranking.rows))
     places = range(len(ranking.rows))
     for place, row in zip(places, ranking.rows, strict=True):
         final = ranking.scale * row.final[np.isfinite(row.final)]
         if final.size:
             spread = final.std(ddof=1) if final.size > 1 else 0.0
-            look = found.looks[row.trial.algorithm]
+            look = findings.looks[row.trial.algorithm]
             axes.errorbar(final.mean(), place, xerr=spread, fmt=look.marker, color=look.colour, capsize=3, markersize=7)
             words = f"{ranking.final(row)}{ranking.unit}"
             axes.annotate(words, (final.mean() + spread, place), (8, 0), textcoords="offset points", va="center")

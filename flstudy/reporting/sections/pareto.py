@@ -42,8 +42,8 @@ class ParetoSection(ReportSection):
 
     order = 80
 
-    def of_study(self, found: Findings) -> Content:
-        front = pareto_front(found.results)
+    def of_study(self, findings: Findings) -> Content:
+        front = pareto_front(findings.results)
         if front is None:
             return Content(values={"pareto": None})
         return Content(
@@ -52,7 +52,7 @@ class ParetoSection(ReportSection):
             lead="The study had several objectives. A trial is on the front where no other is at least as good in all "
             "of them and better in one.",
             tables=[front_cells(front)],
-            pictures=pictures((front_figure(front, found.looks), SEEN)),
+            pictures=pictures((front_figure(front, findings.looks), SEEN)),
             values={
                 "pareto": {
                     "objectives": [objective.metric for objective in front.objectives],
@@ -63,7 +63,7 @@ class ParetoSection(ReportSection):
 
 
 def pareto_front(results: StudyResults) -> Front | None:
-    """Pareto front of a study; None where it has one objective, or no trial to show."""
+    """Return the pareto front of a study; None where it has one objective, or no trial to show."""
     objectives = results.objectives
     trials = tuple(
         trial
@@ -78,13 +78,13 @@ def pareto_front(results: StudyResults) -> Front | None:
 
 
 def undominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask [T] of the undominated rows of values [T, M]: no other row is at least as high everywhere and higher
-    somewhere. Equal rows do not dominate each other."""
+    """Return the mask [T] of the undominated rows of values [T, M]: no other row is at least as high everywhere and
+    higher somewhere. Equal rows do not dominate each other."""
     return np.array([not ((values >= row).all(1) & (values > row).any(1)).any() for row in values])
 
 
 def front_cells(front: Front) -> Cells:
-    """Table of the trials of the front."""
+    """Return the table of the trials of the front."""
     trials = front.best
     columns = {"Trial": [str(trial.number) for trial in trials], "Algorithm": [trial.algorithm for trial in trials]}
     for place, objective in enumerate(front.objectives):
@@ -95,8 +95,8 @@ def front_cells(front: Front) -> Cells:
 
 
 def front_figure(front: Front, looks: Mapping[str, Look]) -> Figure:
-    """Figure with a panel for each pair of objectives: all trials, those of the front large and, for two objectives,
-    connected. Many algorithms have panels of their own, with the others' trials in grey behind."""
+    """Return the figure with a panel for each pair of objectives: all trials, those of the front large and, for two
+    objectives, connected. Many algorithms have panels of their own, with the others' trials in grey behind."""
     pairs = list(itertools.combinations(range(len(front.objectives)), 2))
     names = [name for name in looks if any(trial.algorithm == name for trial in front.trials)]
     shown = {name: looks[name] for name in names}

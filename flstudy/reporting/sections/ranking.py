@@ -26,8 +26,8 @@ class RankingSection(ReportSection):
 
     order = 20
 
-    def of_study(self, found: Findings) -> Content:
-        results, ranking = found.results, found.ranking
+    def of_study(self, findings: Findings) -> Content:
+        results, ranking = findings.results, findings.ranking
         notes = footnotes(ranking, len(results.seeds))
         values = {"ranking": [_row_values(row) for row in ranking.rows], "notes": list(ranking.notes)}
         if not ranking.rows:
@@ -41,8 +41,8 @@ class RankingSection(ReportSection):
             title="How do the algorithms rank, each with the best hyper-parameters found for it?",
             lead="Every algorithm was tuned, and its best trial on validation data speaks for it. Test data chose "
             "nothing.",
-            tables=[*tables, budget_cells(found.once(algorithm_costs))],
-            notes=[*notes, *budget_notes(found)],
+            tables=[*tables, budget_cells(findings.once(algorithm_costs))],
+            notes=[*notes, *budget_notes(findings)],
             brief=tables,
             remarks=notes,
             values=values,
@@ -67,8 +67,8 @@ def _row_values(row: RankedTrial) -> dict[str, object]:
 
 
 def result_cells(ranking: Ranking, study: str) -> Cells:
-    """Table of the best trial per algorithm, best first; drift columns only where there was a drift, those of new seeds
-    only where best trials were trained again, ε only where a run was private."""
+    """Return the table of the best trial per algorithm, best first; drift columns only where there was a drift, those
+    of new seeds only where best trials were trained again, ε only where a run was private."""
     rows, metric = ranking.rows, ranking.selection_metric
     unit = percent_sign(metric)
     columns = {
@@ -95,7 +95,8 @@ def result_cells(ranking: Ranking, study: str) -> Cells:
 
 
 def models_cells(ranking: Ranking) -> Cells | None:
-    """Table of the models by which each algorithm was judged, beside the server's; None where all are judged alike."""
+    """Return the table of the models by which each algorithm was judged, beside the server's; None where all are judged
+    alike."""
     if len(ranking.judges) < 2:
         return None
     columns = {
@@ -108,7 +109,7 @@ def models_cells(ranking: Ranking) -> Cells | None:
 
 
 def drift_cells(ranking: Ranking) -> Cells | None:
-    """Table of the effects of each drift, where there were several; else None."""
+    """Return the table of the effects of each drift, where there were several; else None."""
     if all(len(row.drifts) < 2 for row in ranking.rows):
         return None
     # Drifts are the study's: all rows have the same.
@@ -125,7 +126,8 @@ def drift_cells(ranking: Ranking) -> Cells | None:
 
 
 def session_cells(ranking: Ranking) -> Cells | None:
-    """Table of the accuracy of sessions' first rounds, for many sessions of the last ones; None without sessions."""
+    """Return the table of the accuracy of sessions' first rounds, for many sessions of the last ones; None without
+    sessions."""
     if not ranking.sessions:
         return None
     means = np.full((len(ranking.rows), len(ranking.sessions)), np.nan)
@@ -143,7 +145,7 @@ def session_cells(ranking: Ranking) -> Cells | None:
 
 
 def hyperparameter_cells(ranking: Ranking) -> Cells:
-    """Table of the hyper-parameters that the search chose for the best trials."""
+    """Return the table of the hyper-parameters that the search chose for the best trials."""
     columns = {
         "Algorithm": [row.algorithm for row in ranking.rows],
         "Trial": [str(row.trial.number) for row in ranking.rows],
@@ -159,7 +161,7 @@ def recovery_rounds_text(values: Floats) -> str:
 
 
 def footnotes(ranking: Ranking, seeds: int) -> list[str]:
-    """Notes on how to read the numbers, then on the other trials."""
+    """Return the notes on how to read the numbers, then on the other trials."""
     notes = []
     if ranking.rows:
         fresh = max((row.accuracy.shape[0] for row in ranking.rows if row.confirmation), default=0)

@@ -60,8 +60,8 @@ class RestartSection(ReportSection):
 
     order = 50
 
-    def of_study(self, found: Findings) -> Content | None:
-        rows = [NamedRun(row.algorithm, found.results, row.speaker) for row in found.ranking.rows]
+    def of_study(self, findings: Findings) -> Content | None:
+        rows = [NamedRun(row.algorithm, findings.results, row.speaker) for row in findings.ranking.rows]
         rows = [row for row in rows if "detector/detections" in row.trial.metrics]
         if not rows:
             return None
@@ -91,8 +91,9 @@ def controller_log(results: StudyResults, trial: Trial, replica: int = 0) -> Con
 
 
 def spans(seed: int, rate: Mapping[str, Any], run: ControllerLog) -> list[Span]:
-    """Spans of the scheduled instances of a replica that began before their block ended. Schedules are functions of the
-    seed, the block's number and ρ (`rate` may have its c1 and c2), so that they need not be recorded."""
+    """Return the spans of the scheduled instances of a replica that began before their block ended. Schedules are
+    functions of the seed, the block's number and ρ (`rate` may have its c1 and c2), so that they need not be
+    recorded."""
     from flstudy.controllers import BlockSchedule, Rate  # torch, which a report of another study need not wait for
 
     rho = Rate(**{key: float(rate[key]) for key in ("c1", "c2") if key in rate})
@@ -109,24 +110,24 @@ def spans(seed: int, rate: Mapping[str, Any], run: ControllerLog) -> list[Span]:
     return instances
 
 
-def draw_spans(axes: Axes, found: Sequence[Span], rounds: Sequence[int], active: Sequence[float]) -> None:
+def draw_spans(axes: Axes, spans: Sequence[Span], rounds: Sequence[int], active: Sequence[float]) -> None:
     """Draw instances as thin lines by order, thick where they run; an instance of one round is as wide as a round."""
     runs = dict(zip(rounds, active, strict=True))
-    for span in found:
+    for span in spans:
         hue = colour(span.order)
         axes.hlines(span.order, span.first - 0.5, span.last + 0.5, color=hue, linewidth=1.0, alpha=0.7)
         ran = [number for number in range(span.first, span.last + 1) if runs.get(number) == span.order]
         if ran:
             axes.hlines([span.order] * len(ran), np.array(ran) - 0.5, np.array(ran) + 0.5, color=hue, linewidth=4.0)
         axes.plot([span.first - 0.5] * 2, [span.order - 0.22, span.order + 0.22], color=hue, linewidth=0.8)
-    orders = sorted({span.order for span in found})
+    orders = sorted({span.order for span in spans})
     axes.set_yticks(orders, map(str, orders))
     finish(axes, ylabel="Order")
 
 
 def reachable_figure(results: StudyResults, trial: Trial, title: str = "") -> Figure | None:
-    """Figure 2: the loss F_t and U_t, the largest loss that instances of the block have called reachable, above the
-    instances; of the first seed. None for a trial without instances."""
+    """Return the figure 2: the loss F_t and U_t, the largest loss that instances of the block have called reachable,
+    above the instances; of the first seed. None for a trial without instances."""
     run = controller_log(results, trial)
     if run is None:
         return None
@@ -158,8 +159,8 @@ def _mark_restarts(axes: Axes, events: Sequence[WorldEvent], run: ControllerLog)
 
 
 def loss_figure(rows: Sequence[NamedRun], metric: str = "test/loss") -> Figure | None:
-    """Figure 3: the loss of every trial by round, mean over seeds; below it, for each trial whose controller restarts,
-    the loss of the first seed with its restarts. None where no trial has the metric."""
+    """Return the figure 3: the loss of every trial by round, mean over seeds; below it, for each trial whose controller
+    restarts, the loss of the first seed with its restarts. None where no trial has the metric."""
     curves = {name: curve[0] for name, results, trial in rows if (curve := recorded(results, trial, metric))}
     if not curves:
         return None

@@ -40,36 +40,36 @@ class SearchSection(ReportSection):
 
     order = 70
 
-    def of_study(self, found: Findings) -> Content | None:
-        if not searched_domains(found.results):
+    def of_study(self, findings: Findings) -> Content | None:
+        if not searched_domains(findings.results):
             return None
-        seen = SLICES + ASIDE * stands_aside(found)
-        drawn = pictures((history_figure(found), HISTORY), (slice_figure(found), seen))
-        for algorithm in found.looks:
-            figure = parallel_figure(found.results, algorithm)
+        seen = SLICES + ASIDE * stands_aside(findings)
+        drawn = pictures((history_figure(findings), HISTORY), (slice_figure(findings), seen))
+        for algorithm in findings.looks:
+            figure = parallel_figure(findings.results, algorithm)
             drawn += pictures((figure, PARALLELS.format(algorithm)), paper=True)
         title = "What did the search try, and what came of it?"
         return Content(name="Search", title=title, pictures=drawn) if drawn else None
 
 
 def searched_domains(results: StudyResults) -> dict[str, Domain]:
-    """Domains by searched key, without the choice of the algorithm itself."""
+    """Return the domains by searched key, without the choice of the algorithm itself."""
     return {key: domain for key, domain in Space.of_study(results.section).widest().items() if key != "algorithm"}
 
 
-def varied_keys(trials: Iterable[Trial], known: Mapping[str, Domain]) -> list[str]:
-    """Searched keys that vary among some trials, in the order of the config."""
+def varied_keys(trials: Iterable[Trial], domains: Mapping[str, Domain]) -> list[str]:
+    """Return the searched keys that vary among some trials, in the order of the config."""
     overrides = [trial.overrides for trial in trials]
-    return [key for key in known if len({str(values[key]) for values in overrides if key in values}) > 1]
+    return [key for key in domains if len({str(values[key]) for values in overrides if key in values}) > 1]
 
 
 def is_log(domain: Domain) -> bool:
-    """Whether a domain's values are drawn uniformly in the logarithm."""
+    """Return whether a domain's values are drawn uniformly in the logarithm."""
     return domain.kind.startswith("log")
 
 
 def place_in(domain: Domain, value: Any) -> float:
-    """Position of a value between the ends of a domain, in [0, 1]; NaN for a value outside it."""
+    """Return the position of a value between the ends of a domain, in [0, 1]; NaN for a value outside it."""
     if domain.kind == "choice":
         at = [index for index, option in enumerate(domain.options) if option == value]
         return at[0] / max(len(domain.options) - 1, 1) if at else math.nan
@@ -80,13 +80,15 @@ def place_in(domain: Domain, value: Any) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def history_figure(found: Findings) -> Figure | None:
-    """Figure with each trial that did all rounds as a point, and the best so far of its algorithm as a line; the axis
-    counts the algorithm's own trials, so that searches of equal size can be compared."""
-    histories = {name: history for name in found.looks if (history := history_of(found.results, name)) is not None}
+def history_figure(findings: Findings) -> Figure | None:
+    """Return the figure with each trial that did all rounds as a point, and the best so far of its algorithm as a line;
+    the axis counts the algorithm's own trials, so that searches of equal size can be compared."""
+    histories = {
+        name: history for name in findings.looks if (history := history_of(findings.results, name)) is not None
+    }
     if not histories:
         return None
-    scale, label = scale_of(found.results.selection_metric)
+    scale, label = scale_of(findings.results.selection_metric)
 
     def draw(axes: Axes, name: str, look: Look) -> None:
         at, values, best, tried = histories[name]
@@ -98,7 +100,7 @@ def history_figure(found: Findings) -> Figure | None:
         axes.step(*steps, where="post", linestyle=look.dashes, linewidth=1.9, label=name, **shade)
         axes.plot(at, scale * values, linestyle="none", marker=look.marker, markersize=4, alpha=0.55, **shade)
 
-    looks = {name: found.looks[name] for name in histories}
+    looks = {name: findings.looks[name] for name in histories}
     figure = method_figure(looks, draw, height=4.2, xlabel="Trials of the algorithm", ylabel=label)
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(looks) <= CROWD:
@@ -116,7 +118,7 @@ class SearchHistory(NamedTuple):
 
 
 def history_of(results: StudyResults, algorithm: str) -> SearchHistory | None:
-    """History of an algorithm's search; None where no trial of it did all rounds."""
+    """Return the history of an algorithm's search; None where no trial of it did all rounds."""
     trials = [trial for trial in results.searched if trial.algorithm == algorithm]
     points = [(at, results.value_of(trial)) for at, trial in enumerate(trials, 1) if results.eligible(trial)]
     if not points:
@@ -135,17 +137,17 @@ class Slice(NamedTuple):
     values: list[float]
 
 
-def slice_figure(found: Findings) -> Figure | None:
-    """Figure of the trials that did all rounds by each searched key; the axis of a log domain is logarithmic. A panel
-    per key for few algorithms together; for many a panel per algorithm and key."""
-    results = found.results
+def slice_figure(findings: Findings) -> Figure | None:
+    """Return the figure of the trials that did all rounds by each searched key; the axis of a log domain is
+    logarithmic. A panel per key for few algorithms together; for many a panel per algorithm and key."""
+    results = findings.results
     trials = [trial for trial in results.searched if results.eligible(trial)]
     domains = searched_domains(results)
     keys = varied_keys(trials, domains)
     if not keys:
         return None
     scale, label = scale_of(results.selection_metric)
-    names = [name for name in found.looks if any(trial.algorithm == name for trial in trials)]
+    names = [name for name in findings.looks if any(trial.algorithm == name for trial in trials)]
     crowded = len(names) > CROWD
     groups: list[list[Slice]] = []
     if crowded:
@@ -166,7 +168,7 @@ def slice_figure(found: Findings) -> Figure | None:
     figure, panels = new_panels(len(groups), min(columns, len(groups)), height, 0.5, sharey=True)
     for axes, group in zip(panels, groups, strict=True):
         for series in group:
-            look = found.looks[series.algorithm]
+            look = findings.looks[series.algorithm]
             shade: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidths": 0, "zorder": 3}
             heights = [scale * value for value in series.values]
             axes.scatter(series.at, heights, s=14 if crowded else 22, alpha=0.75, label=series.algorithm, **shade)
@@ -174,7 +176,7 @@ def slice_figure(found: Findings) -> Figure | None:
         _slice_axis(axes, domains[key])
         if crowded:
             axes.minorticks_off()
-            axes.set_title(group[0].algorithm, fontsize=9, loc="left", color=found.looks[group[0].algorithm].colour)
+            axes.set_title(group[0].algorithm, fontsize=9, loc="left", color=findings.looks[group[0].algorithm].colour)
         finish(axes, *((7, 8) if crowded else (10, 11)), xlabel=key.removeprefix("algorithm."))
     figure.supylabel(label, fontsize=11)
     if not crowded:
@@ -182,10 +184,10 @@ def slice_figure(found: Findings) -> Figure | None:
     return figure
 
 
-def stands_aside(found: Findings) -> bool:
-    """Whether `slice_figure` draws points of an option beside each other."""
-    trials = [trial for trial in found.results.searched if found.results.eligible(trial)]
-    domains, few = searched_domains(found.results), len({trial.algorithm for trial in trials}) <= CROWD
+def stands_aside(findings: Findings) -> bool:
+    """Return whether `slice_figure` draws points of an option beside each other."""
+    trials = [trial for trial in findings.results.searched if findings.results.eligible(trial)]
+    domains, few = searched_domains(findings.results), len({trial.algorithm for trial in trials}) <= CROWD
     choices = [key for key in varied_keys(trials, domains) if domains[key].kind == "choice"]
     return few and any(len({t.algorithm for t in trials if key in t.overrides}) > 1 for key in choices)
 
@@ -220,7 +222,8 @@ class Parallels(NamedTuple):
 
 
 def parallels_of(results: StudyResults, algorithm: str) -> Parallels | None:
-    """Parallel coordinates of an algorithm; None for fewer than two trials that did all rounds, or no searched key."""
+    """Return the parallel coordinates of an algorithm; None for fewer than two trials that did all rounds, or no
+    searched key."""
     candidates = [trial for trial in results.trials if trial.algorithm == algorithm]
     trials = ranked(candidates, results.objective, results.rounds)
     domains = searched_domains(results)
@@ -243,8 +246,8 @@ def parallels_of(results: StudyResults, algorithm: str) -> Parallels | None:
 
 
 def parallel_figure(results: StudyResults, algorithm: str) -> Figure | None:
-    """Figure of one algorithm's trials that did all rounds, each a line through its hyper-parameters to its result; the
-    better the darker. None for fewer than two of them, or where nothing was searched."""
+    """Return the figure of one algorithm's trials that did all rounds, each a line through its hyper-parameters to its
+    result; the better the darker. None for fewer than two of them, or where nothing was searched."""
     parallels = parallels_of(results, algorithm)
     if parallels is None:
         return None
@@ -275,7 +278,7 @@ def _draw_axis(axes: Axes, column: int, ticks: list[tuple[float, str]]) -> None:
 
 
 def _axis_ticks(domain: Domain) -> list[tuple[float, str]]:
-    """Marks of an axis as (height, text)."""
+    """Return the marks of an axis as (height, text)."""
     if domain.kind == "choice":
         return [(place_in(domain, option), str(option)) for option in domain.options]
     low, high = domain.extremes()

@@ -65,12 +65,12 @@ class SensitivitySection(ReportSection):
 
     order = 60
 
-    def of_study(self, found: Findings) -> Content:
-        rows, metric = found.once(sensitivities), found.ranking.selection_metric
+    def of_study(self, findings: Findings) -> Content:
+        rows, metric = findings.once(sensitivities), findings.ranking.selection_metric
         values = [{**dataclasses.asdict(row), "diverged": row.diverged} for row in rows]
         cells = sensitivity_cells(rows, metric)
         notes = [row.note for row in rows if row.note]
-        if found.results.counts()[Status.PRUNED]:
+        if findings.results.counts()[Status.PRUNED]:
             notes.append("Trials that were stopped early are left out; they would have been among the worse ones.")
         return Content(
             name="Sensitivity",
@@ -80,27 +80,27 @@ class SensitivitySection(ReportSection):
             tables=present(cells, importance_cells(rows)),
             pictures=pictures(
                 (
-                    importance_figure(found),
+                    importance_figure(findings),
                     f"What decided whether a trial was among the best of its algorithm, by {METHOD} of the trials that "
                     f"did all rounds or diverged; algorithms with fewer than {LEAST_TRIALS} such trials are left out.",
                 ),
                 (
-                    sweep_figure(found),
+                    sweep_figure(findings),
                     "Every trial, the lighter the better at its end (by the final loss where all have one).",
                 ),
             ),
             notes=notes,
-            brief=[cells] if found.ranking.rows else [],
+            brief=[cells] if findings.ranking.rows else [],
             values={"sensitivity": values},
         )
 
 
-def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
-    """Sensitivities of the search's algorithms, in the order of the ranking."""
-    results, domains = found.results, searched_domains(found.results)
+def sensitivities(findings: Findings) -> tuple[Sensitivity, ...]:
+    """Return the sensitivities of the search's algorithms, in the order of the ranking."""
+    results, domains = findings.results, searched_domains(findings.results)
     sign = 1.0 if results.objective.higher else -1.0
     rows = []
-    for algorithm in found.looks:
+    for algorithm in findings.looks:
         trials = [trial for trial in results.searched if trial.algorithm == algorithm]
         values = sign * np.array([results.value_of(trial) for trial in trials if results.eligible(trial)])
         best = float(sign * values.max()) if values.size else math.nan
@@ -115,7 +115,7 @@ def sensitivities(found: Findings) -> tuple[Sensitivity, ...]:
 def _importances(
     results: StudyResults, trials: Sequence[Trial], domains: Mapping[str, Domain]
 ) -> tuple[dict[str, float], str | None]:
-    """Importance by key, and the reason where there are none. Diverged trials count as the worst."""
+    """Return the importance by key, and the reason where there are none. Diverged trials count as the worst."""
     counted = [trial for trial in trials if results.eligible(trial) or trial.status is Status.DIVERGED]
     finite = [results.value_of(trial) for trial in trials if results.eligible(trial)]
     algorithm = trials[0].algorithm
@@ -149,18 +149,19 @@ def _importances(
     return dict(sorted(shares.items(), key=lambda item: -item[1])), None
 
 
-def sensitivity_cells(each: Sequence[Sensitivity], metric: str) -> Cells:
-    """Table of best, median and worst quarter of each algorithm's trials, with the most important hyper-parameter."""
+def sensitivity_cells(rows: Sequence[Sensitivity], metric: str) -> Cells:
+    """Return the table of best, median and worst quarter of each algorithm's trials, with the most important
+    hyper-parameter."""
     unit = percent_sign(metric)
     columns = {
-        "Algorithm": [row.algorithm for row in each],
-        "Trials": [str(row.trials) for row in each],
-        "All\nrounds": [str(row.complete) for row in each],
-        "Diverged\n%": [NOTHING if np.isnan(row.diverged) else f"{100 * row.diverged:.0f}" for row in each],
-        f"Best{unit}": [format_value(row.best, metric) for row in each],
-        f"Median{unit}": [format_value(row.median, metric) for row in each],
-        f"Worst\nquarter{unit}": [format_value(row.worst, metric) for row in each],
-        f"Matters most\n({METHOD})": [_most_important(row) for row in each],
+        "Algorithm": [row.algorithm for row in rows],
+        "Trials": [str(row.trials) for row in rows],
+        "All\nrounds": [str(row.complete) for row in rows],
+        "Diverged\n%": [NOTHING if np.isnan(row.diverged) else f"{100 * row.diverged:.0f}" for row in rows],
+        f"Best{unit}": [format_value(row.best, metric) for row in rows],
+        f"Median{unit}": [format_value(row.median, metric) for row in rows],
+        f"Worst\nquarter{unit}": [format_value(row.worst, metric) for row in rows],
+        f"Matters most\n({METHOD})": [_most_important(row) for row in rows],
     }
     title = f"How much each algorithm depends on its tuning: {metric} of its trials"
     return Cells.from_columns(title, columns, (0, 7), "sensitivity")
@@ -174,9 +175,10 @@ def _most_important(row: Sensitivity) -> str:
     return NOTHING
 
 
-def importance_cells(each: Sequence[Sensitivity]) -> Cells | None:
-    """Table of every hyper-parameter's share of the importance; None where no algorithm has enough trials."""
-    shares = [(row.algorithm, key, share) for row in each for key, share in row.importances.items()]
+def importance_cells(rows: Sequence[Sensitivity]) -> Cells | None:
+    """Return the table of every hyper-parameter's share of the importance; None where no algorithm has enough
+    trials."""
+    shares = [(row.algorithm, key, share) for row in rows for key, share in row.importances.items()]
     columns = {
         "Algorithm": [algorithm for algorithm, _, _ in shares],
         "Hyper-parameter": [key.removeprefix("algorithm.") for _, key, _ in shares],
@@ -186,9 +188,10 @@ def importance_cells(each: Sequence[Sensitivity]) -> Cells | None:
     return Cells.from_columns(title, columns, (0, 1)) if shares else None
 
 
-def importance_figure(found: Findings) -> Figure | None:
-    """Figure with a panel of bars per algorithm that has enough trials, the most important hyper-parameter on top."""
-    drawn = [row for row in found.once(sensitivities) if row.importances]
+def importance_figure(findings: Findings) -> Figure | None:
+    """Return the figure with a panel of bars per algorithm that has enough trials, the most important hyper-parameter
+    on top."""
+    drawn = [row for row in findings.once(sensitivities) if row.importances]
     if not drawn:
         return None
     height = 1.1 + 0.28 * max(len(row.importances) for row in drawn)
@@ -196,7 +199,7 @@ def importance_figure(found: Findings) -> Figure | None:
     for axes, row in zip(panels, drawn, strict=True):
         names = [key.removeprefix("algorithm.") for key in row.importances][::-1]
         shares = [100 * share for share in row.importances.values()][::-1]
-        bars = axes.barh(names, shares, color=found.looks[row.algorithm].colour, height=0.62)
+        bars = axes.barh(names, shares, color=findings.looks[row.algorithm].colour, height=0.62)
         axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
         axes.set_title(row.algorithm, fontsize=12, loc="left")
         axes.set_xlim(0, 112)
@@ -207,12 +210,12 @@ def importance_figure(found: Findings) -> Figure | None:
     return figure
 
 
-def sweep_figure(found: Findings) -> Figure | None:
-    """Figure with a panel per algorithm and a curve per trial, mean over seeds, light for the best and dark for the
-    worst by the final loss, or by the last value where not all have one; stopped trials end early."""
-    results = found.results
+def sweep_figure(findings: Findings) -> Figure | None:
+    """Return the figure with a panel per algorithm and a curve per trial, mean over seeds, light for the best and dark
+    for the worst by the final loss, or by the last value where not all have one; stopped trials end early."""
+    results = findings.results
     metrics = dict.fromkeys((results.selection_metric, *BY_ROUND))
-    metric, panels = next(((metric, panels) for metric in metrics if (panels := _sweeps(found, metric))), ("", {}))
+    metric, panels = next(((metric, panels) for metric in metrics if (panels := _sweeps(findings, metric))), ("", {}))
     if not panels:
         return None
     scale, label = scale_of(metric)
@@ -235,20 +238,20 @@ def sweep_figure(found: Findings) -> Figure | None:
     return figure
 
 
-def _sweeps(found: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarray, np.ndarray]]]:
-    """Curves by algorithm as (trial, rounds, means over seeds); empty where no curve has two rounds."""
+def _sweeps(findings: Findings, metric: str) -> dict[str, list[tuple[int, np.ndarray, np.ndarray]]]:
+    """Return the curves by algorithm as (trial, rounds, means over seeds); empty where no curve has two rounds."""
     panels: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
-    for algorithm in found.looks:
-        for trial in [trial for trial in found.results.searched if trial.algorithm == algorithm][:MOST]:
-            for rounds, values in recorded(found.results, trial, metric):
+    for algorithm in findings.looks:
+        for trial in [trial for trial in findings.results.searched if trial.algorithm == algorithm][:MOST]:
+            for rounds, values in recorded(findings.results, trial, metric):
                 if rounds.size:
                     panels.setdefault(algorithm, []).append((trial.number, rounds, values.mean(0)))
     return panels if any(rounds.size > 1 for curves in panels.values() for _, rounds, _ in curves) else {}
 
 
 def _final_losses(results: StudyResults) -> dict[int, float]:
-    """Final loss of every trial of the search, NaN for one that has none, on test data where they have it; {} where it
-    cannot rank them, since trials did all rounds without one."""
+    """Return the final loss of every trial of the search, NaN for one that has none, on test data where they have it;
+    {} where it cannot rank them, since trials did all rounds without one."""
     whole = [trial for trial in results.searched if results.eligible(trial)]
     for metric in LOSSES:
         if whole and all(metric in trial.metrics for trial in whole):

@@ -60,8 +60,8 @@ class StandingsSection(ReportSection):
 
     order = 15
 
-    def of_studies(self, found: Sequence[Findings]) -> Sequence[Content]:
-        over = compare_studies(found)
+    def of_studies(self, studies: Sequence[Findings]) -> Sequence[Content]:
+        over = compare_studies(studies)
         cells, drawn = standing_cells(over), pictures((standings_figure(over), CAPTION))
         headline, notes = standings_headline(over), standings_notes(over)
         whole = Content(
@@ -70,7 +70,7 @@ class StandingsSection(ReportSection):
             tables=present(cells),
             pictures=drawn,
             notes=notes,
-            heading=f"{len(found)} studies beside each other: {headline}",
+            heading=f"{len(studies)} studies beside each other: {headline}",
             facts={"Studies": ", ".join(over.names), "Compared on": over.metric},
             brief=present(cells),
             remarks=notes,
@@ -87,7 +87,7 @@ class StandingsSection(ReportSection):
                 "notes": over.notes,
             },
         )
-        return [whole, *(_part(study, comparison) for study, comparison in zip(found, over.comparisons, strict=True))]
+        return [whole, *(_part(study, comparison) for study, comparison in zip(studies, over.comparisons, strict=True))]
 
 
 def _part(findings: Findings, comparison: StudyComparison) -> Content:
@@ -160,7 +160,7 @@ def compare_studies(studies: Sequence[Findings]) -> Standings:
 
 
 def standings_headline(over: Standings) -> str:
-    """Result over all studies, in words that claim no more than the test shows."""
+    """Return the result over all studies, in words that claim no more than the test shows."""
     if not over.standings:
         return "no algorithm has a result in all of them"
     first = over.standings[0]
@@ -170,7 +170,7 @@ def standings_headline(over: Standings) -> str:
 
 
 def standings_notes(over: Standings) -> list[str]:
-    """Notes on the test over studies, then on missing results."""
+    """Return the notes on the test over studies, then on missing results."""
     notes = []
     if over.friedman is not None:
         statistic, p = over.friedman
@@ -187,7 +187,8 @@ def standings_notes(over: Standings) -> list[str]:
 
 
 def standing_cells(over: Standings) -> Cells | None:
-    """Table of algorithms by mean rank over studies, with their mean in each; None where none is in all studies."""
+    """Return the table of algorithms by mean rank over studies, with their mean in each; None where none is in all
+    studies."""
     if not over.standings:
         return None
     sign = 1 if over.higher else -1
@@ -206,7 +207,8 @@ def standing_cells(over: Standings) -> Cells | None:
 
 
 def standings_figure(over: Standings) -> Figure | None:
-    """Figure with a panel per study: mean and standard deviation over seeds by algorithm, the best mean rank on top."""
+    """Return the figure with a panel per study: mean and standard deviation over seeds by algorithm, the best mean rank
+    on top."""
     ranked = [standing.algorithm for standing in over.standings]
     names = list(dict.fromkeys([*ranked, *(name for comparison in over.comparisons for name in comparison.values)]))
     if not names:

@@ -19,25 +19,25 @@ class SummarySection(ReportSection):
 
     order = 10
 
-    def of_study(self, found: Findings) -> Content:
-        results, ranking, costs = found.results, found.ranking, found.once(algorithm_costs)
+    def of_study(self, findings: Findings) -> Content:
+        results, ranking, costs = findings.results, findings.ranking, findings.once(algorithm_costs)
         points = []
         for row in ranking.rows[:SHOWN]:
             over = plural(max(row.accuracy.shape[0], 1), "new seed" if row.confirmation else "seed")
             final = f"{ranking.final(row)}{ranking.unit} {ranking.shown}"
             points.append(f"{row.algorithm}: {final} at the end, over {over}.")
-        points += verdicts(found.once(compare_study))
+        points += verdicts(findings.once(compare_study))
         hours = [cost.hours for cost in costs if not math.isnan(cost.hours)]
         spent = f" and {format_hours(sum(hours))} hours of workers' time" if hours else ""
         rounds = plural(sum(cost.rounds for cost in costs), "round")
         points.append(f"{tried(results)}, {rounds}{spent}.")
-        headline = study_headline(found)
+        headline = study_headline(findings)
         return Content(
             name="Summary",
             title=f"{headline}.",
-            points=[*points, *budget_notes(found)],
+            points=[*points, *budget_notes(findings)],
             heading=f"Study {results.name}: {headline}",
-            facts=study_facts(found),
+            facts=study_facts(findings),
             values={
                 "study": results.name,
                 "selection_metric": ranking.selection_metric,
@@ -47,15 +47,15 @@ class SummarySection(ReportSection):
         )
 
 
-def study_headline(found: Findings) -> str:
-    """Result of a study, in words that claim no more than the tests show."""
-    rows = found.ranking.rows
+def study_headline(findings: Findings) -> str:
+    """Return the result of a study, in words that claim no more than the tests show."""
+    rows = findings.ranking.rows
     if not rows:
-        return f"No trial of study {found.results.name} has done all its rounds yet"
+        return f"No trial of study {findings.results.name} has done all its rounds yet"
     first = rows[0].algorithm
     if len(rows) == 1:
         return f"{first} was tuned alone"
-    comparison = found.once(compare_study)
+    comparison = findings.once(compare_study)
     reservation = _reservation(first, [row.algorithm for row in rows[1:]], comparison)
     if reservation is None:
         return f"{first} did best of {plural(len(rows), 'algorithm')}"
@@ -63,7 +63,8 @@ def study_headline(found: Findings) -> str:
 
 
 def _reservation(first: str, others: list[str], comparison: StudyComparison) -> str | None:
-    """Reason why the first of a ranking cannot be called the best; None where it is shown to be better than all."""
+    """Return the reason why the first of a ranking cannot be called the best; None where it is shown to be better than
+    all."""
     pairs = {pair.second if pair.first == first else pair.first: pair for pair in comparison.pairs
              if first in (pair.first, pair.second)}  # fmt: skip
     better = [name for name, pair in pairs.items() if pair.verdict == "different" and pair.first == name]
@@ -78,12 +79,12 @@ def _reservation(first: str, others: list[str], comparison: StudyComparison) -> 
     return None if comparison.fresh else "not confirmed on new seeds"
 
 
-def study_facts(found: Findings) -> dict[str, str]:
-    """Facts below the page's heading."""
-    results = found.results
+def study_facts(findings: Findings) -> dict[str, str]:
+    """Return the facts below the page's heading."""
+    results = findings.results
     config: Mapping[str, Any] = results.config
     population = config.get("population") or {}
-    again = [row.confirmation for row in found.ranking.rows if row.confirmation is not None]
+    again = [row.confirmation for row in findings.ranking.rows if row.confirmation is not None]
     world = [(f"population.{part}", population.get(part)) for part in ("dataset", "partition", "drift")]
     search = [(f"study.{part}", results.section.get(part)) for part in ("sampler", "scheduler")]
     facts = {
@@ -100,5 +101,5 @@ def study_facts(found: Findings) -> dict[str, str]:
 
 
 def _labels(classes: Sequence[tuple[str, Any]]) -> str:
-    """Labels of classes by key, joined by commas; '' for none."""
+    """Return the labels of classes by key, joined by commas; '' for none."""
     return ", ".join(label(key, value) for key, value in classes if value)

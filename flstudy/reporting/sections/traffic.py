@@ -38,7 +38,7 @@ class TrafficCurve:
         return float(self.sent[:, -1].mean())
 
     def until(self, level: float) -> Floats:
-        """Traffic [S] until the values first reached a level; NaN where they never did."""
+        """Return the traffic [S] until the values first reached a level; NaN where they never did."""
         reached = self.values >= level - 1e-9
         first = self.sent[np.arange(len(self.sent)), reached.argmax(1)]
         return np.where(reached.any(1), first, np.nan)
@@ -58,8 +58,8 @@ class TrafficSection(ReportSection):
 
     order = 95
 
-    def of_study(self, found: Findings) -> Content:
-        traffic = traffic_of(found)
+    def of_study(self, findings: Findings) -> Content:
+        traffic = traffic_of(findings)
         if traffic is None:
             return Content(values={"bits": None})
         cells = traffic_cells(traffic)
@@ -71,16 +71,17 @@ class TrafficSection(ReportSection):
             name="Traffic",
             title="What was reached for what was sent?",
             tables=present(cells),
-            pictures=pictures((traffic_figure(traffic, found.looks), caption)),
+            pictures=pictures((traffic_figure(traffic, findings.looks), caption)),
             notes=[traffic.unit] if cells else [],
             values={"bits": {curve.algorithm: {"rounds_of_fedavg": curve.total} for curve in traffic.curves}},
         )
 
 
-def traffic_of(found: Findings) -> Traffic | None:
-    """Traffic of a study; None where it is not recorded, or where all algorithms send the same amount per round."""
-    results, rows = found.results, found.ranking.rows
-    metric = found.ranking.accuracy_metric
+def traffic_of(findings: Findings) -> Traffic | None:
+    """Return the traffic of a study; None where it is not recorded, or where all algorithms send the same amount per
+    round."""
+    results, rows = findings.results, findings.ranking.rows
+    metric = findings.ranking.accuracy_metric
     if not any(row.rounds.size for row in rows):
         metric = next((name for name in LOSSES if any(name in row.speaker.metrics for row in rows)), metric)
     measured: dict[str, tuple[Floats, Floats, Floats]] = {}
@@ -101,15 +102,15 @@ def traffic_of(found: Findings) -> Traffic | None:
 
 
 def accuracy_levels(traffic: Traffic) -> list[float]:
-    """Up to three levels of accuracy in steps of 5 points: one that all algorithms reach in the mean over seeds, one
-    that only the best reaches, and one between."""
+    """Return up to three levels of accuracy in steps of 5 points: one that all algorithms reach in the mean over seeds,
+    one that only the best reaches, and one between."""
     peaks = [float(np.nanmax(curve.values.mean(0))) for curve in traffic.curves if np.isfinite(curve.values).any()]
     low, high = (math.floor(peak / STEP + 1e-9) for peak in (min(peaks), max(peaks)))
     return [STEP * step for step in sorted({low, (low + high) // 2, high}) if step > 0]
 
 
 def traffic_cells(traffic: Traffic) -> Cells | None:
-    """Table of each algorithm's traffic until it first reached an accuracy, and in all; None for losses."""
+    """Return the table of each algorithm's traffic until it first reached an accuracy, and in all; None for losses."""
     if not is_fraction(traffic.metric):
         return None
     levels = accuracy_levels(traffic)
@@ -127,8 +128,8 @@ def traffic_cells(traffic: Traffic) -> Cells | None:
 
 
 def traffic_figure(traffic: Traffic, looks: Mapping[str, Look]) -> Figure:
-    """Figure with a line for the best trial of each algorithm, mean over seeds with a band of one standard deviation,
-    by the bits sent down and up so far, in rounds of FedAvg; each line ends with its last round."""
+    """Return the figure with a line for the best trial of each algorithm, mean over seeds with a band of one standard
+    deviation, by the bits sent down and up so far, in rounds of FedAvg; each line ends with its last round."""
     scale, label = scale_of(traffic.metric)
     lines = {curve.algorithm: Line(curve.sent.mean(0), scale * curve.values) for curve in traffic.curves}
     figure = line_figure(lines, looks, xlabel=SENT, ylabel=label)
