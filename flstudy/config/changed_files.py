@@ -15,8 +15,10 @@ _imported: dict[str, tuple[str, str]] = {}
 
 
 def imported_files(value: Any, folder: str) -> dict[str, str]:
-    """Return the digests of the modules that were imported from a config's folder, by name, as their files were then;
-    none where the config's values name no class of them."""
+    """Return the modules that were imported from a config's folder, each with the digest of its file at that time.
+
+    The result is empty where the config's values name no class in these modules.
+    """
     modules = sys.modules.copy()  # at once: other threads import while this one looks
     named = {path.rpartition(".")[0] for path in texts_in(by_module(value))} & modules.keys()
     if all(name.partition(".")[0] == "flstudy" for name in named):
@@ -32,11 +34,11 @@ def imported_files(value: Any, folder: str) -> dict[str, str]:
 
 
 def forget_changed(modules: Mapping[str, str], digests: Mapping[str, str] | None = None) -> None:
-    """Let `imported_files` be imported anew, all of them, where the file of one has changed.
+    """Remove all these modules from ``sys.modules`` if the file of any has changed, so that they are imported anew.
 
     Args:
-        modules: as they were imported here.
-        digests: of the files with which a config was loaded elsewhere; None: of the files as they are.
+        modules: the result of `imported_files` in this process.
+        digests: the result in the process that loaded the config; None: the digests of the files as they are now.
     """
     now = {name: _digest(_imported[name][0]) for name in modules} if digests is None else digests
     if all(now.get(name, digest) == digest for name, digest in modules.items()):

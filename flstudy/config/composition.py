@@ -83,8 +83,10 @@ def composed(
 
 
 def _put_drawn(nested: dict[str, Any], proposal: Mapping[str, Any], roots: Iterable[str], imports: bool) -> None:
-    """Set the arguments that the classes of a proposal must be given and that the search draws, so that a class can be
-    looked at before they are drawn."""
+    """Set required arguments of the proposed classes to stand-in values from their ranges, where the search draws them.
+
+    With these a class can be checked before its arguments are drawn (`drawn_ends`).
+    """
     study = nested.get("study")
     ranges = ranges_of(study, proposal.get("algorithm")) if isinstance(study, Mapping) else {}
     values = dict(flat({key: value for key, value in nested.items() if key != "study"}))
@@ -254,9 +256,12 @@ def _fits(key: str, value: Any, node: Mapping[str, Any]) -> bool:
 
 
 def name_choices(nested: Mapping[str, Any]) -> None:
-    """Give the classes of a search's choices their names, in place: those of the algorithm become ``study.arms``, and
-    the choice a list of names; of another key the choice becomes a mapping by name, where one of its classes has
-    arguments or two share a name. A choice that cannot be named is left for the check."""
+    """Name the classes in a search's choices, in place.
+
+    Classes of ``study.search.algorithm`` become arms in ``study.arms``, and the choice becomes a list of their names.
+    The choice of another key becomes a mapping by name if a class in it has arguments or if two share a name. A choice
+    that cannot be named stays as it is, for `completed` to refuse.
+    """
     study = nested.get("study")
     if not isinstance(study, dict):
         return
@@ -291,8 +296,14 @@ def _share_names(key: str, options: Sequence[Any]) -> bool:
 
 
 def _named(key: str, options: Sequence[Any]) -> dict[str, dict[str, Any]] | None:
-    """Return the classes by the names that tables show: the class's own; with its module where another has that name,
-    and with the arguments that set it apart where it stands there twice. None where one of them is no class."""
+    """Return the classes of a choice by the names that tables show; None where an entry is no class.
+
+    A class goes by its own short name. The module is added where another class has that name. Where the class occurs
+    more than once, the arguments in which its entries differ are added.
+
+    Raises:
+        ConfigError: for two equal entries.
+    """
     by_name: dict[str, dict[str, Any]] = {}
     variants: list[dict[str, Any]] = []
     for option in options:

@@ -140,7 +140,7 @@ class Config:
         return self._movable(whole_study(content_of(self.path, self.content), self.edits, imports=True))
 
     def flat(self) -> dict[str, Any]:
-        """Return dotted keys and values ('algorithm.tau': 0.001), without those of the study, the run and the store."""
+        """Return dotted keys and values ('algorithm.tau': 0.001), except for study, run, ``store`` and ``modules``."""
         return {key: copy.deepcopy(v) if isinstance(v, list | dict) else v for key, v in _own(self._values)}
 
     def hyper_parameters(self) -> dict[str, Any]:
@@ -375,8 +375,11 @@ class Config:
 
 @contextlib.contextmanager
 def _as_it_was_raised() -> Iterator[None]:
-    """Raise Ctrl-C again, of which Lightning makes an exit with status 1, or outside the main thread a ValueError,
-    ignoring later ones; and a module's own exit as ModuleExit, so that it does not end a study silently."""
+    """Raise KeyboardInterrupt where Lightning made another exception of it, and ModuleExit for a module's own exit.
+
+    Lightning turns Ctrl-C into SystemExit, or outside the main thread into a ValueError, and ignores later ones. A
+    ``sys.exit`` in a user's module would otherwise end a study silently.
+    """
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else None
     try:

@@ -126,10 +126,12 @@ def clean_yaml(text: str, values: Mapping[str, Any]) -> str:
 
 
 def hide_from_process_list(arguments: Sequence[str]) -> None:
-    """Start this process once more, with the same number, where its command line shows credentials to everybody.
+    """Replace this process by one whose command line, which all users of the machine can read, has no credentials.
+
+    The new process keeps the process id. Without credentials in the arguments nothing happens.
 
     Args:
-        arguments: the last ones of the command line.
+        arguments: the command's own arguments, which stand at the end of the command line.
     """
     cleaned = clean_arguments(arguments)
     if cleaned != list(arguments):

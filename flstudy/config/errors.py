@@ -10,10 +10,10 @@ from typing import Any
 
 from flstudy.user_error import UserError
 
-LONGEST = 200  # characters of a sentence
-ECHO = 60  # of a value in it
-MOST = 4_000  # of a command
-LISTED = 100  # of choices in it; longer lists are left to --help
+LONGEST = 200  # most characters of a message's sentence
+ECHO = 60  # most characters of a value that it quotes
+MOST = 4_000  # most characters of a command that it proposes
+LISTED = 100  # most characters of a list of choices; a longer list is left to --help
 
 
 class ConfigError(UserError):

@@ -20,9 +20,9 @@ class Root(NamedTuple):
         module: the room that exports the classes.
         base: their base class, in the same room.
         kind: the word for them in ``flstudy list``.
-        doc: the key's sentence where no field has one.
-        default: the class where the key is left out; '' where it must be given, None where it may be null.
-        others: the base class, with its module, of users' own; '': ``base``.
+        doc: description of the key, for a key that is no documented field of a class.
+        default: the class if the key is left out; '' if the key is required, None if it is then null.
+        others: import path of the base class that users' classes must have; '' stands for ``base``.
     """
 
     module: str

@@ -96,8 +96,10 @@ def check_parts(parts: Parts, settings: Settings, recovery: Recovery, study: Stu
 
 
 def check_evaluations(population: Population, settings: Settings, study: StudySection, recovery: Recovery) -> None:
-    """Raise ConfigError for a figure of whole runs, such as a recovery, that a study compares and that evaluations as
-    rare as the config's cannot tell, whatever the curve."""
+    """Raise ConfigError where evaluations are too rare to compute a metric that a study compares, whatever the curve.
+
+    Such a metric describes a whole run, for example its recovery from a drift.
+    """
     rounds, every = settings.rounds, settings.evaluate_every
     goals = [study.objective.metric, *(goal.metric for goal in study.objectives), *study.constraints]
     goals = [name for name in goals if name in METRICS and METRICS[name].measured == "run" and name.startswith(CURVES)]

@@ -343,8 +343,10 @@ def classes_in(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def anchored(values: Any, place: Path) -> Any:
-    """Complete values with relative paths resolved from a folder, so that they name the same files anywhere; a user's
-    class, whose arguments may be anything, keeps its own."""
+    """Return complete values in which relative paths are resolved from a folder, so that they hold in any folder.
+
+    Paths among the arguments of a user's class stay as they are, since these may be anything.
+    """
     if not isinstance(values, Mapping):
         return values
     if "class_path" not in values:
@@ -438,8 +440,9 @@ def ranges_of(study: Mapping[str, Any], name: Any) -> dict[str, Any]:
 def drawn_ends(
     root: str, path: str, fixed: Iterable[str], ranges: Mapping[str, Any], *, imports: bool
 ) -> dict[str, Any]:
-    """Return an end of its range for each argument that a class must be given, beside the fixed ones, and that a search
-    draws.
+    """Return stand-in values for a class's required arguments that are not fixed and that a search draws.
+
+    The stand-in is the smallest value of the argument's range, or the first option of its choice.
 
     Args:
         root: key that names the class.

@@ -22,10 +22,10 @@ from flstudy.user_error import UserError
 class Asked(NamedTuple):
     """Devices that an evaluation asks."""
 
-    clients: Tensor | None  # [S, P] the panel, on the CPU; None: everybody
-    concepts: Tensor  # [S, P] under which they live
-    there: NDArray[np.bool_]  # [S, P] which of them count
-    error: list[float] | None  # [S] standard error of a mean in standard deviations; None: it is not told
+    clients: Tensor | None  # [S, P] the panel's devices, on the CPU; None: all devices
+    concepts: Tensor  # [S, P] concept of each device's examples
+    there: NDArray[np.bool_]  # [S, P] whether a device is available, and so counts
+    error: list[float] | None  # [S] standard error of a mean, in standard deviations over devices; None: not reported
 
     @property
     def devices(self) -> Tensor:
@@ -120,8 +120,10 @@ class AskedDevices:
         return self.examples[split]
 
     def most(self, round: int) -> int | None:
-        """Return the number of examples of a split that a device is asked about in a round; None: all. Devices always
-        choose a model by all."""
+        """Return the most examples of a split on which a device is evaluated in a round; None: all of them.
+
+        Devices that choose among global models always use all their training examples.
+        """
         return None if self.panel is None or self.panel.asks_everybody(round) else self.panel.examples
 
     def _laid_out(self, models: Tensor, split: Split, asked: Asked, round: int) -> Sheets:
@@ -132,7 +134,14 @@ class AskedDevices:
         return self._sheets[split]
 
     def choice(self, server: Any, world: Round, round: int, asked: Asked) -> Tensor:
-        """Return [S, P]: the number of the model that each device asked uses in a round, whose ``world`` is given."""
+        """Return [S, P]: the index of the global model that each of the devices asked uses.
+
+        Args:
+            server: the server's state, leaves [S, ...].
+            world: the round as algorithms see it.
+            round: the round's number, from 1.
+            asked: the devices.
+        """
         asks, concepts = self.algorithm.asks is not None, asked.concepts
         survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None
         devices = asked.devices.to(self.device)

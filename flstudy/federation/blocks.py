@@ -1,7 +1,8 @@
-"""A cohort in blocks of jobs, so that memory does not grow with it: uploads are added up as they come.
+"""Blocks of a cohort's jobs, which bound the memory of a round: the uploads of each block are added to a running sum.
 
-A block is as many jobs as train at once within a bound of bytes. Where the whole cohort is one block, nothing of this
-is used; where it is not, sums are those of the whole cohort but for their rounding.
+A block holds as many jobs as fit into a bound of bytes when they train at once. A cohort that fits into one block is
+trained whole. Otherwise the sums equal those of the whole cohort up to rounding. This module also holds the sources
+from which a round reads its jobs' rows of client state.
 """
 
 import warnings
@@ -40,7 +41,7 @@ class BankRows(NamedTuple):
         self.bank.scatter(clients, states, replicas)
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """Return the rows as they lie, as `ClientBank.lent` returns them."""
+        """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` returns them."""
         clients, replicas, x = self._of(part)
         return x, self.bank.lent(self.algorithm, clients, x, replicas)
 
@@ -100,7 +101,7 @@ class PreparedRows(NamedTuple):
         self.rows.put(part, states)
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """Return the leaves of each row."""
+        """Return no models, since no device is a first visitor any more, and the leaves of each row."""
         flat = [leaf.flatten(0, 1) for leaf in leaves(part.of(self.states))]
         return None, [tuple(leaf[row] for leaf in flat) for row in range(len(flat[0]) if flat else 0)]
 

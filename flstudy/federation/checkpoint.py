@@ -28,7 +28,7 @@ from flstudy.run_settings import RunSettings
 from flstudy.user_error import UserError
 
 CLASS, NAMESPACE, NOT_KEPT = "flstudy.class", "flstudy.namespace", "flstudy.not_kept"
-"""Keys of the only entry of an argument that is written otherwise than by itself (`argument_recipe`)."""
+"""Keys by which a mapping of one entry stands for an argument that is no plain value (`argument_recipe`)."""
 PLAIN = (bool, int, float, str, type(None), Tensor)
 OWN = tuple(f"flstudy.{room}." for room in ("algorithms", "controllers", "metrics", "privacy", "tasks"))
 
@@ -83,10 +83,11 @@ def class_path(part: Any) -> str:
 
 
 def known_class(path: str, base: type[Any] = object) -> type[Any]:
-    """Return the imported class of that path below a base class; of flstudy's also one that is not imported.
+    """Return the class at an import path, whose module must be imported already, or be in one of the rooms in `OWN`.
 
     Raises:
-        UserError: where there is none.
+        UserError: where there is no such class, or it is no subclass of ``base``.
+        ImportError: for a path in `OWN` that names no module.
     """
     module, _, name = path.rpartition(".")
     if f"{module}.".startswith(OWN):
@@ -103,8 +104,11 @@ def task_arguments(task: L.LightningModule) -> dict[str, Any]:
 
 
 def argument_recipe(argument: Any) -> Any:
-    """Return the plain value of an argument in a checkpoint: of a class its path, of a Namespace its values; of what a
-    file of numbers cannot hold its kind, so that nobody who loads it takes a default in its place."""
+    """Return a plain value that stands for a task's argument in a checkpoint.
+
+    It is the `recipe` if there is one, the import path of a class, or the values of a Namespace. For any other argument
+    it is the name of its type, so that loading fails instead of silently using a default.
+    """
     plain = recipe_or_none(argument)
     if plain is not None or argument is None:
         return plain
@@ -115,10 +119,12 @@ def argument_recipe(argument: Any) -> Any:
 
 
 def rebuilt_arguments(path: Any, task_class: type[L.LightningModule], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a task that stand in its checkpoint otherwise than by themselves (`argument_recipe`).
+    """Return the arguments of a task that its checkpoint holds as mappings (`argument_recipe`), as objects again.
+
+    Where the task takes all its arguments as one, the result is that one argument.
 
     Raises:
-        UserError: names one that the checkpoint does not hold.
+        UserError: for an argument of which the checkpoint holds the type only.
     """
     saved: Mapping[str, Any] = content.get(L.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, {})
     arguments: dict[str, Any] = {name: value for name, value in saved.items() if isinstance(value, Mapping)}
@@ -257,8 +263,10 @@ def task_from(path: Any, content: Mapping[str, Any], **how: Any) -> L.LightningM
 
 
 def begin_with(task: L.LightningModule, buffers: Mapping[str, Tensor]) -> None:
-    """Give a task the buffers with which its run began, where it has them: a restart needs those and not the trained
-    ones."""
+    """Copy the buffers with which a run began into its task, since a new start must not begin with trained ones.
+
+    Buffers that the task lacks, or has in another shape, are skipped.
+    """
     present = dict(task.named_buffers())
     for name, first in buffers.items():
         if name in present and present[name].shape == first.shape:

@@ -25,7 +25,7 @@ class RowsBeside(CheckpointIO):
         self.inner, self.bank = inner, bank
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write the rows, then the checkpoint, which so names none that is not there."""
+        """Write the rows first and then the checkpoint, so that it never names rows that are not on disk."""
         saved, bank, here = checkpoint.get("flstudy"), self.bank(), local_folder(path)
         beside = None if saved is None or bank is None or here is None else bank.saved_beside(here)
         if beside is not None:

@@ -15,10 +15,16 @@ from flstudy.user_error import UserError
 
 
 class ControllerRunner:
-    """The controllers of a run.
+    """Runner of a run's controllers.
 
-    ``state`` is the run's, with the controllers' states and the rows that an event may change; ``draw`` gives a model
-    of a seed and a name, like the server's x.
+    Args:
+        controllers: as they are configured.
+        algorithm: the method.
+        layout: of the model.
+        population: the world.
+        state: of the run; it holds the controllers' states, and the rows that an event may restart or forget.
+        schedule: of the devices' learning rate; None: the rate is constant.
+        draw: returns a new initial model, shaped like the server's x, for a seed and a name.
     """
 
     def __init__(
@@ -58,8 +64,13 @@ class ControllerRunner:
         return self.schedule.at(self.algorithm, self.population.age(round), session)
 
     def before(self, server: Any, round: int, play: Callable[[ProbeRounds], Tensor]) -> tuple[Any, list[Event]]:
-        """Return the server's state with which a round starts, and what happened; ``play`` plays probe rounds, x as [S,
-        ...], and returns the model that they come to."""
+        """Return the server's state with which a round starts, and the controllers' events.
+
+        Args:
+            server: the server's state, leaves [S, ...].
+            round: the round's number, from 1.
+            play: plays probe rounds from a model x [S, ...], and returns the model at their end.
+        """
         probed: list[Tensor | None] = []
         for controller, state in zip(self.controllers, self.state.controllers, strict=True):
             moment = self._moment(round, 0)

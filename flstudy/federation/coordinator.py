@@ -152,8 +152,7 @@ class Coordinator(L.LightningModule):
         self._tell_rate(self.trainer.current_epoch + 1)
 
     def training_step(self, cohort: Cohort, batch_idx: int) -> None:
-        """Play one round, unless it is that of a checkpoint which was written when it had been evaluated: Lightning
-        begins it again where its flags foresee no evaluation."""
+        """Play one round, unless a checkpoint holds it: Lightning repeats one whose evaluation was not planned."""
         round = self.trainer.current_epoch + 1
         if round == self.run.state.round:
             return
@@ -193,7 +192,7 @@ class Coordinator(L.LightningModule):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate the global models on everybody, and the participants' local models on themselves.
+        """Evaluate the models that devices use and the global ones; in a fit also the participants' local models.
 
         Raises:
             UserError: nothing was trained or loaded.

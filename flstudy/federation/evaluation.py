@@ -58,9 +58,18 @@ class Evaluation(AskedDevices):
         self.measure, self.trace_cache = measure, evaluator.trace_cache
 
     def ask(self, server: Any, devices: Tensor, concept: Tensor, round: int) -> tuple[Tensor, Tensor]:
-        """Return the survey [S, J, M] of a round's devices [S, J] that live under concept [S, J], ∞ for models not in
-        use, and which are in use [S, M]. Of gradients it is [S, J, 1, n]: at the one model, on all training
-        examples."""
+        """Return the answers of a round's devices to the method's survey, and which models [S, M] it is about.
+
+        Args:
+            server: the server's state, leaves [S, ...].
+            devices: [S, J] the jobs' devices.
+            concept: [S, J] the concepts of their examples.
+            round: the round's number, from 1.
+
+        Returns:
+            The answers are losses or error rates [S, J, M], ∞ for models that are not in use. For a method that asks
+            for gradients they are gradients [S, J, 1, n] of its one model on all training examples.
+        """
         models = self.algorithm.global_models(server)
         with self.evaluator.attached(round):
             if self.algorithm.asks == "gradient":
@@ -81,7 +90,8 @@ class Evaluation(AskedDevices):
             cohort: of this round, as it was trained.
             fit: its results.
             round: its number.
-            looked: of the participants' local models, where these are no longer there; without it they are left out.
+            looked: scores [S, D] of the participants' local models, measured during the round. None: they are measured
+                here from ``fit.personal``, or left out where it holds no models.
         """
         metrics = self.of_devices(server, bank, cohort.round, round)
         if looked is None and fit.personal.shape[-1]:
@@ -132,7 +142,14 @@ class Evaluation(AskedDevices):
         return {split: self._chosen(models, chosen, used, sheets[split]) for split in splits}
 
     def _chosen(self, models: Tensor, chosen: Tensor, used: Tensor, sheets: Sheets) -> Scores:
-        """Return the scores of models [S, M, n] on the devices that chose them [S, N]."""
+        """Return the scores [S, P] of the devices asked, each under the global model that it chose.
+
+        Args:
+            models: [S, M, n] the global models.
+            chosen: [S, P] index of each device's model.
+            used: [S, M] whether any device chose a model.
+            sheets: the devices' examples.
+        """
         those = used.any(0).nonzero().squeeze(1).tolist()
         scores = [self.evaluator.on(models[:, m], sheets) for m in those]
         place = torch.zeros(models.shape[1], dtype=torch.int64, device=self.device)
@@ -161,8 +178,10 @@ class Evaluation(AskedDevices):
         return self.tests(cohort, round).scores(self.evaluator, models)
 
     def tests(self, cohort: Cohort, round: int) -> TestRows:
-        """Return the participants' own test examples; where a device trained several models, for the one that it
-        trained under its present concept."""
+        """Return the participants' own test examples, on which their local models are measured.
+
+        Where a device trained several models, the one that it trained under its present concept is measured.
+        """
         per_device = self.algorithm.jobs_per_device
         lives = cohort.batches.concept
         present = lives == self._lived(round).gather(1, cohort.jobs.client)

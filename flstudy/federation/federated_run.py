@@ -76,7 +76,7 @@ class FederatedRun(RunParts):
     _block = 0  # jobs of a replica that train at once; 0: not known yet
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the run with its models and its world, but without what computes: it goes on as from a checkpoint."""
+        """Return the run's attributes without executor, fits, evaluation and Trainer, which `start` makes anew."""
         parts = {name: part for name, part in vars(self).items() if name not in ("executor", "fits")}
         if "horizon" in parts:
             parts["horizon"] = self.horizon._replace(seconds_left=no_limit)  # else a Trainer's
@@ -307,8 +307,10 @@ class FederatedRun(RunParts):
             return self._play(cohort, round, evaluated)
 
     def _jobs_at_once(self) -> int:
-        """Return how many jobs of a replica train at once. States are of the types that hold while a round is played,
-        so that it is known in the first."""
+        """Return the number of a replica's jobs that train at once.
+
+        It must be called within a round, where the server's state has the dtypes with which rounds compute.
+        """
         bound = self.settings.cohort_memory
         return jobs_at_once(self.algorithm, self.state.server, self.task_function.layout, self.population, bound)
 
@@ -379,14 +381,17 @@ class FederatedRun(RunParts):
 
     @torch.no_grad()
     def evaluate(self, every: int = 1) -> dict[str, list[float]]:
-        """Evaluate the global models on everybody, and the participants' local models on themselves.
+        """Evaluate the models that devices use, the global models, and the participants' local models.
+
+        The first two are evaluated on validation and test examples of all devices, or of the panel. Local models are
+        evaluated on their own devices' test examples.
 
         Args:
-            every: rounds between evaluations, by which it is weighed whether compiling them pays.
+            every: rounds between evaluations; with the rounds left it decides whether compiling evaluations pays.
 
         Returns:
-            The metrics, a value per replica, which the round's record holds from now on; that record's own directly
-            after a resume.
+            The metrics, a value per replica, which are also added to the round's record. Directly after a resume, the
+            record's metrics are returned and nothing is evaluated.
         """
         state = self.models.state
         assert state.record is not None
@@ -423,8 +428,11 @@ class FederatedRun(RunParts):
         return_freed_memory()
 
     def close(self, orderly: bool = True) -> None:
-        """Bring the devices' rows home and end the places of several devices; only after an ``orderly`` end do these
-        wait for another run."""
+        """Copy the devices' rows into the bank, and close an executor that trains in several places.
+
+        Args:
+            orderly: whether the run ended normally; only then may the places wait for another run.
+        """
         executor = getattr(self, "executor", None)  # a start that failed may have made none
         if not isinstance(executor, Sharded):
             return
@@ -434,16 +442,20 @@ class FederatedRun(RunParts):
         executor.close(orderly)
 
     def _drawing(self, purpose: str) -> contextlib.AbstractContextManager[None]:
-        """Context in which a module of the user's that draws from torch's generators draws the run's own numbers,
-        also where it measures; flstudy's own draw in local fits only, which have numbers of their own."""
+        """Return a context in which torch's random numbers start from the run's first seed and a purpose.
+
+        Only tasks of the user's need it. flstudy's own tasks draw in local fits only, where `LocalFits` sets the seeds.
+        """
         if self.task_function.shipped:
             return contextlib.nullcontext()
         return forked_random(self.device, torch_seed(self.seeds[0], purpose))
 
     @contextlib.contextmanager
     def _computing(self, purpose: str) -> Iterator[None]:
-        """Compute with new tensors and products in the run's precision, a small model on one thread, alone in the
-        process."""
+        """Set precision, random numbers and, for a small model, one thread for a computation of the run.
+
+        New tensors get the run's precision. A lock keeps the process's other runs out meanwhile.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(PROCESS_STATE)
             stack.enter_context(self._drawing(purpose))

@@ -29,7 +29,15 @@ class Horizon(NamedTuple):
     seconds_left: Callable[[], float | None] = no_limit
 
     def rounds_left(self, round: int, took: float) -> float:
-        """Return the number of rounds after a round, each of which takes ``took`` seconds."""
+        """Return the number of rounds that follow a round: the planned ones, or fewer where the time does not suffice.
+
+        Args:
+            round: the round's number, from 1.
+            took: seconds that each of them takes.
+
+        Returns:
+            A number that may be fractional; infinity where neither a last round nor a limit of time is known.
+        """
         left = math.inf if self.last is None else self.last - round
         seconds = self.seconds_left()
         return left if seconds is None else min(left, max(0.0, seconds) / took)
@@ -78,8 +86,11 @@ class LocalFits:
         self.ended = time.perf_counter()  # of the last block, or the round's beginning
 
     def __call__(self, *work: Any) -> Any:
-        """Return the fits of the round's next block, with the arguments of an executor's ``fit``; in several places the
-        results of all parts, with the arguments of its ``train``."""
+        """Train the round's next block with the arguments of an executor's ``fit``, and return its fits.
+
+        Where the executor trains in several places, train all parts instead: the arguments are those of its ``train``,
+        and the results of all parts are returned.
+        """
         following = self.round + 1 if self.round != self.horizon.last else None
         with self.population.ahead.while_training(self.population.cohort, following):
             try:

@@ -32,7 +32,8 @@ class MethodForms:
         algorithm: the method.
         layout: of the model.
         batch: of any device.
-        maps: whether the executor maps functions of devices, which otherwise may do what cannot be mapped.
+        maps: whether the executor maps the method's device functions by ``torch.vmap``. If not, they may use operations
+            that cannot be mapped.
     """
 
     def __init__(self, algorithm: Algorithm, layout: Layout, batch: Batch, maps: bool) -> None:

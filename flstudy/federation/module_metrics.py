@@ -51,9 +51,19 @@ class Logged(NamedTuple):
 def module_metrics(
     asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int, splits: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Return the metrics that a task's own steps log of some splits, a value per replica; and ``valid/loss`` and
-    ``test/loss`` of a task without losses of single examples, where devices count alike, as everywhere. They are of the
-    devices' own models, whose rows a ``bank`` holds, or without it of the server's."""
+    """Return the metrics that a task's own evaluation steps log for some splits, by name, a value per replica.
+
+    A logged metric weights devices by their numbers of examples. For a task whose loss is of whole batches only, the
+    result also holds ``valid/loss`` and ``test/loss``, in which every device counts the same.
+
+    Args:
+        asked_devices: the devices to measure, and their examples.
+        server: the server's state, leaves [S, ...].
+        bank: rows of client state, from which each device's own model is made; None: the server's models are measured.
+        world: the round as algorithms see it.
+        round: the round's number, from 1.
+        splits: ``valid``, ``test`` or both.
+    """
     task_function = asked_devices.evaluator.task_function
     steps = task_function.steps
     logging = [split for split in splits if steps is not None and steps.has(split)]
@@ -115,8 +125,10 @@ def refuse_second(measured: Collection[str], logged: Iterable[str], task_functio
 def devices(
     asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Yield the available devices of a round: replica, device, model [n], its own or without a ``bank`` the server's,
-    and concept []."""
+    """Yield replica, device, model [n] and concept [] for every available device of a round, or of its panel.
+
+    The model is the device's own, made from its row in the ``bank``. Without a ``bank`` it is the server's.
+    """
     algorithm = asked_devices.algorithm
     asked, x = asked_devices.asked(round), asked_devices.models(server)
     chosen = None
@@ -239,8 +251,10 @@ def plain_deviation(line: Sequence[tuple[float, int]]) -> float:
 
 
 def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
-    """Let a task meet examples of a data set before it is loaded: its own where they are in memory, or else made-up
-    ones of the same kind, whose refusal says nothing.
+    """Try a task on a few examples before its data set is loaded: the data set's own where they are in memory.
+
+    Otherwise the examples are random ones of the same shape and kind. An error on these proves nothing and is ignored,
+    except for a training_step that returns no loss.
 
     Raises:
         UserError: for a training_step that returns no loss, or fails on the data set's own examples.

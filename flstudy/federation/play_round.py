@@ -29,7 +29,9 @@ from flstudy.federation.private_aggregator import PrivateRound
 from flstudy.population import Batches, Cohort, Population
 
 Divide = Callable[[Tensor, int | None, int], Sequence[Share]]
-"""Divides jobs by their steps [S, J], at most so many of a replica at once, so many neighbours together, into parts."""
+"""Function that divides a round's jobs into parts. It takes the jobs' steps [S, J] and the most jobs of a replica that
+train at once (None: all). Its last argument is the number of neighbouring jobs, those of one device, that stay in one
+part."""
 
 
 class RoundResult(NamedTuple):
@@ -116,8 +118,15 @@ def play_parts(
     parts: Sequence[Share],
     tests: Callable[[Cohort], TestRows] | None,
 ) -> tuple[Any, RoundResult]:
-    """Play a round as `play_round` does, with the jobs in ``parts`` whose sums stay. ``train`` gets a function from a
-    part to its work, and returns the result of each."""
+    """Play a round as `play_round` does, but train its jobs part by part.
+
+    Only the sums of the uploads are kept, unless the method reads each upload.
+
+    Args:
+        server, rows, cohort, algorithm, evaluation, aggregate, tests: as in `play_round`.
+        train: called with a function from a part to its work, the parts, and the rows; returns each part's result.
+        parts: the division of the jobs.
+    """
     jobs, x = cohort.jobs.client.shape[1], stacked(server.x)[:, 0]
     clients = rows.some(None) if algorithm.prepares_rows else first_rows(algorithm, x, jobs)
     server, clients, cohort, asking = prepared(server, clients, cohort, algorithm, evaluation, parts)
@@ -197,10 +206,11 @@ def prepared(
     evaluation: Evaluation,
     parts: Sequence[Share] = (),
 ) -> tuple[Any, Any, Cohort, tuple[Tensor, Tensor]]:
-    """Ask the devices, if the method does, and let the server say who trains which model.
+    """Survey the devices where the method asks them, then call its ``prepare``, which assigns models to jobs.
 
     Returns:
-        The server's state, the rows, the cohort with its models, and what asking cost: bytes down and up [S] of a job.
+        The server's state, the rows, the cohort with the jobs' models and steps, and the survey's bytes per job: [S]
+        down and [S] up.
     """
     world = cohort.round if algorithm.oracle else cohort.round._replace(concepts=None)
     survey = asked = None
@@ -227,8 +237,11 @@ def prepared(
 def answers(
     server: Any, cohort: Cohort, algorithm: Algorithm, evaluation: Evaluation, parts: Sequence[Share]
 ) -> tuple[Tensor, Tensor]:
-    """Return the survey of a round's devices, and the models [S, M] that it is about. In parts, each gradient is
-    replaced by their mean, for that is what a server makes of them."""
+    """Return the answers [S, J, M, ...] of a round's devices to the survey, and which models [S, M] it is about.
+
+    Where a replica's jobs are divided into parts, each gradient is replaced by the mean of all, since servers only use
+    their mean.
+    """
     number, lives = int(cohort.round.number[0]), cohort.batches.concept
     if algorithm.asks != "gradient" or not parts or parts[0].axis == 0:
         return evaluation.ask(server, cohort.devices, lives, number)
@@ -243,8 +256,12 @@ def answers(
 def planned(
     algorithm: Algorithm, server: Any, clients: Any, survey: Tensor | None, jobs: Job, world: Round, steps: Tensor
 ) -> tuple[Any, Any, Job, Tensor | None, Tensor]:
-    """Return the server's state, the rows, the jobs with their models, the concepts under which an oracle has them read
-    their data, and their steps [S, J]."""
+    """Return the results of the method's ``prepare``, ``concepts`` and ``workload`` for all replicas.
+
+    Returns:
+        The server's state, the rows, the jobs with their models, the concepts [S, J] and the steps [S, J]. Concepts are
+        those under which an oracle's jobs read their data; None for any other method.
+    """
     mapped = torch.vmap(algorithm.prepare, in_dims=(0, 0, None if survey is None else 0, 0, axes(world)))
     server, clients, model = mapped(server, clients, survey, jobs, world)
     concepts = torch.vmap(algorithm.concepts, in_dims=(0, axes(world)))(model, world) if algorithm.oracle else None
@@ -261,8 +278,16 @@ def shortened(batches: Batches, steps: Tensor) -> Batches:
 
 
 def survey_bytes(survey: Tensor | None, asked: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bytes down and up [S] of a job's survey [S, J, M, ...]: the models [S, M] that it is asked about, but
-    for the one that it is sent to train, and what it tells of each; x [S, ..., n] is the server's."""
+    """Return the bytes [S] that a job receives and the bytes [S] that it sends for its survey; 0 without a survey.
+
+    A job receives the models that it is asked about, except for the one that it is sent to train anyway. It sends its
+    answer for each of them.
+
+    Args:
+        survey: [S, J, M, ...] the jobs' answers.
+        asked: [S, M] whether the survey is about a model.
+        x: [S, ..., n] the server's models.
+    """
     if survey is None or asked is None:
         nothing = torch.zeros(len(x), dtype=torch.float64)
         return nothing, nothing
@@ -312,8 +337,10 @@ def stepped_and_explained(
 def closed(
     algorithm: Algorithm, server: Any, sizes: Tensor, like: Tensor, uploads: Any, model: Tensor, round: Round
 ) -> tuple[Inbox, Any, dict[str, Tensor]]:
-    """Return the end of a round whose uploads the server sees as they come: these, its state after them, and the
-    diagnostics; sizes are counted in the precision of ``like``."""
+    """Return the inbox, the server's state after the round, and the diagnostics; for a round without privacy.
+
+    The devices' sizes [S, J] are converted to the dtype of ``like``.
+    """
     inbox = weighed(algorithm, sizes.to(like.dtype), uploads, model)
     return inbox, *stepped_and_explained(algorithm, server, inbox, round)
 

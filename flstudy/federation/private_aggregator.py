@@ -23,9 +23,10 @@ from flstudy.user_error import UserError
 class PrivateAggregator:
     """Aggregator that turns the devices' uploads into what the server may see of them.
 
-    Where there is noise, every upload becomes the noisy mean of all, so that whatever the server does with them is
-    private; a mean of them is that mean, and a sum that of |S| devices (under Poisson sampling of q N, for how many
-    there are is private too). The noise of a round is a pure function of (seed, round).
+    With noise, every upload is replaced by the noisy mean of all, so that any use that the server makes of them is
+    private. The mean of the uploads is then the noisy mean, and their sum is the noisy mean times a count. The count is
+    |S|, the number of devices. Under Poisson sampling it is the expectation q N, since |S| is private too. The noise of
+    a round is a pure function of (seed, round).
 
     Args:
         privacy: the settings; null changes nothing.
@@ -181,8 +182,13 @@ class PrivateAggregator:
         return shown
 
     def shown(self, inbox: Any, within: Tensor, round: int) -> Any:
-        """Return the clipped uploads, an `Inbox` or `Totals`, as the server sees them; ``within`` [S, D]: those short
-        enough."""
+        """Return the clipped uploads as the server sees them, and update the metrics and the clipping bound.
+
+        Args:
+            inbox: an `Inbox` or `Totals` of clipped uploads.
+            within: [S, D] whether each device's upload was within the bound before it was clipped.
+            round: the round's number, from 1.
+        """
         assert self.privacy is not None
         bound, within = self.clip, within.cpu()
         extra, count = torch.zeros_like(bound), float(within.shape[1])

@@ -83,8 +83,13 @@ class RoundMetrics:
     def _measured(
         self, round: int, names: Sequence[str], measure: Callable[[], dict[str, list[float]]]
     ) -> dict[str, list[float]]:
-        """Return the metrics of a round, which are undefined where they cannot be measured: that is no reason to lose
-        the rounds before. In the first round there are none."""
+        """Return the metrics of ``measure``, or NaN for each of ``names`` where it raises UserError.
+
+        A failure in a later round only warns, so that the rounds before it are not lost.
+
+        Raises:
+            UserError: where the first round cannot be measured.
+        """
         try:
             return measure()
         except UserError as error:

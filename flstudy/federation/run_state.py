@@ -62,7 +62,7 @@ class RunState:
         ]
 
     def take_up_models(self, saved: Mapping[str, Any], folder: Path | None) -> None:
-        """Replace all values but the controllers' states, without which models can be given back."""
+        """Replace server, rows and record by those of a plain form; controllers' states are not needed for models."""
         number, metrics, events = saved["record"]
         self.record = Record(number, metrics, tuple(Event(*event) for event in events))
         self.server = refill(self.server, list(saved["server"]))

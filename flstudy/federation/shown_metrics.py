@@ -12,13 +12,14 @@ from flstudy.tasks.module_steps import Display
 
 
 def show_metrics(trainer: L.Trainer, metrics: Mapping[str, Sequence[float]], display: Display) -> None:
-    """Show means over replicas to callbacks and the progress bar. ``self.log`` takes a third of a millisecond a metric,
-    a third of a whole round; a round's values are final when measured and need none of its reductions.
+    """Show means over replicas to callbacks and the progress bar.
+
+    ``self.log`` is not used: it takes a third of a millisecond per metric, and these values need no reduction.
 
     Args:
-        trainer: shows them.
-        metrics: values by replica.
-        display: names that the task shows in the bar, or twice.
+        trainer: shows the means.
+        metrics: by name, a value per replica.
+        display: names that the task logs for the progress bar, and those that it logs per step and per epoch.
     """
     means: dict[str, Any] = as_tensors(replica_means(metrics))
     of_epoch = {f"{name}_epoch": value for name, value in means.items() if name in display.twofold}
@@ -29,8 +30,10 @@ def show_metrics(trainer: L.Trainer, metrics: Mapping[str, Sequence[float]], dis
 
 
 def log_round(trainer: L.Trainer, record: Record) -> None:
-    """Log a round, its evaluation included, as one row of every logger, at the step at which Lightning has what
-    callbacks log: batches that were trained before."""
+    """Log a round with its evaluation as one row of every logger.
+
+    The row's step is the number of batches that were trained before, as for values that callbacks log.
+    """
     means, epoch = replica_means(record.metrics), record.round - 1
     trainer.logged_metrics.update(as_tensors(means))
     for logger in trainer.loggers:

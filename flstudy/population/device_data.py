@@ -123,7 +123,7 @@ class DeviceData:
         return members.every(split) if devices is None else members.rows(devices, split)
 
     def moment(self, split: Split, round: int) -> Hashable:
-        """Return the key that is equal for rounds (from 0) in which all devices hold the same examples of a split."""
+        """Return the key that is equal for rounds (from 1) in which all devices hold the same examples of a split."""
         return self.classes(round), round if split == "train" and self.data_stream is not None else -1
 
     def evaluation_index(

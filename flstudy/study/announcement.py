@@ -25,8 +25,10 @@ NAMED = 6  # methods by their names; more are counted
 
 
 class ConfigOutline:
-    """Stand-in for a `Config` with as much of it as the points of a search need, from values alone: nothing is built,
-    no class of the user's is imported, and a user's sampler is left out.
+    """Stand-in for a `Config` that has only what the points of a search need.
+
+    It is made from values alone. Nothing is built, no class of the user's is imported, and a user's sampler is left
+    out.
 
     Args:
         values: the config's, completed.

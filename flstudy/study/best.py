@@ -2,9 +2,9 @@
 
 A trial can be the best one if it did all rounds, its value is finite, and it lies within the study's constraints. It is
 chosen by the study's objective on *validation* data: where the study searched on a test score, by that score's
-validation counterpart. The best of many noisy values is too good to be true (the winner's curse), so where trials were
-trained again on seeds that the search had not seen, the configuration that is best *there* goes before all others of
-its algorithm. Of equals the first one stays.
+validation counterpart. The best of many noisy values is too optimistic (the winner's curse). Trials may
+therefore be trained again on seeds that the search has not seen. The configuration that is best on those seeds then
+goes before all others of its algorithm. Of equal trials the one with the smallest number is the best.
 """
 
 import math

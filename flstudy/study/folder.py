@@ -7,7 +7,7 @@ studies/<name>/study.yaml              the config
                events.json             [{"round": 40, "label": "sudden drift"}]; absent where there are no events
                records/<trial>.parquet every metric of every round and replica
                snapshots/<trial>.ckpt  checkpoint from which a running trial would go on after a kill
-               snapshots/<trial>.hung  stacks of a trial's threads when a round took too long
+               snapshots/rows/         rows of devices' states that snapshots need
                snapshots/going         present while the study goes on: a `flstudy.tuning.stop_signal.StopSignal`
                tracking/<trial>.json   the batch of metrics last sent to MLflow, which may not have arrived
                models/<trial>.pt       the trained model of each algorithm's best trial, of its first seed
@@ -123,7 +123,7 @@ class StudyFolder:
         return self.path / "snapshots" / "going"
 
     def sending(self, trial: int | None) -> Path:
-        """Return the metrics of a trial, or of the study itself, that are on their way to MLflow."""
+        """Return the path of the batch of metrics last sent to MLflow, of a trial or, for None, of the study itself."""
         return self.path / "tracking" / f"{'study' if trial is None else trial}.json"
 
     def model(self, trial: int) -> Path:

@@ -39,8 +39,9 @@ class HeldKey(NamedTuple):
 
 
 def held_fixed(whole: Mapping[str, Any]) -> list[HeldKey]:
-    """Return the algorithm's keys that are not searched, and `CONFOUNDERS`, which come first; those that differ before
-    those that do not.
+    """Return the `CONFOUNDERS` and the algorithm's keys, as far as at least one method does not search them.
+
+    Keys whose values differ between methods come first, and among them the `CONFOUNDERS`.
 
     Args:
         whole: a study's config, `flstudy.config.composition.whole_study`.

@@ -1,10 +1,13 @@
 """The claim of one driver to a study in a bucket, where no kernel releases a lock.
 
-`lease.json` names who drives the study, and is written anew every `BEAT_S`; one that was not for `SILENT_S` by the
-store's own clock, or whose process is gone from this machine, is free. Stores have no common way to create a file
-only where there is none, so whoever wants the lease first lays down a claim that all others see: of several the one
-with the least token goes on, once the others have withdrawn. It stays when the study ends, since it tells whether
-anybody else has driven the study meanwhile.
+`lease.json` names the driver of the study, which writes it anew every `BEAT_S` seconds. The lease is free if its driver
+released it, ended on this machine, or did not write it for `SILENT_S` seconds by the store's clock.
+
+Stores have no common way to create a file only where there is none. A driver that wants the lease therefore first
+writes a claim, a file that all other drivers see. Of several drivers, the one with the smallest token takes the lease
+once the others have withdrawn their claims.
+
+`lease.json` stays when the study ends, since it shows whether another machine has driven the study meanwhile.
 """
 
 import contextlib
@@ -29,7 +32,7 @@ class Lease:
 
     Args:
         remote: the study's folder in the bucket.
-        former: tokens of leases that are over, whose holders this one follows.
+        former: tokens of earlier leases whose holders have ended, so that they do not refuse this one.
     """
 
     def __init__(self, remote: RemoteFolder, former: Container[str | None] = ()) -> None:
@@ -37,8 +40,8 @@ class Lease:
         self.token = uuid.uuid4().hex
 
     def last(self) -> tuple[str | None, Holder | None]:
-        """Return the token of the process that drove the study last, and that process where it may still drive it; None
-        where the lease names nobody."""
+        """Return the token of the latest lease, and its holder if that may still drive the study; (None, None)
+        without a lease."""
         return self._read(time.time())
 
     @contextlib.contextmanager
@@ -101,8 +104,13 @@ class Lease:
         return others
 
     def _read(self, now: float) -> tuple[str | None, Holder | None]:
-        """Read the lease as `last` does, by the time that the store's clock shows; again where a store shows a part of
-        what its holder is writing."""
+        """Return the token and the holder of the lease, as `last` does.
+
+        A lease of which the store shows only a part, since its holder is writing it, is read again.
+
+        Args:
+            now: time by the store's clock, in seconds since 1970.
+        """
         for _ in range(_READS):
             file, content = self.remote.file(LEASE), self.remote.read(LEASE)
             if file is None:

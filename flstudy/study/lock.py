@@ -1,8 +1,9 @@
 """The claim of one process to a study's folder, which the kernel takes back however that process dies.
 
 The file ``lock`` is locked (flock) as long as a process drives the study or delivers it; Linux passes the lock on to an
-NFS server, so that it also holds between machines. It names its holder, and its time of change is set anew every 20 s:
-that tells another machine of a holder whose lock does not reach it, and everybody where the disk cannot lock at all.
+NFS server, so that it also holds between machines. The file names its holder, which updates the modification time every
+20 s. Another machine that the lock does not reach judges by this time whether the holder still runs. Where the disk
+cannot lock at all, a process of the holder's machine judges by the process that the file names.
 """
 
 import contextlib
@@ -99,8 +100,8 @@ class FolderLock:
         """Hold the folder.
 
         Args:
-            study: its name, or that of another holding of the folder.
-            refused: makes the sentence for a second process; None: that of a study.
+            study: the study's name; with ``refused``, the name of another folder, such as a data set's.
+            refused: function that makes the message for a second process; None is `refusal`.
 
         Raises:
             ConfigError: where another process holds it; its number, machine and start are named.
@@ -171,7 +172,7 @@ def refusal(study: str, other: Holder) -> str:
 
 
 def _try(file: int, kind: int) -> bool | None:
-    """Lock a file: whether another one holds it; None where the disk cannot lock."""
+    """Lock a file, and return whether another process holds it instead; None where the disk cannot lock."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

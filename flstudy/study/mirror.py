@@ -1,9 +1,11 @@
-"""The mirror of a study's folder in a bucket, from which another machine goes on: the driver's part of a study by URI.
+"""Mirror of a study's folder in a bucket, from which another machine can resume the study.
 
-What lies in the bucket is at every moment a study that can be resumed, whatever kills the driver: files appear there
-whole, records before the snapshots that follow them, both before the list of trials that tells of their ends, and what
-that list does not need any more goes last. To that end the files that have changed are pinned first, in the opposite
-order, by hard links: trials' files are replaced, never rewritten, and what only grows is read as far as it was then.
+The bucket holds a study that can be resumed at every moment, whatever kills the driver. Files appear there whole, in
+this order: records, the snapshots that follow them, and the list of trials, which tells of their ends. Files that the
+list no longer needs are deleted last.
+
+Files that have changed are therefore pinned first, in the opposite order. A pinned file is kept as it was at that
+moment: by a hard link where files are replaced and never rewritten, else by reading its content.
 """
 
 import contextlib
@@ -104,7 +106,10 @@ class BucketMirror:
                     seen, due = now, time.monotonic() + self.every_s
 
     def _tried(self) -> bool:
-        """Send the changes; tell the user of a failure once, and stop the study if it is lasting."""
+        """Send the changes, and return whether that succeeded.
+
+        The user is told of a failure once; a lasting failure stops the study.
+        """
         try:
             self.send()
         except ConfigError as error:
@@ -158,8 +163,10 @@ class BucketMirror:
                     self.copy.note(sent=self._sent)
 
     def _begin_anew(self, changed: set[str]) -> None:
-        """Remove records that begin anew, whose new parts have the names of the old ones and would mix with them, and
-        before them the snapshot that followed them."""
+        """Remove from the bucket records that begin anew, and before them the snapshot that followed them.
+
+        The new parts have the names of the old ones, and would mix with them.
+        """
         again = {name.split("/")[1] for name in changed if sort_of(name) == "records" and self._sent.get(name)}
         for records in again:
             self._remove(f"snapshots/{records.removesuffix('.parquet')}.ckpt")
@@ -183,8 +190,10 @@ class BucketMirror:
     # ---- pinning -----------------------------------------------------------------------------------------------------
 
     def _pinned(self, place: Path) -> dict[str, Pinned]:
-        """Return the study's files by name, those that have changed with their content, in an order that keeps them
-        whole."""
+        """Pin the study's files in the order `PINNED`, and return them by name; only changed files have a content.
+
+        The order keeps the files consistent with each other.
+        """
         files: dict[str, Pinned] = {}
         for kind in PINNED:
             for attempt in range(_ATTEMPTS):

@@ -38,11 +38,13 @@ def worst_value(objective: Objective) -> float:
 def objective_values(
     study: "StudySection", objective: float, metrics: Mapping[str, float], *, broken: bool
 ) -> tuple[float, ...]:
-    """Return the values of all objectives; the worst value where a trial has none, such as a recovery that never came.
+    """Return the values of all objectives, the first one as given.
+
+    Another objective has its worst value where the trial has none, such as a recovery that never came.
 
     Args:
         study: the section.
-        objective: the first one's value.
+        objective: value of the first objective.
         metrics: last value of each.
         broken: whether the trial failed or diverged.
     """

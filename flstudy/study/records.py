@@ -126,8 +126,12 @@ class RoundBuffer:
         self._pending, self._replaces = {}, None
 
     def write(self, table: pa.Table, replaces: int | None) -> None:
-        """Store the table of some rounds; ``replaces``: they and all later ones replace the stored rounds from this one
-        on."""
+        """Store a table of rounds.
+
+        Args:
+            table: the rounds, in the columns of `record_schema`.
+            replaces: the first stored round that this table and later ones replace; None where they replace none.
+        """
         raise NotImplementedError
 
     def close(self) -> None:

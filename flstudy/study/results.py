@@ -221,11 +221,10 @@ def load_study(study: str | os.PathLike[str] | StudyFolder) -> StudyResults:
 
 
 def list_studies(home: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the list the studies in a folder, or below a URI, the latest last: name, state, trials by status, best
-    algorithm and value.
+    """Return an entry (`study_entry`) for each study in a folder or below a URI, the latest study last.
 
-    A study whose files are damaged has the reasons as ``damage``, and the state ``damaged`` if it cannot be read at
-    all; one of another format, ``unreadable``.
+    A study with damaged files has the reasons as ``damage``. Its state is ``damaged`` if damage keeps it from being
+    read, and ``unreadable`` if anything else does, such as another format.
     """
     entries: list[dict[str, Any]] = []
     paths = [folder.path for folder in StudyFolder.heads(str(home))] if is_uri(home) else Path(home).glob("*")

@@ -24,8 +24,9 @@ CHANGEABLE = (
 
 
 def check_changes(folder: StudyFolder, changes: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the keys that change when a study goes on, with the number of trials that gives arms which are added as
-    many as the others.
+    """Return the changes of a study that goes on, with ``study.trials`` where arms are added.
+
+    That number gives each new arm as many trials as the others have.
 
     Args:
         folder: the study's.

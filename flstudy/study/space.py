@@ -39,7 +39,7 @@ class Space:
     own: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
     _made: dict[int, tuple["Config", list[tuple[dict[str, Any], "Config"]]]] = field(
         default_factory=dict, compare=False, repr=False
-    )  # candidates by the config's id, since composing them takes seconds; the config is kept, so that its id is
+    )  # cache by the config's id; an entry keeps its config alive, so that no other object can get the id
 
     @classmethod
     def parse(cls, search: Mapping[str, Any], arms: Mapping[str, Any] | None = None) -> Self:

@@ -65,7 +65,7 @@ class Trial:
     started: float | None = None
     """Time of the first start, in seconds since 1970."""
     ended: float | None = None
-    """Time of the end, in seconds since 1970; of two trials of a study the later one has the larger number."""
+    """Time of the end, in seconds since 1970. It increases in the order in which the study heard of ends."""
     attempts: int = 0
     """Number of starts."""
     lineage: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the trial ended by itself, and need not be run again."""
+        """Return whether the trial has ended for good, and need not be run again."""
         return self.status in OVER
 
     @property

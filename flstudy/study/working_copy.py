@@ -3,10 +3,10 @@
 The driver of the study writes here, and `flstudy.study.mirror` sends the files to the bucket; a reader, or a driver on
 another machine, copies them from there first. A memo beside the copy, .NAME.json, holds:
 
-    token     of this machine's last lease of the study; while the bucket has it, too, nobody else has driven the study
-              since, so that this copy is as new as the bucket's or newer
-    asked     the token of a lease that was being taken
-    stale     whether the bucket's files were newer when that began
+    token     token of this machine's latest lease of the study. As long as the bucket's lease has the same token, no
+              other machine has driven the study since. This copy is then as new as the bucket's files or newer
+    asked     token of a lease that this machine has asked for and does not hold yet
+    stale     whether the bucket's files were newer when that lease was asked for
     sent      each file of the bucket as this machine has sent it: size, time of change in ns
     fetched   each file as it was copied from there: size, time by the store's clock
     driver    the process that held the lease when it was last read; seen: the time of that
@@ -155,7 +155,10 @@ class WorkingCopy:
             raise ConfigError(str(error)) from error
 
     def driver(self) -> Holder | None:
-        """Return the process that drove the study when the bucket was last read."""
+        """Return the process that drove the study when the bucket was last read.
+
+        Return None where that was more than `SILENT_S` seconds ago, or the process has ended.
+        """
         memo = self.memo()
         if memo.get("driver") is None or time.time() - memo.get("seen", 0.0) > SILENT_S:
             return None

@@ -1,8 +1,8 @@
 """Connection to a Ray cluster, from one of its machines or from outside of it.
 
-The study's writer runs where the study's folder is, so that a machine outside of the cluster becomes a node of it as
-long as the study lasts: a node without cores or GPUs, by `ray start`. Errors of an address are reported within seconds,
-before Ray's own, which fill pages and come after a minute.
+The study's writer runs on the machine that has the study's folder. A machine outside of the cluster therefore joins it
+for the time of the study, by `ray start`, as a node without cores or GPUs. Errors of an address are reported within
+seconds; Ray's own come after a minute and fill pages.
 """
 
 import contextlib
@@ -174,7 +174,10 @@ def _head_behind(address: str) -> str:
 
 
 def _said(address: str) -> dict[str, Any]:
-    """Answer of a process that connects as a driver does: the head, that no node is here, or a reason."""
+    """Return the answer of a process that connects to an address as a driver does.
+
+    Its key is ``head``, ``outside`` where this machine has no node, or ``reason``; it is empty where none came.
+    """
     command = [sys.executable, "-c", _SAYS, address, str(_NODE_S if not address.startswith("ray://") else _ANSWER_S)]
     hidden = (VARIABLE, "RAY_JOB_CONFIG_JSON_ENV_VAR")  # else it would be a part of the job that this process is
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -243,10 +246,10 @@ def _lets_in_everybody(head: str) -> bool:
 
 @contextlib.contextmanager
 def reached(place: ClusterPlace) -> Iterator[None]:
-    """A node of the cluster on this machine, which ends with the block if it was not there before.
+    """Make this machine a node of the cluster for the time of the block, unless it is a node already.
 
     Raises:
-        ConfigError: where this machine cannot be one.
+        ConfigError: where this machine cannot be a node.
     """
     if place.inside:
         yield

@@ -70,8 +70,9 @@ class Own(NamedTuple):
 
 @contextlib.contextmanager
 def ahead(resources: "Resources") -> Iterator[None]:
-    """Start a local Ray in the background for the `cluster` of a study that may follow, which is gone in the end; or
-    look for the cluster at the user's address.
+    """Start a local Ray, or look for the cluster at the user's address, in the background while the block runs.
+
+    `cluster` takes over the result; a local Ray that no study has taken is shut down when the block ends.
 
     Raises:
         ConfigError: where nobody answers at that address.
@@ -236,7 +237,8 @@ def s3_keys_in_a_file() -> Iterator[None]:
 
 
 def room(resources: "Resources") -> int:
-    """Return the number of trials that the machine or cluster can run side by side as it is now."""
+    """Return the number of trials that may be started side by side now: one at least, and on a cluster one more than
+    fit."""
     fits = trials_that_fit(resources, [node.resources for node in nodes.alive()])
     return max(1, fits + joins_cluster())  # one that waits makes a cluster grow that can
 

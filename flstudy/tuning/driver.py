@@ -39,8 +39,8 @@ def carry_out(
     Args:
         config: the study's.
         console: where its progress is shown.
-        resume: the folder of a study that stopped or was killed, and goes on: trials that are over are kept, the others
-            are run again, from their snapshots and in their MLflow runs; sampler and scheduler know what they knew.
+        resume: the folder of a study that stopped or was killed, and goes on. Trials that are over are kept. The others
+            go on from their snapshots, in their MLflow runs. Sampler and scheduler get the results of earlier starts.
         import_from: the folder of another study: trials of it that this one would train alike are not trained again.
         quiet: print nothing.
         report: write the study's report, also into MLflow.

@@ -26,8 +26,11 @@ class History:
 
 
 def read_history(folder: StudyFolder, trials: Sequence[Trial], metric: str) -> list[History]:
-    """Return the reports of the objective by trials, from their records: all reports of trials that are over, and for
-    trials that go on those that they do not make again."""
+    """Return the trials with their reports of the objective, read from their records.
+
+    A trial that is over has all its reports. A trial that goes on has those up to its snapshot: it will make the later
+    ones again.
+    """
     histories = []
     for trial in trials:
         last_round = trial.rounds if trial.is_over else snapshot_rounds(folder.snapshot(trial.number))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def import_trials(other: StudyFolder, folder: StudyFolder, config: "Config") -> tuple[list[Trial], Counter[str]]:
     """Copy trials of another study into a new one's folder.
 
-    A trial is imported if it ended by itself, its values lie in this study's search space, and this study would train
-    it with the same config to the last value. None is imported if the studies have different objectives. Whether both
-    ran the same version of flstudy is not checked.
+    A trial is imported if it finished or diverged, its records are whole, and its values lie in this study's search
+    space. Both studies must also train it with the same config. None is imported if the studies have different
+    objectives. The versions of flstudy that the studies ran are not compared.
 
     Returns:
         The imported trials, numbered from 0, and the reasons why others were not, each with its number of trials.

@@ -42,10 +42,10 @@ def versions_here() -> dict[str, str]:
 
 
 def facts_function() -> Callable[[Sequence[str], Sequence[str]], dict[str, Any]]:
-    """Return the function of modules and of folders in which they lie, which tells facts of the machine that it runs
-    on.
+    """Return a function that returns facts of the machine on which it runs.
 
-    Ray sends it as it is, since it is a local one, so that a node with another flstudy, or none, can say so.
+    Its arguments are modules to import, and folders in which they lie. Ray sends a local function by value, so that it
+    also runs on a node with another flstudy, or none.
     """
 
     def facts_here(modules: Sequence[str], folders: Sequence[str]) -> dict[str, Any]:
@@ -172,8 +172,10 @@ def check_nodes(modules: Sequence[str], folders: Sequence[str], say: Callable[[s
 
 
 def takes_trials(address: str) -> bool:
-    """Return whether Ray still places something on the node of a machine: it does on none that drains. The question
-    costs milliseconds and no process; of a node that drains, a second."""
+    """Return whether Ray still places work on a machine's node, which it does not on a node that drains.
+
+    The check starts no process. It takes milliseconds, or a second where the node drains.
+    """
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([{f"node:{address}": 0.001}])

@@ -21,8 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class PairedDraws(RandomSampler):
-    """Sampler of independent draws, each a function of the seed, the trial's place in its arm and the key: arms draw
-    the same values for shared keys, whatever other keys an algorithm has, and in whatever order trials end."""
+    """Sampler of independent draws that are the same in every arm.
+
+    A draw depends only on the seed, the trial's place in its arm and the key. Arms thus draw the same values for shared
+    keys, whatever other keys they have and in whatever order trials end.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -35,12 +38,14 @@ class PairedDraws(RandomSampler):
 
 
 class Repeated(BaseSampler):
-    """Sampler that proposes again the values of an earlier start of the study. It draws as it did then, so that
-    afterwards it is in the state in which it was, whatever that state is made of.
+    """Sampler that repeats a trial's proposal of an earlier start of the study.
+
+    It lets the study's own sampler draw as it did then, so that this one comes into the state that it had after the
+    draw.
 
     Args:
         sampler: the study's own.
-        params: of the trial, by key, as they were recorded; they count where it draws something else.
+        params: recorded values of the trial by key; they replace drawn values that differ.
     """
 
     def __init__(self, sampler: BaseSampler, params: Mapping[str, Any]) -> None:
@@ -80,9 +85,12 @@ class Repeated(BaseSampler):
 
 
 class DriverJournal(BaseJournalBackend):
-    """Optuna's journal file, begun anew, for one writer. Optuna's own locks it and waits for the disk at every entry: a
-    killed driver's lock held up the next one for 30 s, and a resumed study writes all of its history. The journal is
-    for the dashboard only: on a full disk it loses its rest, and the study goes on."""
+    """Optuna's journal file for a single writer, begun anew and without a lock.
+
+    Optuna's own backend locks the file and waits for the disk at every entry. The lock of a killed driver would delay
+    the next one by 30 s, and a resumed study writes all of its history. The journal is for the dashboard only: on a
+    full disk later entries are not written, and the study goes on.
+    """
 
     def __init__(self, path: Path) -> None:
         self._entries: list[dict[str, Any]] = []

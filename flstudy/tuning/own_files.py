@@ -1,7 +1,7 @@
 """The user's own Python files, as they travel to the nodes of a cluster: in Ray's runtime environment.
 
-Only files that end with .py travel, and none of hidden folders, of virtual environments and of the study's: data,
-results, credentials and installed packages stay where they are.
+Only files that end with .py travel. Files in hidden folders, virtual environments, installed packages and study folders
+stay where they are, and so do data, results and credentials.
 """
 
 import os

@@ -38,7 +38,7 @@ class PerAlgorithm(FIFOScheduler):
         self._early: dict[int, list[dict[str, Any]]] = {}  # by number: results of trials that go on, before they do
 
     def _own(self, trial: Any) -> Any:
-        """Return the scheduler of a trial's kind; for a trial without a kind one that lets it run."""
+        """Return the scheduler of a trial's kind, or for a trial without a kind a scheduler that stops nothing."""
         kind = self._kind(trial.config)
         if kind is None:
             return super()
@@ -75,8 +75,11 @@ class PerAlgorithm(FIFOScheduler):
         self._own(trial).on_trial_remove(tune_controller, trial)
 
     def recall(self, trial: "History") -> None:
-        """Learn the reports of a trial of an earlier start; decisions on it were made then. A population begins anew,
-        since its trials change while they train; so do trials that go on, for a scheduler that might pause them."""
+        """Replay the reports of a trial of an earlier start, so that new trials are compared with it.
+
+        Nothing is replayed to a population, whose trials change while they train. A scheduler that may pause trials
+        gets the reports only of trials that are over.
+        """
         results = []
         for round, value in trial.reported:
             last = trial.over and round == trial.reported[-1][0]
@@ -126,8 +129,9 @@ class ControllerView:
 
 
 class NumberedBrackets(FIFOScheduler):
-    """Asynchronous HyperBand as Ray has it, which draws a trial's bracket from the process's random numbers: here the
-    trial's number decides, so that it has the same bracket in every start of the study.
+    """Ray's asynchronous HyperBand, with a trial's bracket drawn by the trial's number.
+
+    Ray draws it from the random numbers of the process. Here a trial has the same bracket in every start of the study.
 
     Args:
         seed: of the draws.

@@ -113,7 +113,7 @@ def plan_study(
 
 
 def check_study(config: "Config") -> Space:
-    """Search space of a study, checked together with its sampler, scheduler and name.
+    """Return the search space of a study, after checking it with the objectives, sampler, scheduler and name.
 
     Raises:
         ConfigError: for a space, objectives, a sampler, a scheduler or a name that cannot work.
@@ -159,8 +159,10 @@ def check_bucket(uri: str) -> None:
 
 
 def before_the_drift(config: "Config") -> list[str]:
-    """Return a warning where the scheduler judges trials before the last planned drift, by a world that is over; else
-    []."""
+    """Return a warning where the scheduler first judges trials before the last planned drift; else [].
+
+    Such a decision rests on rounds before the drift alone.
+    """
     scheduler, last = config.study.scheduler, max(config.drift_rounds(), default=0)
     if scheduler is None or not last:
         return []

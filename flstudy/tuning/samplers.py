@@ -1,8 +1,7 @@
 """Samplers, which propose a study's trials: a class per sampler, with its settings and the Optuna sampler it builds.
 
-Every argument of Optuna's is written out, since Optuna 5 changed defaults. Left out are only TPE's ``consider_*``,
-``prior_weight``, ``gamma``, ``weights`` and all ``warn_independent_sampling``s: the former are deprecated and naming
-them warns; that conditional keys are drawn independently is in our own docstrings.
+Arguments of Optuna's whose defaults matter here are written out, since Optuna 5 changed defaults. TPE's deprecated
+``consider_*``, ``prior_weight``, ``gamma`` and ``weights`` are left out, since naming them warns.
 """
 
 import random

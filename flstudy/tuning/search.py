@@ -6,13 +6,13 @@ one. Here the samplers live in the driver; their history goes to a journal file,
 With ``allocation: equal`` every algorithm is an arm with an Optuna study of its own, and the arms take turns; with
 ``free`` there is one arm. When the search is over, its winners are proposed once more with new seeds.
 
-A configuration is trained once, since it would end as before: where a sampler proposes one again that is under way, or
-did all its rounds or diverged, its arm hears the same end, the trial counts one proposal more, and no worker starts.
+A configuration is trained once, since it would end as before. A sampler may propose a configuration again that is under
+way, finished or diverged. The arm's sampler is then told the same end, and no worker starts.
 
-The proposals of an arm are a function of the sampler's seed, the arm, and the order in which its trials were proposed
-and ended with their reports. A resumed study repeats its search from its list of trials, draw by draw, and goes on as
-if nothing had happened: with one trial at a time to the same proposals as an undisturbed study; with several side by
-side, whose ends no two studies meet in the same order, to those that this order leads to.
+The proposals of an arm depend only on the sampler's seed, the arm, and the order of its proposals and ends. A resumed
+study repeats its search from its list of trials, draw by draw. With one trial at a time it then makes the same
+proposals as an undisturbed study. With several side by side they depend on the order of the trials' ends, which differs
+between any two studies.
 """
 
 import itertools
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_REPEATS = (
-    100  # in a row, after which an arm is over: where only a budget ends a study, nothing else may be left to try
-)
+_REPEATS = 100  # repeats in a row that end an arm: where only a budget ends the study, no new configuration may be left
 
 
 class Spending(Protocol):
@@ -124,8 +122,8 @@ class Search(Searcher):
         name: of the study.
         room: number of trials that can run side by side now; no more are proposed, so that each proposal knows as many
             results as it can.
-        past: trials of a resumed study, whose search is repeated up to there: those that ended are told again, the
-            others are proposed again, first and under their numbers. Imported ones are known from the beginning.
+        past: trials of a resumed study, whose search is repeated, or imported trials. The sampler is told the ends of
+            those that are over. The others are proposed again, first and under their old numbers.
         spending: the list of trials; None knows no budget and confirms nothing.
         journal: file for Optuna's dashboard, written anew; None keeps the history in memory.
     """
@@ -149,7 +147,7 @@ class Search(Searcher):
         super().__init__(metric="objective", mode=self.config.study.objective.mode)
         self._has_key = keys_known(self.config)
         scheduler = self.config.study.scheduler
-        self._depends = scheduler is not None and scheduler.passes_state  # a trial's end, on the trials beside it
+        self._depends = scheduler is not None and scheduler.passes_state  # whether trials affect each other's ends
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.arms = self._make_arms()
         numbers = [draw.number for trial in self.past for draw in _draws(trial)]
@@ -182,8 +180,11 @@ class Search(Searcher):
         return dict(asked.proposal)
 
     def _next(self) -> OpenProposal | None:
-        """Return a configuration that was not tried yet, of the arm that has had the fewest trials, or rounds, so
-        far."""
+        """Return the next proposal of the arm that has had the fewest trials, or rounds; None where none may follow.
+
+        Where the configuration was proposed before, the proposal shares that trial's end and the search asks again,
+        unless a scheduler lets trials affect each other.
+        """
         while self.spending is None or not self.spending.exhausted():
             for arm in self.arms:
                 arm.go_on()
@@ -223,8 +224,10 @@ class Search(Searcher):
         return trial, self.space.suggest(trial, self._has_key, arm.fixed)
 
     def _had(self, arm: Arm) -> float:
-        """Return the number of trials started; where only a budget ends the study, of rounds, those under way as whole
-        trials."""
+        """Return an arm's number of started trials or, where only a budget ends the study, of rounds.
+
+        Trials under way count with all their rounds.
+        """
         if self.config.study.trials is not None or self.spending is None or not arm.fixed:
             return arm.started
         under_way = sum(asked.arm is arm for asked in self._asked.values())
@@ -263,7 +266,7 @@ class Search(Searcher):
             self._end(asked, reported(result) if result and "trial" in result else None)
 
     def lost(self, number: int, *, again: bool) -> None:
-        """Propose a trial whose worker died once more, or give it up."""
+        """Queue a trial whose worker died for another start; without ``again``, end it."""
         asked = self._lost.pop(number)
         if again:
             self._again.append(asked)
@@ -340,8 +343,10 @@ class Search(Searcher):
         return arms
 
     def _repeat(self, arm: Arm, past: Sequence[Trial]) -> bool:
-        """Repeat the questions and results that the arm's sampler got in the study's earlier starts, in the same order,
-        so that it comes into the state in which it was; returns whether it draws the same."""
+        """Repeat an arm's proposals and ends of the study's earlier starts, in their order.
+
+        The arm's sampler is then in the state in which it was. Return whether it drew the same values.
+        """
         ended = sorted((trial for trial in past if trial.is_over), key=lambda trial: trial.ended or 0.0)
         asked: dict[int, OpenProposal] = {}
         same = True

@@ -185,6 +185,6 @@ def _stopped_by_signals(stop_signal: StopSignal, progress: StudyProgress) -> Ite
         progress.say("every running trial writes a snapshot after its round")
 
     with heeding({signal.SIGINT: stop, SAVE: save}), contextlib.ExitStack() as later:
-        if threading.current_thread() is threading.main_thread():  # Ray's own handler, of now, ends the process
-            signal.signal(signal.SIGTERM, lambda number, frame: stop())  # and ours stays: the end must not be cut short
+        if threading.current_thread() is threading.main_thread():  # replaces Ray's handler, which ends the process
+            signal.signal(signal.SIGTERM, lambda number, frame: stop())  # stays after the block, for the conclusion
         yield lambda: later.enter_context(heeding({SAVE: save}))

@@ -27,8 +27,9 @@ class Directive(StrEnum):
 
 
 class StopSignal:
-    """Driver's side of the signal, made before the first trial starts: a network's disk forgets late that no file was
-    there.
+    """Driver's side of the signal, to be made before the first trial starts.
+
+    Clients of a network disk remember for a while that a file was missing.
 
     Raises:
         OSError: for a path that cannot be written.

@@ -1,5 +1,7 @@
-"""Storage of the states that schedulers pass from trial to trial, for nodes that share no folder: Ray takes any file
-system of pyarrow's, and this one is the study's writer's."""
+"""Storage of the states that schedulers pass from trial to trial, for nodes that share no folder.
+
+Ray takes any file system of pyarrow's; this one sends each call to the study's writer.
+"""
 
 import time
 from typing import Any

@@ -87,7 +87,7 @@ class TrialTable:
     # ---- what the search asks ----------------------------------------------------------------------------------------
 
     def exhausted(self) -> bool:
-        """Return whether the budget is spent: rounds that trials under way have still to do count as done."""
+        """Return whether the budget leaves no room for another trial; trials under way count with all their rounds."""
         budget, whole = self._config.study.budget, self._config.rounds
         if budget.hours is not None and self._folder.spent_s() >= 3600 * budget.hours:
             return True

@@ -45,8 +45,10 @@ class TwoStep(RandomSearch):
     # ---- the two steps -----------------------------------------------------------------------------------------------
 
     def first_points(self, space: Space, config: "Config") -> tuple[list[Point], bool]:
-        """Step 1, the symmetric grid: every combination of values where tied keys have the same one; a key whose
-        partner the chosen algorithm lacks goes by itself."""
+        """Return the points of step 1 and True: the symmetric grid, where tied keys have the same value.
+
+        A key whose partner the chosen algorithm lacks varies by itself.
+        """
         grid = []
         for chosen, variant in space.candidates(config):
             arm_space = space.of_arm(chosen.get("algorithm"))
@@ -87,7 +89,7 @@ class TwoStep(RandomSearch):
         return [point for _, point in sorted(neighbours, key=lambda pair: pair[0])]
 
     def sequel(self, space: Space, points: Sequence[Point], *, higher: bool) -> Sequel | None:
-        """Step 2 of an arm, once its step 1 is over."""
+        """Return the function from an arm's Optuna trials to its points of step 2, which are known after step 1."""
         return functools.partial(self._around_best, space, tuple(points), higher)
 
     def _around_best(

@@ -185,7 +185,7 @@ def left() -> Exception:
 
 @contextlib.contextmanager
 def state_given(save: Write | None) -> Iterator[Any]:
-    """The trial's state as Ray passes it on, if there is one to give."""
+    """Yield the trial's state as a checkpoint of Ray's; None without ``save``."""
     from ray.tune import Checkpoint
 
     if save is None:
