@@ -142,7 +142,7 @@ def test_a_target_ends_the_run_or_chooses_the_noise(tmp_path):
     account = Accountant(NOISY)
     three = account.epsilon(2.0, {Sample(DEVICES, 4): 3})
     changes = {"clip": 0.05, "delta": 1e-3, "orders": [2.0, 8.0], "target_epsilon": three * 1.001}
-    ended = run(average(), 9, population=drifting(), privacy=Privacy(noise=2.0, **changes))
+    ended = run(average(), 9, population=drifting(), privacy=Privacy(noise=2.0, **changes), trained=True)
     assert ended.record.round == 3
     ended.trainer.save_checkpoint(tmp_path / "ended.ckpt")
     with pytest.raises(ValueError, match=r"round 4 would spend .*, more than target_epsilon = .*is at its end"):
