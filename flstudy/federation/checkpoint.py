@@ -314,9 +314,9 @@ def run_arguments(path: Any, content: Mapping[str, Any], parts: Mapping[str, Any
     for name in recipes["unknown"]:
         if name not in replaced:
             raise UserError(f"{path} does not tell how its {name} was made: give {name}=")
-    others = {name: part for name, part in recipes["parts"].items() if name not in replaced and part is not None}
+    saved_parts = {name: part for name, part in recipes["parts"].items() if name not in replaced and part is not None}
     try:
-        arguments = {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in others.items()}, **replaced}
+        arguments = {"seeds": saved["seeds"], **{name: rebuilt(part) for name, part in saved_parts.items()}, **replaced}
     except (ValueError, ImportError, TypeError) as error:
         raise UserError(f"{path}: {error}, or give that part as an argument") from error
     names = [field.name for field in dataclasses.fields(RunSettings) if field.name in arguments]

@@ -14,7 +14,6 @@ from flstudy.controllers import Controller, Detector, Schedule
 from flstudy.execution import Executor
 from flstudy.federation import checkpoint as files
 from flstudy.federation.controller_runner import ControllerRunner
-from flstudy.federation.evaluation import Evaluation
 from flstudy.federation.initial import BuildTask, InitialModels
 from flstudy.federation.module_metrics import foresee, promised
 from flstudy.federation.play_round import RoundResult
@@ -53,7 +52,7 @@ class RunParts:
     population: Population
     executor: Executor
     runner: ControllerRunner
-    evaluation: Evaluation | Any = None
+    evaluation: Any = None  # an Evaluation, once there is a world
     device = torch.device("cpu")
     devices: Sequence[torch.device] = ()
     nodes = 1
