@@ -14,13 +14,13 @@ from flstudy.config import ConfigError, StopRun
 from flstudy.config.values import anchored
 from flstudy.execution.torch_threads import ONE_THREAD, takes_one_thread
 from flstudy.preparation.picture import PICTURE, keep_picture
+from flstudy.recording import Checkpoints, Recording, StopOnSigterm
 from flstudy.reporting.run_progress import progress_of, summary_table
 from flstudy.study.damage import checkpoint_damage
 from flstudy.study.folder import free_path
 from flstudy.study.records import RecordWriter
 from flstudy.study.trial import traceback_of
 from flstudy.tracking.content import environment
-from flstudy.tracking.recording import Checkpoints, Recording, StopOnSigterm
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import open_store
 

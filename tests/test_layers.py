@@ -23,6 +23,7 @@ ROWS = [
     {"config"},
     {"study"},  # what a study is: on it stand those who write, show and run it
     {"tracking"},
+    {"recording"},  # of a training, which a run and a trial share
     {"reporting"},  # reads what tracking wrote
     {"preparation"},  # of data sets, before anything trains
     {"tuning", "run"},  # a study, and a single run

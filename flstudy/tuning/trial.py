@@ -19,12 +19,12 @@ from flstudy.config.credentials import censored
 from flstudy.federation import Record
 from flstudy.metrics.registry import replica_means
 from flstudy.metrics.run_summary import RunSummary
+from flstudy.recording import Recording
 from flstudy.study import Status, Trial
 from flstudy.study.folder import private
 from flstudy.study.objectives import worst_value
 from flstudy.study.records import RoundBuffer, RoundRecord
 from flstudy.study.trial import traceback_of
-from flstudy.tracking.recording import Recording
 from flstudy.tuning.files import LeftError, TrialFiles, Write
 from flstudy.tuning.outbox import WriterLostError
 from flstudy.tuning.shortage import shortage
