@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flstudy.config import Objective
 from flstudy.config.credentials import censored
 from flstudy.metrics.registry import METRICS, deviation_over_replicas, judged_by, mean_over_replicas
-from flstudy.study.best import BestTrial
+from flstudy.study.best import BestTrial, selection_metric
 from flstudy.study.objectives import objectives_of
 from flstudy.study.trial import Status, Trial
 from flstudy.tracking.names import mlflow_name
@@ -33,17 +34,58 @@ _PREDICTIONS = {"correctness", "losses"}  # what metrics of a model's prediction
 _FRAME = "workflowType=machine_learning"  # else MLflow 3.17 frames a page with evaluations of language models
 OVERVIEW = "overview.png"
 """A study at a glance, among its report's files."""
+_SPLITS = ("train", "valid", "test")
 _MAIN = ("train/loss", "valid/accuracy", "test/accuracy", "traffic/up_bytes", "time/round_s")
+_ALWAYS = (
+    *_MAIN,
+    *(f"valid/{what}" for what in ("loss", "accuracy_spread", "mean_accuracy", "dip", "recovery")),
+    *(f"test/{what}" for what in ("loss", "accuracy_spread", "mean_accuracy", "dip", "recovery", "personal_accuracy")),
+    *("traffic/down_bytes", "traffic/bits", "time/total_s"),
+)
+TRIAL_METRICS = 30
+"""Names of metrics that a trial's run has at most, unless its study decides by more than 11 metrics."""
 
 
-def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
+class TrialMetrics:
+    """Choice of the metrics of a trial that MLflow shows; records and reports have all of them.
+
+    Names are chosen for good, in the order in which rounds come, so that a live trial and a later delivery choose the
+    same. Metrics by which the study decides and the main ones always have a place, the others as long as there is one.
+
+    Args:
+        decisive: metrics by which the study decides, objectives first.
+        names: of the metrics that the run has already.
+    """
+
+    def __init__(self, decisive: Iterable[str], names: Iterable[str] = ()) -> None:
+        self._decisive = list(decisive)
+        self._always = {mlflow_name(name) for name in (*self._decisive, *_ALWAYS)}
+        self._others = {*names} - self._always
+
+    def round_values(self, metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
+        """Yield those of a round's `round_values` that MLflow shows."""
+        for name, value in round_values(metrics, seeds, first=self._decisive):
+            if name not in self._always and len(self._always) + len(self._others) < TRIAL_METRICS:
+                self._others.add(name)
+            if name in self._always or name in self._others:
+                yield name, value
+
+
+def decisive_metrics(objectives: Sequence[Objective], constraints: Iterable[str]) -> list[str]:
+    """Return the metrics by which a study decides: its objectives, what trials are chosen by, its constraints."""
+    return [*(goal.metric for goal in objectives), selection_metric(objectives[0]), *constraints]
+
+
+def round_values(
+    metrics: Mapping[str, Sequence[float]], seeds: Sequence[int], first: Sequence[str] = ()
+) -> Iterable[tuple[str, float]]:
     """Yield a round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of
     metrics of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
 
-    Metrics with a `headline` come first, since MLflow's overview of a run keeps the order, and also by that name. Names
+    MLflow's overview of a run keeps their order: the ``first``, those of training and evaluations, the rest. Names
     are those of `flstudy.tracking.names.mlflow_name`; of two metrics that would share one, the metric with that name
     has it, else the first."""
-    values = list(_named_values(metrics, seeds))
+    values = list(_named_values(metrics, seeds, first))
     owners = {name: name for name, _ in values if mlflow_name(name) == name}
     for name, value in values:
         accepted = mlflow_name(name)
@@ -51,11 +93,14 @@ def round_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -
             yield accepted, value
 
 
-def _named_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
-    for name in sorted(metrics, key=lambda name: headline(name) is None):  # stable
+def _named_values(
+    metrics: Mapping[str, Sequence[float]], seeds: Sequence[int], first: Sequence[str]
+) -> Iterable[tuple[str, float]]:
+    def place(name: str) -> tuple[int, bool]:
+        return first.index(name) if name in first else len(first), name.partition("/")[0] not in _SPLITS
+
+    for name in sorted(metrics, key=place):  # stable
         values = metrics[name]
-        if (heading := headline(name)) is not None:
-            yield heading, mean_over_replicas(values)
         yield name, mean_over_replicas(values)
         metric = METRICS.get(name)
         if metric is None or not _PREDICTIONS & {*metric.needs}:
@@ -65,18 +110,6 @@ def _named_values(metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) 
         if metric.is_fraction and metric.better == "max" and len(values) == len(seeds):
             for seed, value in zip(seeds, values, strict=True):
                 yield f"seed{seed}/{name}", value
-
-
-def headline(name: str) -> str | None:
-    """Return the name by which MLflow's charts show an accuracy, a loss or a metric of a drift before all others, since
-    charts are sorted by the part before the slash, capital letters first; None for other metrics."""
-    split, _, what = name.partition("/")
-    if split not in ("train", "valid", "test"):
-        return None
-    if what in ("accuracy", "loss"):
-        return f"{what.capitalize()}/{split}"
-    metric = METRICS.get(name)
-    return f"Drift/{split} {what}" if metric is not None and "drift" in metric.needs else None
 
 
 def trial_identity(

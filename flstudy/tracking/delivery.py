@@ -73,6 +73,7 @@ class MetricDelivery:
     """Delivery to a run of the metric values that it lacks.
 
     Attributes:
+        names: of the metrics that the run had when the delivery began.
         refused: metrics that MLflow refuses, each with the reason; nothing more of them is sent.
 
     Args:
@@ -90,7 +91,7 @@ class MetricDelivery:
         unanswered = note.read(run_id)
         if unanswered:
             attempt(self._send, unanswered)
-        self._names = {*names, *(value.name for value in unanswered)}
+        self.names = {*names, *(value.name for value in unanswered)}
         self._steps: dict[str, set[int]] = {}  # that the run has, by metric
 
     def missing(self, values: Iterable[MetricValue]) -> list[MetricValue]:
@@ -113,7 +114,7 @@ class MetricDelivery:
     def shortfall(self) -> str | None:
         """Return why the run is not complete but for metrics that MLflow refuses alone; None if it is. The metrics of
         which MLflow took values are read back."""
-        if self.refused and not self._sent and not self._names:
+        if self.refused and not self._sent and not self.names:
             return f"MLflow refuses all of it: {next(iter(self.refused.values()))}"
         shown = self._store.client.get_run(self._run_id).data.metrics
         lacking = [name for name in self._sent if name not in shown]
@@ -134,7 +135,7 @@ class MetricDelivery:
         return sum(value.name in names for value in batch)
 
     def _steps_there(self, name: str) -> set[int]:
-        if name not in self._names:
+        if name not in self.names:
             return set()
         history = self._attempt(self._store.client.get_metric_history, self._run_id, name)
         return {metric.step for metric in history or ()}

@@ -5,7 +5,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from flstudy.tracking.content import (
     STUDY,
     STUDY_ID,
     TEXT_LENGTH,
+    TrialMetrics,
     environment,
     error_tags,
     refusal_tag,
@@ -119,6 +120,7 @@ class TrialRun:
         away_s: float = _AWAY_S,
         after: "TrialRun | None" = None,
         note: Path | None = None,
+        decisive: Sequence[str] | None = None,
     ) -> None:
         """Make a run that is not open yet.
 
@@ -133,6 +135,7 @@ class TrialRun:
             away_s: how long it waits for a store that does not answer.
             after: the first start, in this process.
             note: the file by which another process delivers nothing twice, should this one be killed.
+            decisive: metrics by which the trial's study decides, for `TrialMetrics`; None: the run has every metric.
         """
         self.store, self.name, self.key, self.tags = store, name, dict(key), dict(tags or {})
         self.every_s, self.every_rounds = every_s, every_rounds
@@ -151,7 +154,7 @@ class TrialRun:
         self._asked: float | None = None  # when the attempt that is under way began
         self._ending: tuple[str, dict[str, str]] = ("FINISHED", {})
         self._thread: threading.Thread | None = None
-        self._note = PendingNote(note)
+        self._note, self._decisive = PendingNote(note), decisive
 
     def start(
         self,
@@ -247,6 +250,9 @@ class TrialRun:
                 self._after = None
             run_id, delivery = self._open(params)
             config_logged = self._keep(run_id, config)
+            values_of: Callable[..., Iterable[tuple[str, float]]] = round_values
+            if self._decisive is not None:
+                values_of = TrialMetrics(self._decisive, delivery.names).round_values
             while True:
                 last = self._over.is_set()  # read before the rounds: none comes after finish
                 with self._lock:
@@ -254,7 +260,7 @@ class TrialRun:
                 values = [
                     MetricValue(name, float(value), int(1000 * at), round)
                     for round, at, metrics in rounds
-                    for name, value in round_values(metrics, self._seeds)
+                    for name, value in values_of(metrics, self._seeds)
                 ]
                 delivery.send(delivery.missing(values))  # a trial that goes on from a snapshot tells some rounds again
                 if last:

@@ -27,12 +27,13 @@ from flstudy.tracking.content import (
     STUDY,
     STUDY_ID,
     TRIAL,
+    TrialMetrics,
     concluded_note,
+    decisive_metrics,
     ending_tags,
     environment,
     outcome,
     refusal_tag,
-    round_values,
     run_status,
     study_params,
     study_tags,
@@ -122,6 +123,7 @@ class _Sync:
         self.results, self.state, self.store = results, state, store
         self.study_id = state["study_id"]
         self.delivery = Delivery()
+        self.decisive = decisive_metrics(results.objectives, results.section.get("constraints") or ())
         self.runs = self._find_runs()
         self._refusals = Counter[str]()  # trials by what their runs say of metrics that MLflow refused
 
@@ -175,7 +177,8 @@ class _Sync:
         if table is not None and table.num_rows:
             rounds = max(rounds, int(np.max(table["round"].to_numpy())))
             end = trial.ended or path.stat().st_mtime
-            missing = delivery.missing(recorded_values(table, trial.started or end, end))
+            metrics = TrialMetrics(self.decisive, delivery.names)
+            missing = delivery.missing(recorded_values(table, metrics, trial.started or end, end))
             self.delivery.counts["values"] += delivery.send(missing)
         recorded = {"config": dict(self.results.config), "overrides": trial.overrides}
         self._keep(run, recorded if config is None else config.plain())
@@ -196,7 +199,10 @@ class _Sync:
         """Say which metrics MLflow has by another name, and which it refuses."""
         for trial in self.results.trials:
             if self.results.folder.records(trial.number).is_dir() and self.results.lost(trial) is None:
-                self.delivery.remarks += renamings(metric_names(self.results.records(trial)))
+                table = self.results.records(trial)
+                shown = {value.name for value in recorded_values(table, TrialMetrics(self.decisive), 0.0, 0.0)}
+                names = [name for name in metric_names(table) if mlflow_name(name) in shown]
+                self.delivery.remarks += renamings(names)
                 break  # all trials measure the same
         self.delivery.remarks += [f"MLflow refused of {count} trials {what}" for what, count in self._refusals.items()]
 
@@ -305,8 +311,8 @@ class _Sync:
             self.delivery.counts["ends"] += 1
 
 
-def recorded_values(table: "pa.Table", start: float, end: float) -> list[MetricValue]:
-    """Return the values of a trial's records as MLflow has them, rounds ascending.
+def recorded_values(table: "pa.Table", metrics: TrialMetrics, start: float, end: float) -> list[MetricValue]:
+    """Return the values of a trial's records that MLflow shows, rounds ascending.
 
     Records have no clock: rounds are laid evenly between ``start`` and ``end``, seconds since 1970.
     """
@@ -314,7 +320,7 @@ def recorded_values(table: "pa.Table", start: float, end: float) -> list[MetricV
     return [
         MetricValue(name, value, int(1000 * (start + (end - start) * record.round / last)), record.round)
         for record in rounds_of(table)
-        for name, value in round_values(record.metrics, seeds)
+        for name, value in metrics.round_values(record.metrics, seeds)
     ]
 
 

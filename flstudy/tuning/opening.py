@@ -10,7 +10,8 @@ from typing import Any
 
 from flstudy.study import StudyFolder, Trial
 from flstudy.study.folder import wanted_name
-from flstudy.tracking.content import environment
+from flstudy.study.objectives import objectives_of
+from flstudy.tracking.content import decisive_metrics, environment
 from flstudy.tracking.runs import StudyRun
 from flstudy.tracking.store import Store, open_store
 from flstudy.tracking.trust import remember_store
@@ -53,6 +54,12 @@ class OpenStudy:
             "tags": self.plan.config.tags(),
             "environment": environment(),
         }
+
+    @property
+    def decisive(self) -> list[str]:
+        """Metrics by which the study decides."""
+        section = self.plan.config.study
+        return decisive_metrics(objectives_of(section), section.constraints)
 
 
 def store_opening(uri: str) -> Callable[[], Store]:

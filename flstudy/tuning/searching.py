@@ -76,7 +76,7 @@ def search(study: OpenStudy, claims: contextlib.ExitStack) -> SearchedStudy:
         with (
             progress,
             _stopped_by_signals(stop_signal, progress) as listen,
-            writer_of(folder, study.store, store_variables(), study.identity) as writer,
+            writer_of(folder, study.store, store_variables(), study.identity, study.decisive) as writer,
             watched_nodes(writer.leave.remote) if on_cluster else contextlib.nullcontext(),
         ):
             assignment = Assignment(

@@ -44,13 +44,19 @@ class Writer:
         store: MLflow.
         access: variables of the environment by which the store is used.
         identity: of the trials' runs, for `flstudy.tracking.content.trial_identity`.
+        decisive: metrics by which the study decides.
     """
 
     def __init__(
-        self, folder: StudyFolder, store: Store, access: Mapping[str, str], identity: Mapping[str, Any]
+        self,
+        folder: StudyFolder,
+        store: Store,
+        access: Mapping[str, str],
+        identity: Mapping[str, Any],
+        decisive: Sequence[str],
     ) -> None:
         os.environ.update(access)
-        self._folder, self._store, self._identity = folder, store, dict(identity)
+        self._folder, self._store, self._identity, self._decisive = folder, store, dict(identity), list(decisive)
         self._desks: dict[int, TrialDesk] = {}
         self._leaving: set[str] = set()
         self._claims = contextlib.ExitStack()
@@ -71,7 +77,7 @@ class Writer:
         last = self._desks.get(record.number)
         key, name, tags = trial_identity(record, **self._identity)
         after, note = None if last is None else last.run, self._folder.sending(record.number)
-        run = TrialRun(self._store, name=name, key=key, tags=tags, after=after, note=note)
+        run = TrialRun(self._store, name=name, key=key, tags=tags, after=after, note=note, decisive=self._decisive)
         self._desks[record.number] = TrialDesk(self._folder, record.number, attempt, run, (node, hung))
         return None, None, None
 
@@ -332,7 +338,7 @@ class TrialDesk:
 
 @contextlib.contextmanager
 def writer_of(
-    folder: StudyFolder, store: Store, access: Mapping[str, str], identity: Mapping[str, Any]
+    folder: StudyFolder, store: Store, access: Mapping[str, str], identity: Mapping[str, Any], decisive: Sequence[str]
 ) -> Iterator[Any]:
     """Ray's handle of a study's writer, on this node; it has written all messages when the block ends."""
     import ray
@@ -341,7 +347,7 @@ def writer_of(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor_class: Any = ray.remote(Writer)
     writer = actor_class.options(num_cpus=0, scheduling_strategy=here, max_restarts=-1).remote(
-        folder, store, dict(access), dict(identity)
+        folder, store, dict(access), dict(identity), list(decisive)
     )
     try:
         yield writer

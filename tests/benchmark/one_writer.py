@@ -117,7 +117,7 @@ class Bench:
         copy.note(token=None)
         self.folder = StudyFolder(copy.path)
         self.folder.config.write_text("rounds: 1\n")
-        self.writer = Writer(self.folder, open_store(f"sqlite:///{place}/mlflow.db"), {}, IDENTITY)
+        self.writer = Writer(self.folder, open_store(f"sqlite:///{place}/mlflow.db"), {}, IDENTITY, ["valid/accuracy"])
         self.sent = 0
         self.numbers = iter(range(1_000_000))
         self.rng = np.random.default_rng(0)

@@ -6,8 +6,16 @@ import threading
 import pytest
 
 from flstudy.federation import Record
+from flstudy.metrics.registry import METRICS
 from flstudy.study import Trial
-from flstudy.tracking.content import environment, error_tags, round_values, trial_identity
+from flstudy.tracking.content import (
+    TRIAL_METRICS,
+    TrialMetrics,
+    environment,
+    error_tags,
+    round_values,
+    trial_identity,
+)
 from flstudy.tracking.runs import TrialRun
 from flstudy.tracking.store import Store, open_store
 from tests.processes import store_writers
@@ -98,21 +106,64 @@ def test_what_a_metric_is_decides_whether_its_spread_and_seeds_are_logged():
         return [name for name, _ in round_values({metric: [0.5, 0.75]}, SEEDS)]
 
     assert names("traffic/bits") == ["traffic/bits"]
-    assert names("test/loss") == ["Loss/test", "test/loss", "test/loss_std"]
+    assert names("test/loss") == ["test/loss", "test/loss_std"]
     seeds = ["seed0/test/mean_accuracy", "seed44/test/mean_accuracy"]
     assert names("test/mean_accuracy") == ["test/mean_accuracy", "test/mean_accuracy_std", *seeds]
     assert names("test/accuracy_spread") == ["test/accuracy_spread", "test/accuracy_spread_std"]
 
 
-def test_accuracy_loss_and_drift_come_before_bookkeeping():
-    """In the order of a run's overview, and by the alphabet of its charts."""
+def test_training_and_evaluations_come_before_bookkeeping_and_what_decides_before_both():
+    """In the order of a run's overview."""
     logged = ["fit/steps", "time/round_s", "train/loss", "valid/accuracy", "controller/loss", "valid/dip"]
-    names = [name for name, _ in round_values({name: [0.5] for name in logged}, [0])]
-    first = ["Loss/train", "train/loss", "Accuracy/valid", "valid/accuracy", "seed0/valid/accuracy", "Drift/valid dip"]
-    assert names[:6] == first
+    metrics = {name: [0.5] for name in logged}
+    names = [name for name, _ in round_values(metrics, [0])]
+    assert names[:3] == ["train/loss", "valid/accuracy", "seed0/valid/accuracy"]
     assert names[-3:] == ["fit/steps", "time/round_s", "controller/loss"]
-    sections = sorted({name.rpartition("/")[0] for name in names})
-    assert sections[:4] == ["Accuracy", "Drift", "Loss", "controller"]
+    assert [name for name, _ in round_values(metrics, [0], first=["time/round_s", "valid/dip"])][:2] == [
+        "time/round_s",
+        "valid/dip",
+    ]
+
+
+def rounds_of_every_metric(seeds):
+    """Rounds of which only the later ones are evaluated, and the last one has what a whole run tells."""
+    for r in range(1, 5):
+        measured = [name for name, metric in METRICS.items() if metric.measured == "round"]
+        measured += [f"train/of_a_module_{place}" for place in range(10)]
+        measured += [name for name, metric in METRICS.items() if metric.measured == "evaluation" and r % 2 == 0]
+        measured += [name for name, metric in METRICS.items() if metric.measured == "run" and r == 4]
+        yield {name: [0.1 * r + seed for seed in seeds] for name in measured}
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 44], list(range(20))])
+def test_a_trial_shows_few_metrics_each_once_and_what_its_study_decides_by(seeds):
+    decisive = ["test/worst_accuracy", "acc@1", "energy/joules"]
+    choice, shown = TrialMetrics(decisive), {}
+    for metrics in rounds_of_every_metric(seeds):
+        values = list(choice.round_values({**metrics, "acc@1": [0.5] * len(seeds)}, seeds))
+        assert len({*values}) == len(dict(values)) == len(values)
+        assert {*shown} & {*metrics} <= {*dict(values)}  # a choice is for good
+        shown |= dict(values)
+    assert len(shown) == TRIAL_METRICS
+    main = {"train/loss", "valid/accuracy", "test/accuracy", "valid/dip", "traffic/up_bytes", "time/total_s"}
+    assert {"test/worst_accuracy", "acc_1", "energy/joules", *main} <= {*shown}
+
+
+def test_a_trial_goes_on_with_the_metrics_that_its_run_has():
+    rounds = list(rounds_of_every_metric([0]))
+    whole, begun = TrialMetrics(["valid/accuracy"]), TrialMetrics(["valid/accuracy"])
+    names = [{name for name, _ in whole.round_values(metrics, [0])} for metrics in rounds]
+    before = {name for metrics in rounds[:2] for name, _ in begun.round_values(metrics, [0])}
+    resumed = TrialMetrics(["valid/accuracy"], before)
+    assert [{name for name, _ in resumed.round_values(metrics, [0])} for metrics in rounds[2:]] == names[2:]
+
+
+def test_a_trial_shows_nothing_but_its_study_s_decisive_metrics_where_these_are_many():
+    decisive = [name for name in METRICS if name.startswith(("server/", "controller/", "detector/", "privacy/"))]
+    choice = TrialMetrics(decisive)
+    shown = {name for metrics in rounds_of_every_metric([0]) for name, _ in choice.round_values(metrics, [0])}
+    assert {*decisive} <= shown
+    assert not any(name.startswith(("seed", "train/of_a_module")) for name in shown)
 
 
 @pytest.mark.slow

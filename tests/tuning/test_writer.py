@@ -71,7 +71,7 @@ def near(tmp_path, monkeypatch):
     for name in ("records", "snapshots", "models"):
         (folder.path / name).mkdir(parents=True)
     folder.going.touch()
-    writer = Near(Writer(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"), {}, IDENTITY))
+    writer = Near(Writer(folder, open_store(f"sqlite:///{tmp_path}/mlflow.db"), {}, IDENTITY, ["valid/accuracy"]))
     yield folder, writer
     writer.writer.close()
 
