@@ -42,7 +42,9 @@ class Device(NamedTuple):
 
 
 def peak_of_gpu(call: Callable[[], Any]) -> tuple[Any, int]:
-    """What a call returns, and the bytes that it needed beside those held before."""
+    """What a call returns, and the bytes that it needs beside those held before, when it is made once more: the first
+    time libraries take work space that they keep."""
+    call()
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -56,7 +58,8 @@ def limited_gpu(count: int) -> Iterator[None]:
     gc.collect()
     torch.cuda.empty_cache()
     whole = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + count) / whole)
+    # Not those reserved: the allocator may hold as much free room in its segments as the bound leaves out.
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + count) / whole)
     try:
         yield
     finally:

@@ -122,7 +122,7 @@ def test_where_memory_ends_lanes_are_halved(name, device, monkeypatch):
 
     def bounded(self, *work):
         needed = device.peak(lambda: fit(self, *work))[1]
-        with device.limited(int(0.9 * needed)):
+        with device.limited(int(0.98 * needed)):
             return fit(self, *work)
 
     with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
