@@ -42,32 +42,40 @@ _ALWAYS = (
     *(f"test/{what}" for what in ("loss", "accuracy_spread", "mean_accuracy", "dip", "recovery", "personal_accuracy")),
     *("traffic/down_bytes", "traffic/bits", "time/total_s"),
 )
+_BOOKKEEPING = {name for name, metric in METRICS.items() if not metric.needs} - {*_ALWAYS}  # steps and times
 TRIAL_METRICS = 30
-"""Names of metrics that a trial's run has at most, unless its study decides by more than 11 metrics."""
+"""Number of metrics that MLflow shows of a trial, unless its study decides by more than 11."""
 
 
 class TrialMetrics:
     """Choice of the metrics of a trial that MLflow shows; records and reports have all of them.
 
-    Names are chosen for good, in the order in which rounds come, so that a live trial and a later delivery choose the
-    same. Metrics by which the study decides and the main ones always have a place, the others as long as there is one.
+    The metrics by which the study decides and the main ones always have a place. So have the decisive ones' deviations
+    and seeds, where there is room for all of these. The other places go to what the method, the world and the module
+    measure of their own, in the order in which rounds come, so that a live trial and a later delivery choose the same.
 
     Args:
         decisive: metrics by which the study decides, objectives first.
+        seeds: of the trial.
         names: of the metrics that the run has already.
     """
 
-    def __init__(self, decisive: Iterable[str], names: Iterable[str] = ()) -> None:
-        self._decisive = list(decisive)
-        self._always = {mlflow_name(name) for name in (*self._decisive, *_ALWAYS)}
+    def __init__(self, decisive: Iterable[str], seeds: Sequence[int], names: Iterable[str] = ()) -> None:
+        self._decisive, self._seeds = list(decisive), seeds
+        always = {*self._decisive, *_ALWAYS}
+        with_seeds = always.union(*(_seed_names(name, seeds) for name in self._decisive))
+        self._always = {mlflow_name(name) for name in (with_seeds if len(with_seeds) <= TRIAL_METRICS else always)}
         self._others = {*names} - self._always
 
-    def round_values(self, metrics: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> Iterable[tuple[str, float]]:
+    def round_values(self, metrics: Mapping[str, Sequence[float]]) -> Iterable[tuple[str, float]]:
         """Yield those of a round's `round_values` that MLflow shows."""
-        for name, value in round_values(metrics, seeds, first=self._decisive):
-            if name not in self._always and len(self._always) + len(self._others) < TRIAL_METRICS:
+        left_out = _BOOKKEEPING.union(*(_seed_names(name, self._seeds) for name in metrics))
+        for name, value in round_values(metrics, self._seeds, first=self._decisive):
+            shown = name in self._always or name in self._others
+            if not shown and name not in left_out and len(self._always) + len(self._others) < TRIAL_METRICS:
                 self._others.add(name)
-            if name in self._always or name in self._others:
+                shown = True
+            if shown:
                 yield name, value
 
 
@@ -79,8 +87,8 @@ def decisive_metrics(objectives: Sequence[Objective], constraints: Iterable[str]
 def round_values(
     metrics: Mapping[str, Sequence[float]], seeds: Sequence[int], first: Sequence[str] = ()
 ) -> Iterable[tuple[str, float]]:
-    """Yield a round's metrics as MLflow has them: the mean over replicas under the metric's name, the deviation of
-    metrics of predictions as ``_std``, and accuracies seed by seed as ``seed44/...``.
+    """Yield a round's metrics as MLflow has them: the mean over replicas under the metric's name and, of several seeds,
+    the deviation of metrics of predictions as ``_std`` and accuracies seed by seed as ``seed44/...``.
 
     MLflow's overview of a run keeps their order: the ``first``, those of training and evaluations, the rest. Names
     are those of `flstudy.tracking.names.mlflow_name`; of two metrics that would share one, the metric with that name
@@ -102,14 +110,17 @@ def _named_values(
     for name in sorted(metrics, key=place):  # stable
         values = metrics[name]
         yield name, mean_over_replicas(values)
-        metric = METRICS.get(name)
-        if metric is None or not _PREDICTIONS & {*metric.needs}:
-            continue
-        if len(values) > 1:
-            yield f"{name}_std", deviation_over_replicas(values)
-        if metric.is_fraction and metric.better == "max" and len(values) == len(seeds):
-            for seed, value in zip(seeds, values, strict=True):
-                yield f"seed{seed}/{name}", value
+        if len(values) == len(seeds) > 1:
+            yield from zip(_seed_names(name, seeds), [deviation_over_replicas(values), *values], strict=False)
+
+
+def _seed_names(name: str, seeds: Sequence[int]) -> list[str]:
+    """Return the names of a metric's deviation and of its values seed by seed, as far as it has such names."""
+    metric = METRICS.get(name)
+    if metric is None or not _PREDICTIONS & {*metric.needs} or len(seeds) < 2:
+        return []
+    by_seed = metric.is_fraction and metric.better == "max"
+    return [f"{name}_std", *(f"seed{seed}/{name}" for seed in seeds if by_seed)]
 
 
 def trial_identity(

@@ -250,9 +250,9 @@ class TrialRun:
                 self._after = None
             run_id, delivery = self._open(params)
             config_logged = self._keep(run_id, config)
-            values_of: Callable[..., Iterable[tuple[str, float]]] = round_values
+            values_of: Callable[..., Iterable[tuple[str, float]]] = partial(round_values, seeds=self._seeds)
             if self._decisive is not None:
-                values_of = TrialMetrics(self._decisive, delivery.names).round_values
+                values_of = TrialMetrics(self._decisive, self._seeds, delivery.names).round_values
             while True:
                 last = self._over.is_set()  # read before the rounds: none comes after finish
                 with self._lock:
@@ -260,7 +260,7 @@ class TrialRun:
                 values = [
                     MetricValue(name, float(value), int(1000 * at), round)
                     for round, at, metrics in rounds
-                    for name, value in values_of(metrics, self._seeds)
+                    for name, value in values_of(metrics)
                 ]
                 delivery.send(delivery.missing(values))  # a trial that goes on from a snapshot tells some rounds again
                 if last:

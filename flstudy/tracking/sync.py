@@ -177,7 +177,7 @@ class _Sync:
         if table is not None and table.num_rows:
             rounds = max(rounds, int(np.max(table["round"].to_numpy())))
             end = trial.ended or path.stat().st_mtime
-            metrics = TrialMetrics(self.decisive, delivery.names)
+            metrics = TrialMetrics(self.decisive, seeds_of(table), delivery.names)
             missing = delivery.missing(recorded_values(table, metrics, trial.started or end, end))
             self.delivery.counts["values"] += delivery.send(missing)
         recorded = {"config": dict(self.results.config), "overrides": trial.overrides}
@@ -200,7 +200,8 @@ class _Sync:
         for trial in self.results.trials:
             if self.results.folder.records(trial.number).is_dir() and self.results.lost(trial) is None:
                 table = self.results.records(trial)
-                shown = {value.name for value in recorded_values(table, TrialMetrics(self.decisive), 0.0, 0.0)}
+                metrics = TrialMetrics(self.decisive, seeds_of(table))
+                shown = {name for record in rounds_of(table) for name, _ in metrics.round_values(record.metrics)}
                 names = [name for name in metric_names(table) if mlflow_name(name) in shown]
                 self.delivery.remarks += renamings(names)
                 break  # all trials measure the same
@@ -316,11 +317,11 @@ def recorded_values(table: "pa.Table", metrics: TrialMetrics, start: float, end:
 
     Records have no clock: rounds are laid evenly between ``start`` and ``end``, seconds since 1970.
     """
-    seeds, last = seeds_of(table), int(np.max(table["round"].to_numpy()))
+    last = int(np.max(table["round"].to_numpy()))
     return [
         MetricValue(name, value, int(1000 * (start + (end - start) * record.round / last)), record.round)
         for record in rounds_of(table)
-        for name, value in metrics.round_values(record.metrics, seeds)
+        for name, value in metrics.round_values(record.metrics)
     ]
 
 

@@ -117,7 +117,7 @@ def test_training_and_evaluations_come_before_bookkeeping_and_what_decides_befor
     logged = ["fit/steps", "time/round_s", "train/loss", "valid/accuracy", "controller/loss", "valid/dip"]
     metrics = {name: [0.5] for name in logged}
     names = [name for name, _ in round_values(metrics, [0])]
-    assert names[:3] == ["train/loss", "valid/accuracy", "seed0/valid/accuracy"]
+    assert names[:3] == ["train/loss", "valid/accuracy", "valid/dip"]
     assert names[-3:] == ["fit/steps", "time/round_s", "controller/loss"]
     assert [name for name, _ in round_values(metrics, [0], first=["time/round_s", "valid/dip"])][:2] == [
         "time/round_s",
@@ -135,33 +135,51 @@ def rounds_of_every_metric(seeds):
         yield {name: [0.1 * r + seed for seed in seeds] for name in measured}
 
 
-@pytest.mark.parametrize("seeds", [[0], [0, 44], list(range(20))])
+OF_A_MODULE = [f"valid/of_a_module_{place}" for place in range(4)]
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 44, 56], list(range(20))])
 def test_a_trial_shows_few_metrics_each_once_and_what_its_study_decides_by(seeds):
-    decisive = ["test/worst_accuracy", "acc@1", "energy/joules"]
-    choice, shown = TrialMetrics(decisive), {}
+    decisive = ["test/accuracy", "acc@1", "energy/joules"]
+    choice, shown = TrialMetrics(decisive, seeds), {}
     for metrics in rounds_of_every_metric(seeds):
-        values = list(choice.round_values({**metrics, "acc@1": [0.5] * len(seeds)}, seeds))
+        values = list(choice.round_values({**metrics, "acc@1": [0.5] * len(seeds)}))
         assert len({*values}) == len(dict(values)) == len(values)
         assert {*shown} & {*metrics} <= {*dict(values)}  # a choice is for good
         shown |= dict(values)
     assert len(shown) == TRIAL_METRICS
     main = {"train/loss", "valid/accuracy", "test/accuracy", "valid/dip", "traffic/up_bytes", "time/total_s"}
-    assert {"test/worst_accuracy", "acc_1", "energy/joules", *main} <= {*shown}
+    assert {"test/accuracy", "acc_1", "energy/joules", *main} <= {*shown}
+    seed_names = {name for name in shown if name.startswith("seed")}
+    assert len(seed_names) == {1: 0, 3: 3, 20: 0}[len(seeds)]
+    assert all(name.endswith("/test/accuracy") for name in seed_names)
+    assert not any(name.startswith("fit/") for name in shown)
+
+
+def test_a_trial_shows_what_its_module_measures():
+    seeds, shown = [0, 44, 56], set()
+    choice = TrialMetrics(["valid/accuracy"], seeds)
+    for r in (1, 2):
+        measured = [name for name, metric in METRICS.items() if not metric.needs]
+        measured += [*OF_A_MODULE, "valid/accuracy", "valid/loss"] if r == 2 else []
+        shown |= {name for name, _ in choice.round_values({name: [0.5] * 3 for name in measured})}
+    assert {*OF_A_MODULE, "valid/accuracy_std", "seed44/valid/accuracy"} <= shown
+    assert "valid/loss_std" not in shown
 
 
 def test_a_trial_goes_on_with_the_metrics_that_its_run_has():
     rounds = list(rounds_of_every_metric([0]))
-    whole, begun = TrialMetrics(["valid/accuracy"]), TrialMetrics(["valid/accuracy"])
-    names = [{name for name, _ in whole.round_values(metrics, [0])} for metrics in rounds]
-    before = {name for metrics in rounds[:2] for name, _ in begun.round_values(metrics, [0])}
-    resumed = TrialMetrics(["valid/accuracy"], before)
-    assert [{name for name, _ in resumed.round_values(metrics, [0])} for metrics in rounds[2:]] == names[2:]
+    whole, begun = TrialMetrics(["valid/accuracy"], [0]), TrialMetrics(["valid/accuracy"], [0])
+    names = [{name for name, _ in whole.round_values(metrics)} for metrics in rounds]
+    before = {name for metrics in rounds[:2] for name, _ in begun.round_values(metrics)}
+    resumed = TrialMetrics(["valid/accuracy"], [0], before)
+    assert [{name for name, _ in resumed.round_values(metrics)} for metrics in rounds[2:]] == names[2:]
 
 
 def test_a_trial_shows_nothing_but_its_study_s_decisive_metrics_where_these_are_many():
     decisive = [name for name in METRICS if name.startswith(("server/", "controller/", "detector/", "privacy/"))]
-    choice = TrialMetrics(decisive)
-    shown = {name for metrics in rounds_of_every_metric([0]) for name, _ in choice.round_values(metrics, [0])}
+    choice = TrialMetrics(decisive, [0, 44])
+    shown = {name for metrics in rounds_of_every_metric([0, 44]) for name, _ in choice.round_values(metrics)}
     assert {*decisive} <= shown
     assert not any(name.startswith(("seed", "train/of_a_module")) for name in shown)
 
