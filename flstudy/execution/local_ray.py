@@ -19,7 +19,6 @@ import shutil
 import stat
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,13 +96,12 @@ def start_local_ray(environment: Mapping[str, str]) -> Path:
     close_doors()
     import ray
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger("ray").setLevel(logging.CRITICAL)
-        workers = {"env_vars": dict(environment)}
-        started: Any = ray.init(
-            address="local", include_dashboard=False, num_cpus=usable_cores(), runtime_env=workers, **QUIET
-        )
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    workers = {"env_vars": dict(environment)}
+    # No warnings.catch_warnings, which is of all threads: another one imports meanwhile, under filters of its own.
+    started: Any = ray.init(
+        address="local", include_dashboard=False, num_cpus=usable_cores(), runtime_env=workers, **QUIET
+    )
     folder = Path(started.address_info["session_dir"])
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     mode = os.environ.get("RAY_AUTH_MODE")
