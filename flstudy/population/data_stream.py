@@ -21,8 +21,7 @@ class DataStream(Configurable, ABC):
 
     @abstractmethod
     def draw(self, seed: int, number: int, device: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of ``pool``, at least one of its ≥ 1, that a device trains on in round ``number`` (from
-        1)."""
+        """Return [K]: the rows of ``pool`` [D], 1 ≤ K ≤ D, that a device trains on in round ``number`` (from 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ class CachedDataset(NamedTuple):
     """
 
     x: Tensor  # [D, ...]
-    y: Tensor  # [D]
+    y: Tensor  # [D], or [D, ...] for several labels per example
     owner: Tensor | None  # [D] natural device of each example
     starts: tuple[int, ...]  # first example of each replica
     stops: tuple[int, ...]  # one past its last
@@ -46,7 +46,11 @@ Source = Callable[[Dataset, Sequence[int], int], CachedDataset]
 
 
 def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> CachedDataset:
-    """Return the examples for replicas of these seeds with so many devices each, read from the data set."""
+    """Return the examples for replicas of these seeds with so many devices each, read from the data set.
+
+    Raises:
+        UserError: for examples that differ between seeds and are coded, or lie in ranges of devices.
+    """
     parts = [dataset.load(seed, clients) for seed in (seeds if dataset.seeded else seeds[:1])]
     if len(parts) > 1 and any(part.ranges is not None or part.coding is not None for part in parts):
         name = type(dataset).__name__
@@ -65,7 +69,7 @@ def read_examples(dataset: Dataset, seeds: Sequence[int], clients: int) -> Cache
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Return the tensors, concatenated along their first axis; a single one as it is."""
+    """Return the tensors [D_i, ...], one after another [Σ D_i, ...]; a single one as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

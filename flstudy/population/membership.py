@@ -57,7 +57,7 @@ def made_splits(counts: NDArray[np.int64]) -> tuple[Split, ...]:
 
 
 def refuse_strangers(source: str, owner: NDArray[np.int64], clients: int, least: int) -> None:
-    """Raise UserError for owners that are no devices."""
+    """Raise UserError for owners [D] outside ``least`` … clients - 1, which are no devices."""
     for strange in (owner.max(), owner.min()):
         if not least <= strange < clients:
             more = f": set clients: {strange + 1}" if strange > 0 else ""
@@ -133,7 +133,7 @@ class Membership(Sequence[dict[Split, Rows]]):
         return np.concatenate(parts), self.counts[:, SPLITS.index(split)]
 
     def portions(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the numbers of all devices, in portions whose examples are divided at once."""
+        """Yield the numbers of all devices, in portions [L] whose examples are divided at once."""
         first, ends = 0, self.blocks.user_counts.sum(1).cumsum()
         while first < len(self):
             before = ends[first - 1] if first else 0
@@ -219,7 +219,8 @@ def refuse_devices(blocks: Ownership, clients: int, left: list[str]) -> None:
 
 
 def listed(devices: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> str:
-    """Return the devices that lack something, the first of them by number, and the verb of a sentence."""
+    """Return the devices [L] that lack something, the first of them by number and with its count [N], and the verb of a
+    sentence."""
     numbers = [f"{device}" if counts is None else f"{device} ({counts[device]})" for device in devices[:LISTED]]
     more = f" and {len(devices) - LISTED} more" if len(devices) > LISTED else ""
     return f"device{'s'[: len(devices) > 1]} {', '.join(numbers)}{more} {'have' if len(devices) > 1 else 'has'}"
@@ -245,15 +246,15 @@ def counted_up(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def stretches(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers begin, …, begin+size-1 for each of L stretches, one after another."""
+    """Return the numbers begin, …, begin+size-1 for each of the begins [L] and sizes [L], one after another."""
     ends = np.cumsum(sizes)
     places: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - ends + sizes, sizes)
     return places
 
 
 def ordered(group: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the places of random keys in ascending order within groups, which ascend; of equal keys the first one
-    first."""
+    """Return [D]: the places of random keys [D] in ascending order within groups [D], which ascend; of equal keys the
+    first one first."""
     bits = np.uint64(int(group[-1] if len(group) else 0).bit_length())
     both = (group.astype(np.uint64) << (np.uint64(64) - bits)) | (key >> bits) if bits else key
     order = np.argsort(both)  # of numbers, in any order of equal ones: several times as fast as a sort by two keys

@@ -307,7 +307,7 @@ class Distinct(LabelPartition):
 
 
 def deal_evenly(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the owner [D] of each example, every label being dealt out evenly."""
+    """Return the owner [D] of each example, every one of the labels [D] being dealt out evenly."""
     owner, begin = np.empty(len(labels), dtype=np.int64), 0
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -319,7 +319,11 @@ def deal_evenly(labels: NDArray[np.int64], clients: int, rng: np.random.Generato
 def label_batches(
     labels: NDArray[np.int64], clients: int, rng: np.random.Generator, name: str
 ) -> list[NDArray[np.int64]]:
-    """Return the shuffled rows of as many equal batches of neighbouring labels as there are devices."""
+    """Return the shuffled rows of each device's batch, an equal number of neighbouring ones of the labels [D].
+
+    Raises:
+        UserError: for a number of labels that ``clients`` does not divide; ``name`` is the partition's.
+    """
     kinds = np.unique(labels)
     if len(kinds) % clients:
         raise UserError(f"{name}: clients must divide the number of labels ({len(kinds)}), got {clients}")

@@ -68,9 +68,9 @@ class ExampleStore(NamedTuple):
     table: Tensor = torch.empty(0, 0)  # [concepts, classes] what labels are called
     order: Tensor = torch.empty(0, 0)  # [concepts, features] which entry of an input comes to each place
     shift: Tensor = torch.empty(0, 0)  # [concepts, ...] what is added to inputs
-    mean: Tensor = torch.empty(0)  # of `Coding`
-    deviation: Tensor = torch.empty(0)
-    like: Tensor = torch.empty(0)  # one number of the type in which coded inputs come; empty: nothing is coded
+    mean: Tensor = torch.empty(0)  # [channels, 1, 1] of `Coding`, or empty
+    deviation: Tensor = torch.empty(0)  # likewise
+    like: Tensor = torch.empty(0)  # [1] of the type in which coded inputs come; empty: nothing is coded
 
     @property
     def real(self) -> bool:
@@ -78,7 +78,8 @@ class ExampleStore(NamedTuple):
         return (self.like if self.like.numel() > 0 else self.x).is_floating_point()
 
     def read(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of rows as they are in a batch, before any concept."""
+        """Return the inputs [..., *shape] and labels [..., *] of rows [...] as they are in a batch, before any
+        concept."""
         x, y = self.x[rows], self.y[rows]
         if self.like.numel() > 0:
             x = Coding(self.mean, self.deviation).inputs(x).to(self.like.dtype)
@@ -160,9 +161,11 @@ def low_bound(count: int, among: int) -> np.uint64:
 
 
 def low_places(word: np.uint64, devices: int, bound: np.uint64) -> NDArray[np.int64]:
-    """Return the devices whose key, `mixed` of the word and halved, may be at most the bound, and few others: the last
-    step of the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for
-    everybody."""
+    """Return [K]: the devices whose key, `mixed` of the word and halved, may be at most the bound, and few others.
+
+    The last step of the mixing leaves the upper bits alone, so that it is left out. In place, since this is done for
+    everybody.
+    """
     limit = np.uint64(min(2 * int(bound) + 1 | 2**33 - 1, 2**64 - 1))
     z, moved, blocks = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.uint64), list[Any]()
     number = np.arange(BLOCK, dtype=np.uint64)
@@ -370,7 +373,7 @@ class Population(L.LightningDataModule):
         return 1 if self.drift is None else self.drift.concepts
 
     def drifts(self, rounds: int) -> list[Event]:
-        """Return the drifts within so many rounds."""
+        """Return the drifts of rounds 1 to ``rounds``."""
         return [] if self.drift is None else [event for event in self.drift.events() if event.round <= rounds]
 
     def sessions(self, rounds: int) -> list[Event]:
@@ -403,7 +406,7 @@ class Population(L.LightningDataModule):
         return Rounds(self)
 
     def val_dataloader(self) -> list[Tensor]:
-        """Return the loader of one item: the coordinator evaluates the whole population by itself."""
+        """Return a loader of one item, zeros [1]: the coordinator evaluates the whole population by itself."""
         return [torch.zeros(1)]
 
     test_dataloader = val_dataloader
@@ -428,7 +431,8 @@ class Rounds:
 
 
 class RoundSampler:
-    """The current epoch; Lightning calls ``set_epoch``, also after a resume, so that no cohort is ever replayed."""
+    """Sampler that holds the current epoch, from 0. Lightning calls ``set_epoch``, also after a resume, so that no
+    cohort is ever replayed."""
 
     def __init__(self) -> None:
         self.epoch = 0

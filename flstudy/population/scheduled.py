@@ -206,7 +206,7 @@ class ScheduledAvailability(Availability):
 
     @cached_property
     def begun(self) -> NDArray[np.int64]:
-        """Rounds from 2 on with which sessions begin."""
+        """Rounds [K] from 2 on with which sessions begin, in ascending order."""
         starts = self.turns if self.starts is None else sorted(self.starts)
         return np.array([number for number in starts if number > 1], dtype=np.int64)
 

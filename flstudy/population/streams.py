@@ -17,15 +17,16 @@ STEPS = tuple((np.uint64(bits), np.uint64(factor % 2**64)) for bits, factor in d
 
 
 def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply SplitMix64's finalizer (Steele et al. 2014): a bijection of 64-bit words whose output bits look
-    independent."""
+    """Apply SplitMix64's finalizer (Steele et al. 2014) to words [...]: a bijection of 64-bit words whose output bits
+    look independent."""
     for bits, factor in STEPS:
         z = (z ^ (z >> bits)) * factor
     return z ^ (z >> np.uint64(draws.LAST))
 
 
 def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
-    """Return 64 random bits for every name; ``seed`` and ``counters`` are ints or integer arrays that broadcast."""
+    """Return 64 random bits [...] for every name; ``seed`` and ``counters`` are ints or integer arrays [...] that
+    broadcast."""
     with np.errstate(over="ignore"):  # wrapping is the point
         word = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN * np.uint64(1 + zlib.crc32(purpose.encode())))
         for counter in counters:
@@ -34,7 +35,7 @@ def random_bits(seed: Any, purpose: str, *counters: Any) -> NDArray[np.uint64]:
 
 
 def mixed(word: NDArray[np.uint64], counter: Any) -> NDArray[np.uint64]:
-    """Return the random bits of names that go on with one more counter."""
+    """Return the random bits [...] of names that go on from words [...] with one more counter, which broadcasts."""
     with np.errstate(over="ignore"):
         return mix(word * GOLDEN + np.asarray(counter, dtype=np.uint64) + np.uint64(1))
 

@@ -55,11 +55,11 @@ class TaskBuffers:
         self._module = module
 
     def named_first(self) -> dict[str, Tensor]:
-        """Return the named buffers of b with the values that the module has."""
+        """Return the named buffers of b, shaped as in the module and with its values."""
         return {name: self._module.get_buffer(name).detach() for name in self.layout.names}
 
     def first(self) -> Tensor:
-        """Return the vector b with the values that the module has."""
+        """Return the vector b [b] with the values that the module has, in double precision."""
         return self.flat(self.named_first(), torch.empty(0, dtype=torch.float64))
 
     def normalised(self) -> Tensor:
@@ -73,7 +73,7 @@ class TaskBuffers:
         return torch.cat(places)
 
     def carried(self) -> Carried:
-        """Return the carried part of the state: b, and the places of BatchNorm's weights among the trained
+        """Return the carried part of the state: b [b], and the places [w] of BatchNorm's weights among the trained
         parameters."""
         return Carried(self.first(), self.normalised())
 
@@ -93,7 +93,7 @@ class TaskBuffers:
         return held
 
     def given(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return a model's tensors with the buffers that it comes without."""
+        """Return a model's tensors by name with the buffers that it comes without, shaped as in the module."""
         if self._held is not None and self.layout.names[0] not in tensors:
             tensors = {**tensors, **self.split(self._held)}
         if self._frozen:
@@ -103,7 +103,7 @@ class TaskBuffers:
         return tensors
 
     def frozen(self) -> dict[str, Tensor]:
-        """Return the named buffers to which steps write, but which must stay."""
+        """Return the named buffers to which steps write, but which must stay, shaped as in the module."""
         return {name: self._module.get_buffer(name) for name in self._frozen}
 
     def _as(self, part: Tensor, dtype: torch.dtype) -> Tensor:
@@ -111,7 +111,10 @@ class TaskBuffers:
 
 
 def changing(module: nn.Module, norms: set[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the buffers that a step may change, those of layers with running statistics among them."""
+    """Yield name and buffer, shaped as in the module, where a step may change it.
+
+    ``norms`` are the names of layers with running statistics, all of whose buffers it may change.
+    """
     state = module.state_dict(keep_vars=True)
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for name, buffer in module.named_buffers():
@@ -150,7 +153,8 @@ def in_place(method: str) -> bool:
 
 
 def look_up_one(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Set BatchNorm to evaluation before its pass, if a channel has a single number, which has no variance."""
+    """Set BatchNorm to evaluation before its pass over inputs [B, C, ...], if each channel has a single number, which
+    has no variance."""
     x = inputs[0]
     norm.one = norm.training and x.numel() == x.shape[1]  # type: ignore[assignment]
     norm.training = norm.training and not norm.one

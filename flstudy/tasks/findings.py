@@ -122,7 +122,7 @@ def kind_of(part: Tensor) -> str:
 
 
 def trained_parameters(task: L.LightningModule) -> dict[str, Tensor]:
-    """Return a module's trained parameters by name."""
+    """Return a module's trained parameters by name, shaped as in the module."""
     return {name: p.detach() for name, p in task.named_parameters() if p.requires_grad}
 
 

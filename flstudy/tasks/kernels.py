@@ -28,8 +28,18 @@ def folded(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> tuple[tuple[Tensor, ...], Sequence[int]]:
-    """Return the results of a function with mapped arguments, called once on more lanes, which its inputs and outputs
-    have at given places; arguments that are no tensors come last and are left out of ``inputs``."""
+    """Return the results of a function with mapped arguments, and the places of their mapped axes.
+
+    The function is called once, on more lanes: the mapped axis and an argument's own lanes become one.
+
+    Args:
+        function: of tensors with an axis of lanes.
+        size: of the mapped axis.
+        mapped: its place in each argument [..., size, ...]; None: the argument is not mapped.
+        arguments: tensors first, then those that are none.
+        inputs: place of the lanes in each tensor that the function takes.
+        outputs: place of the lanes in each result; in those returned here, of the mapped axis, before the lanes.
+    """
     flat, others = [], arguments[len(inputs) :]
     for argument, place, lanes in zip(arguments, mapped, inputs, strict=False):
         shape = argument.shape
@@ -101,7 +111,8 @@ def lstm_kernel(projected: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
 def lstm_gradient_kernel(
     grad: Tensor, hidden: Tensor, gates: Tensor, cells: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients with respect to projected and weight, from that of the hidden states."""
+    """Return the gradients of projected [L, B, T, 4H] and weight [L, 4H, H], from that of the hidden states, ``grad``
+    [L, B, T, H]; what follows is as `lstm_kernel` returned it."""
     return gates.new_empty(gates.shape), weight.new_empty(weight.shape)
 
 
@@ -116,7 +127,8 @@ def conv3x3_kernel(x: Tensor, weight: Tensor, padding: int) -> Tensor:
 
 @kernel("conv3x3_gradient(Tensor grad, Tensor x, Tensor weight, int padding) -> (Tensor, Tensor)", 3)
 def conv3x3_gradient_kernel(grad: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients with respect to x and weight."""
+    """Return the gradients of x [L, B, H, W, C] and weight [L, O, C, 3, 3], from that of the convolution, ``grad`` [L,
+    B, H + 2p - 2, W + 2p - 2, O]."""
     return x.new_empty(x.shape), weight.new_empty(weight.shape)
 
 
@@ -141,7 +153,8 @@ class LstmKernel(KeepsResults):
 
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> Any:
-        """Return the hidden states and what the gradient needs."""
+        """Return hidden states, gates and cells, as `lstm_kernel` does of projected [L, B, T, 4H] and weight [L, 4H,
+        H]."""
         return lstm_kernel(projected, weight)
 
     @staticmethod
@@ -157,7 +170,7 @@ class Conv3x3Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, padding: int) -> Any:
-        """Return the convolved images."""
+        """Return the convolution, as `conv3x3_kernel` does of x [L, B, H, W, C] and weight [L, O, C, 3, 3]."""
         return conv3x3_kernel(x, weight, padding)
 
     @staticmethod
@@ -209,7 +222,7 @@ class Conv3x3KernelGradient(OnceDifferentiable):
 
 
 def compiling(x: Tensor) -> bool:
-    """Return whether a computation with x is being traced for a compiler, and may take kernels."""
+    """Return whether a computation with x [...] is being traced for a compiler, and may take kernels."""
     suits = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return compiler.tracing() and suits and not torch.is_autocast_enabled("cpu") and built()
 

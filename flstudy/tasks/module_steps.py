@@ -94,7 +94,7 @@ class Muted(nn.Module):
         return MutedValues(self.refuse) if self.several else Unavailable(self.refuse)
 
     def refuse(self) -> NoReturn:
-        """Raise the error of a module that computes with a torchmetric's value."""
+        """Raise NeedsExecutor for a module that computes with a torchmetric's value."""
         raise NeedsExecutor(self.module, "computes with the value of a torchmetric", "under a trainer")
 
     compute = forward
@@ -264,7 +264,7 @@ class Log:
             self(name, value, *positional, **options)
 
     def taken(self) -> dict[str, Tensor]:
-        """Return the logged values, reduced to one number for each name; the recorder forgets them."""
+        """Return the logged values, reduced to one number [] for each name; the recorder forgets them."""
         entries, self.entries = self.entries, {}
         return {name: reduced(name, several) for name, several in entries.items()}
 
@@ -318,7 +318,7 @@ def training_logs(log: Log) -> dict[str, list[Any]]:
 def step_and_log(
     task: L.LightningModule, batch: Any, index: Any = 0, display: Display | None = None
 ) -> tuple[Tensor, dict[str, list[Any]]]:
-    """Return the loss of a training_step, and the numbers that it logs; the module's log is silent before and
+    """Return the loss [] of a training_step, and the numbers that it logs; the module's log is silent before and
     afterwards."""
     log = Log(display)
     task.log, task.log_dict = log, log.all  # type: ignore
@@ -373,11 +373,14 @@ class OwnSteps:
 
 
 def parts_of(x: Tensor, y: Tensor, size: int, form: Callable[[Tensor, Tensor], Any]) -> Iterator[tuple[Any, int]]:
-    """Yield the batches of at most so many examples, in the form that steps are given, and how many each holds."""
+    """Yield the batches of at most ``size`` of the examples x [D, ...], y [D, ...], and how many each holds.
+
+    A batch has the ``form`` that steps are given.
+    """
     for some, labels in zip(x.split(size), y.split(size), strict=True):
         yield form(some, labels), len(some)
 
 
 def as_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pair (x, y), a batch in the form of flstudy's own tasks and of most modules."""
+    """Return the pair (x [B, ...], y [B, ...]), a batch in the form of flstudy's own tasks and of most modules."""
     return x, y

@@ -74,7 +74,18 @@ def of_training(
     task_function: TaskFunction, findings: TaskFindings, task: L.LightningModule, x: Tensor, y: Tensor
 ) -> TaskFindings:
     """Return the findings on where a task can be trained: mapped over devices, one device after another, or under a
-    Trainer."""
+    Trainer.
+
+    Args:
+        task_function: of the task.
+        findings: those before its calls.
+        task: a copy, which is called.
+        x: [B, ...] inputs of a few examples.
+        y: [B, ...] their labels.
+
+    Raises:
+        UserError: where its training_step fails, returns no loss, or contradicts a declared mean.
+    """
     without_dropout(task)
     if (need := need_of(task_function, task, x, y)) is not None:
         return findings._replace(runs=need.runs, why=f"it {need.does}")
@@ -94,7 +105,8 @@ def of_training(
 
 
 def need_of(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor) -> NeedsExecutor | None:
-    """Find what a task reads or does that executors of many devices at once cannot follow; None: nothing.
+    """Find what a task reads or does, on x [B, ...] and y [B, ...], that executors of many devices at once cannot
+    follow; None: nothing.
 
     Raises:
         UserError: where its training_step fails, or returns no loss.
@@ -120,7 +132,8 @@ def need_of(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: 
 
 
 def refuse_failing(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor) -> None:
-    """Raise UserError for a training_step, or example_losses, that fails by itself, too."""
+    """Raise UserError for a training_step, or example_losses, that fails by itself on x [B, ...] and y [B, ...],
+    too."""
     method = "example_losses" if task_function.tells_losses else "training_step"
     try:
         if task_function.tells_losses:
@@ -141,8 +154,8 @@ def drawing_apart(device: torch.device) -> Iterator[None]:
 
 
 def is_random(task_function: TaskFunction, x: Tensor, y: Tensor) -> bool:
-    """Return whether a training loss changes with the random numbers, as with ``functional.dropout``; False for a task
-    that cannot be called by itself."""
+    """Return whether a training loss of x [B, ...] and y [B, ...] changes with the random numbers, as with
+    ``functional.dropout``; False for a task that cannot be called by itself."""
     task = near(task_function).train()
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
@@ -181,8 +194,8 @@ def plain_loss(task: L.LightningModule, batch: Any, seed: int = 0) -> Tensor:
 def refuse_other_than_mean(
     task: L.LightningModule, form: Callable[[Tensor, Tensor], Any], x: Tensor, y: Tensor
 ) -> None:
-    """Raise UserError where a few examples contradict a declared mean, in double precision where the module bears
-    that."""
+    """Raise UserError where a few examples x [B, ...], y [B, ...] contradict a declared mean, in double precision where
+    the module bears that."""
     if not equal_losses(plain_loss(task, form(x, y)), plain_loss(task, form(x, y), seed=1)):  # random even now
         task.eval()
     try:
@@ -223,7 +236,7 @@ def in_modes_of(module: nn.Module, like: nn.Module) -> Iterator[None]:
 
 
 def differentiate(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor) -> None:
-    """Differentiate the loss as executors do."""
+    """Differentiate the loss of x [B, ...] and y [B, ...] as executors do."""
     named, b = parts_of_model(task_function, task)
     with in_modes_of(task_function.module, task):
         grad(lambda named: task_function.fit({**named, **own_buffers(task_function, b)}, Batch(x, y)))(named)
@@ -244,7 +257,8 @@ def parts_of_model(task_function: TaskFunction, task: L.LightningModule) -> tupl
 def mapping_trouble(
     task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor, masked: bool
 ) -> str | None:
-    """Return the reason why the gradient cannot be mapped over devices; None: it can."""
+    """Return the reason why the gradient of the loss of x [B, ...] and y [B, ...] cannot be mapped over devices; None:
+    it can. With ``masked`` batches are padded, and their loss is the mean of single ones."""
     named, b = parts_of_model(task_function, task)
     flat_parameters = task_function.layout.flat(named)
     mask = torch.ones(len(x), dtype=torch.bool, device=x.device) if masked else None
@@ -272,8 +286,9 @@ def mapping_trouble(
 def said_correct(
     task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor, classes: int
 ) -> CorrectBy | None:
-    """Return the declaration of what is correct; None: there is none. It is an example_correct, classes of a
-    predict_step, or those of a forward whose cross-entropy is the loss.
+    """Return the declaration of what is correct about examples x [B, ...], y [B, ...]; None: there is none.
+
+    It is an example_correct, classes of a predict_step, or those of a forward whose cross-entropy is the loss.
 
     Raises:
         UserError: for an example_correct that fails.
@@ -302,8 +317,8 @@ def said_correct(
 
 
 def is_cross_entropy(task_function: TaskFunction, named: dict[str, Tensor], x: Tensor, y: Tensor, classes: int) -> bool:
-    """Return whether a task's loss is the cross-entropy of its forward, each after the module's own hooks on batches,
-    for these labels and for others."""
+    """Return whether a task's loss of inputs x [B, ...] is the cross-entropy of its forward, for these labels y [B] and
+    for others; each is called after the module's own hooks on batches. ``named`` are its trained parameters."""
     if y.dim() != 1:
         return False
     try:
@@ -321,7 +336,7 @@ def is_cross_entropy(task_function: TaskFunction, named: dict[str, Tensor], x: T
 def maps_correct(
     task_function: TaskFunction, task: L.LightningModule, findings: TaskFindings, x: Tensor, y: Tensor
 ) -> bool:
-    """Return whether what tells the correct examples can be mapped over devices."""
+    """Return whether what tells the correct ones of examples x [B, ...], y [B, ...] can be mapped over devices."""
     if (by := findings.correct_by) is None:
         return True
     flat = task_function.layout.flat(trained_parameters(task))
@@ -343,8 +358,8 @@ def maps_correct(
 
 
 def names_logged(task_function: TaskFunction, x: Tensor, y: Tensor) -> dict[str, tuple[str, ...]] | None:
-    """Return the names under which a module's validation_step and test_step log, by split; None where they ask for a
-    Trainer.
+    """Return the names under which a module's validation_step and test_step log of x [D, ...] and y [D, ...], by split;
+    None where they ask for a Trainer.
 
     Raises:
         UserError: for a step that fails on a few examples, and on many, as a score does that needs all classes.
@@ -369,8 +384,8 @@ def evenly_chosen(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def names_told(task_function: TaskFunction, task: L.LightningModule, x: Tensor, y: Tensor) -> tuple[str, ...]:
-    """Return the names of the numbers that a training_step logs, but for torchmetrics, which are muted where it is
-    mapped."""
+    """Return the names of the numbers that a training_step logs of x [B, ...] and y [B, ...], but for torchmetrics,
+    which are muted where it is mapped."""
     if task_function.tells_losses:
         return ()
     torch.default_generator.manual_seed(0)
@@ -380,7 +395,7 @@ def names_told(task_function: TaskFunction, task: L.LightningModule, x: Tensor, 
 
 
 def equal_losses(loss: Tensor, other_loss: Tensor) -> bool:
-    """Return whether two losses are equal to rounding."""
+    """Return whether two losses [] are equal to rounding, or neither is finite."""
     if not torch.isfinite(loss):
         return not torch.isfinite(other_loss)
     return bool((loss - other_loss).abs() <= ROUNDING.get(loss.dtype, 1e-2) * (1 + loss.abs()))

@@ -47,7 +47,7 @@ class Recurrence(kernels.KeepsResults):
 
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> Any:
-        """Return the hidden states and what the gradient needs."""
+        """Return what `lstm_forward` does of projected [L, B, T, 4H] and weight [L, 4H, H]: the hidden states first."""
         return lstm_forward(projected, weight)
 
     @staticmethod

@@ -73,14 +73,15 @@ def run_layers(layer: nn.RNNBase, x: Any, hx: Any = None) -> tuple[Any, Any]:
 
 
 def weights_of(layer: nn.RNNBase, place: str) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return W_ih, W_hh, b_ih and b_hh of one level and direction; None where it has no biases."""
+    """Return W_ih [G H, width], W_hh [G H, H], b_ih [G H] and b_hh [G H] of one level and direction, with G gates; None
+    where it has no biases. With ``proj_size`` W_hh has that width."""
     names = [f"{name}_{place}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     inward, across = (getattr(layer, name) for name in names[:2])
     return inward, across, *((getattr(layer, name) for name in names[2:]) if layer.bias else (None, None))
 
 
 def project(layer: nn.RNNBase, place: str, x: Tensor) -> Tensor:
-    """Return W_ih x_t + b_ih + b_hh of one level and direction, for all positions of x [B, T, width]."""
+    """Return [B, T, G H]: W_ih x_t + b_ih + b_hh of one level and direction, for all positions of x [B, T, width]."""
     inward, _, *biases = weights_of(layer, place)
     return F.linear(x, inward, None if biases[0] is None or biases[1] is None else biases[0] + biases[1])
 

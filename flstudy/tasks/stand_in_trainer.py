@@ -56,7 +56,7 @@ class Unavailable:
 
 
 def refused(self: Unavailable, *_: Any) -> NoReturn:
-    """Refuse an operator."""
+    """Refuse an operator: raise the error of the value's ``refuse``; AssertionError where that raises none."""
     self._refuse()
     raise AssertionError
 
@@ -91,7 +91,8 @@ class StandInTrainer:
 
     @contextmanager
     def at(self, epoch: int | None, step: int | None = None, batch: int | None = None) -> Iterator["StandInTrainer"]:
-        """Let the module know round and step for a while: as long as one device trains or is measured."""
+        """Let the module know round, step and batch, each from 0, for a while: as long as one device trains or is
+        measured."""
         before = self.epoch, self.step, self.batch
         self.epoch, self.step, self.batch = epoch, step, batch
         try:
@@ -122,7 +123,7 @@ class StandInTrainer:
         return value
 
     def refuse(self, does: str, runs: Runs = "under a trainer") -> NoReturn:
-        """Raise the error of a module that reads what is not there."""
+        """Raise NeedsExecutor for a module that reads what is not there."""
         raise NeedsExecutor(self.name, does, runs)
 
     def __getattr__(self, name: str) -> Any:

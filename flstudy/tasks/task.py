@@ -63,7 +63,8 @@ class Task(L.LightningModule):
         return (self(x).argmax(-1) == y).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Return the mean loss, with the penalty: what the trainer executor optimises."""
+        """Return the mean loss [] of a batch (x [B, ...], y [B, ...]), with the penalty: what the trainer executor
+        optimises."""
         loss = self.example_losses(batch).mean()
         return loss + self.regulariser(p for p in self.parameters() if p.requires_grad) if self.regulariser else loss
 

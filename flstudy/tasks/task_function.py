@@ -380,7 +380,7 @@ class Heard:
         self._sums = dict[str, tuple[Tensor, Tensor]]()
 
     def add(self, name: str, total: Tensor, examples: Tensor) -> None:
-        """Record a sum over examples, and their number."""
+        """Record a sum [] over examples, and their number []."""
         self._sums[name] = total, examples
 
     def taken(self, like: Tensor) -> Tensor:
@@ -457,8 +457,11 @@ class Call(nn.Module):
         self.task = task
 
     def forward(self, written: Mapping[str, Tensor], method: str | Callable[..., Any], *arguments: Any) -> Any:
-        """Return the method's result, or the function's. A buffer that it has assigned anew is written into the one of
-        that name that came with the call, as one that it changes in place."""
+        """Return the method's result, or the function's.
+
+        A buffer that it has assigned anew is copied into the one of that name in ``written``, shaped as in the module,
+        like one that it changes in place.
+        """
         result = method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
         for name, buffer in written.items():
             if (assigned := self.task.get_buffer(name)) is not buffer:

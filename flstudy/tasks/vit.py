@@ -192,7 +192,12 @@ def pretrained(task: nn.Module, checkpoint: str) -> None:
 
 
 def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
-    """Return the tensors of a file, without running what it may hold."""
+    """Return the tensors of a file by its own names and in its shapes, without running what it may hold.
+
+    Raises:
+        UserError: for no such file, or one that holds no weights.
+        ImportError: for a .safetensors file without the package safetensors.
+    """
     if not path.is_file():
         raise UserError(
             f"{name}: there is no checkpoint {str(path)!r}: save a model's state_dict there, such as that of timm's "
@@ -220,7 +225,8 @@ def read_weights(path: Path, name: str) -> Mapping[str, Tensor]:
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by the names of `Vit`, unknown ones by their own; without heads."""
+    """Return the weights, in the shapes of the file, by the names of `Vit`, unknown ones by their own; without
+    heads."""
     table = TORCHVISION if any(key.startswith("encoder.") for key in tensors) else TIMM
     weights = {}
     for key, value in tensors.items():

@@ -52,7 +52,7 @@ class Coding(NamedTuple):
     numbers as they are stored."""
 
     mean: Tensor  # float32 [channels, 1, 1] in 0 … 1; empty: inputs are no pixels
-    deviation: Tensor
+    deviation: Tensor  # likewise, [channels, 1, 1]
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the stored inputs [D, ...] as they are in a batch; the bits are the same wherever it is done."""
@@ -128,7 +128,8 @@ class Dataset(Configurable, ABC):
 
     @property
     def form(self) -> Callable[[Tensor, Tensor], Any] | None:
-        """Function of inputs and labels that makes the batch for a task's own steps; None: the batch is a pair."""
+        """Function of inputs [B, ...] and labels [B, ...] that makes the batch for a task's own steps; None: the batch
+        is a pair."""
         return None
 
     @abstractmethod

@@ -81,7 +81,7 @@ def column_name(path: ValuePath) -> str:
 
 
 def nested(values: Mapping[ValuePath, Tensor]) -> Any:
-    """Return the mappings and lists whose values are given by their places."""
+    """Return the mappings and lists whose values [D, ...] are given by their places."""
     if () in values:
         return values[()]
     parts: dict[str | int, dict[ValuePath, Tensor]] = {}
@@ -114,7 +114,7 @@ def is_gap(value: Any) -> bool:
 
 
 def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each value of a column is missing: a NaN, null, or empty name."""
+    """Return [D, ...]: whether each value of a column [D, ...] is missing: a NaN, null, or empty name."""
     if values.dtype.kind == "f":
         return np.array(np.isnan(values))
     if values.dtype.kind not in "OUS":
@@ -124,7 +124,7 @@ def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def refuse_gaps(name: str, values: NDArray[Any], columns: Columns, advice: str = "drop or fill those rows") -> None:
-    """Raise UserError for a column in which values are missing."""
+    """Raise UserError for a column [D, ...] in which values are missing."""
     rows = np.flatnonzero(gaps_of(values).reshape(len(values), -1).any(1))
     if len(rows):
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
@@ -156,7 +156,7 @@ def _pixels(image: Any) -> NDArray[np.float32]:
 
 
 def label_and_inputs(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> tuple[str, list[str]]:
-    """Return the columns of labels and of inputs."""
+    """Return the names of the columns of labels and of inputs among columns [D, ...] by name."""
     label = columns.label or next((name for name in LABELS if name in arrays), LABELS[0])
     special = [name for name in (label, columns.client, columns.split) if name in arrays]
     inputs = list(columns.inputs) if columns.inputs is not None else [name for name in arrays if name not in special]
@@ -197,7 +197,7 @@ def part_of_columns(arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Par
 
 
 def refuse_inexact(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise UserError for integers that change where they stand beside others as floats of single precision."""
+    """Raise UserError for columns [D, ...] of integers that change beside others, as floats of single precision."""
     for name, values in arrays.items():
         whole = values.dtype.kind in "iu" or (values.dtype == np.float64 and (values == np.rint(values)).all())
         if whole and values.size and (most := int(np.abs(values).max())) > EXACT:
@@ -215,13 +215,13 @@ def _places(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def numbers_or_names(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers as they are, and anything else as its name."""
+    """Return [...]: numbers [...] as they are, and anything else as its name."""
     return values if values.dtype.kind in "fiub" else values.astype(str)
 
 
 def numbered_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels of a column as they are in a batch: names, and integers of two values, by their order from 0;
-    other integers as they are, and real numbers in single precision.
+    """Return the labels [D, ...] of a column as they are in a batch: names, and integers of two values, by their order
+    from 0; other integers as they are, and real numbers in single precision.
 
     Raises:
         UserError: for integers below 0.

@@ -85,6 +85,6 @@ class DecodedImages(FileDataset):
 
 
 def keep(path: Path, array: NDArray[Any]) -> None:
-    """Save an array so that a reader sees all of it or what was there before, however many write it."""
+    """Save an array [...] so that a reader sees all of it or what was there before, however many write it."""
     with whole_file(path, shared=True) as hidden, hidden.open("wb") as file:
         np.save(file, array)

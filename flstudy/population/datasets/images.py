@@ -91,7 +91,7 @@ class Images(FileDataset):
 
 
 def in_slices(x: NDArray[Any], y: NDArray[Any]) -> Callable[[int], Iterator[Piece]]:
-    """Return the pieces of a pooled set that is in memory, or mapped."""
+    """Return the pieces of a pooled set x [D, ...], y [D, ...] that is in memory, or mapped."""
 
     def pieces(start: int) -> Iterator[Piece]:
         for begin in range(start * SLICE, len(y), SLICE):

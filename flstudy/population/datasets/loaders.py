@@ -60,7 +60,7 @@ def draws_all(sampler: Any, data: Any) -> bool:
 
 
 def indices_of(sampler: Iterable[Any], count: int, name: str) -> NDArray[np.int64]:
-    """Return the sorted indices, or those of batches, that a sampler yields in an epoch.
+    """Return [K]: the sorted indices, or those of batches, that a sampler yields in an epoch of ``count`` examples.
 
     Raises:
         UserError: for indices of no example, or without an end.

@@ -49,14 +49,14 @@ class Names:
         self._codes: list[NDArray[np.int32]] = []
 
     def add(self, values: NDArray[Any]) -> None:
-        """Append the column's next part."""
+        """Append the column's next part [D]."""
         values = numbers_or_names(values)
         uniques, inverse = np.unique(values, return_inverse=True)
         codes = np.array([self._known.setdefault(name, len(self._known)) for name in uniques.tolist()], dtype=np.int32)
         self._codes.append(codes[inverse])
 
     def sorted(self) -> tuple[list[Any], NDArray[np.int64]]:
-        """Return all names in their order, and the place there of each row's."""
+        """Return all names in their order, and the place there of each row's [D]."""
         names = sorted(self._known)
         place = np.empty(len(names), dtype=np.int64)
         place[[self._known[name] for name in names]] = np.arange(len(names))

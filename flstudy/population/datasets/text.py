@@ -70,7 +70,7 @@ def by_word(
 
 
 def as_bytes(value: Any) -> bytes:
-    """Return the value, if it is text."""
+    """Return the value, if it is bytes; else raise UserError."""
     if not isinstance(value, bytes):
         raise UserError(f"texts must be bytes, got {type(value).__name__}")
     return value
