@@ -58,10 +58,10 @@ class Server(NamedTuple):
 
 
 class Message(NamedTuple):
-    x: Tensor
-    teacher: Tensor
+    x: Tensor  # [n]
+    teacher: Tensor  # [n] x'
     taught: Tensor  # [] 1 if there is a teacher
-    old: Tensor
+    old: Tensor  # [C], or [0], as the server's
 
 
 class Local(NamedTuple):

@@ -75,8 +75,8 @@ class Blended(NamedTuple):
     states: tuple[Any, ...]  # of every rule
 
     def start(self, chosen: Tensor, per_epoch: Any) -> "Blended":
-        """Return the state of a device with one of the rules and ``per_epoch`` steps an epoch, () where they do not
-        matter."""
+        """Return the state of a device with one of the rules, ``chosen`` [], and ``per_epoch`` [] steps an epoch, ()
+        where they do not matter."""
         states = (
             state._replace(per_epoch=per_epoch)
             if isinstance(state, AdaptiveState) and isinstance(state.per_epoch, Tensor)

@@ -78,7 +78,7 @@ class FedDriftEager(Clustered):
         return Client(x.new_full((), torch.inf))
 
     def client_restarted(self, client: Client, x: Tensor) -> Client:
-        """Forget l_c': the loss of a new model x [P] beside the last model's says nothing of a drift."""
+        """Forget l_c': the loss of a new model x [n] beside the last model's says nothing of a drift."""
         return self.client_init(x)
 
     def in_use(self, server: Server) -> Tensor:

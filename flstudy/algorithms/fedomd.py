@@ -29,8 +29,8 @@ NEWTON = 40  # steps to β of `eg`; from above they fall monotonically, the last
 class Mirror(NamedTuple):
     """φ by its gradient and the gradient of its conjugate: ``primal(dual(x))`` is x."""
 
-    dual: Callable[[Tensor], Tensor]  # ∇φ
-    primal: Callable[[Tensor], Tensor]  # ∇φ* = (∇φ)⁻¹
+    dual: Callable[[Tensor], Tensor]  # ∇φ, of x [n]
+    primal: Callable[[Tensor], Tensor]  # ∇φ* = (∇φ)⁻¹, of θ [n]
 
 
 def euclidean() -> Mirror:

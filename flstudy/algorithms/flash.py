@@ -96,9 +96,11 @@ class Flash(FedOpt):
         return gap + self.tau
 
     def diagnostics(self, before: Server, after: Server, inbox: Inbox) -> dict[str, Tensor]:
-        """Add the mean of β₃, the share of coordinates that the clamp holds, and the boost: how many times as long the
-        step is as it would be with d = 0. The mean effective rate may hide the boost: it weighs all coordinates alike,
-        the step's length weighs those that move."""
+        """Add the mean of β₃, the share of coordinates that the clamp holds, and the boost, numbers [] each.
+
+        The boost is how many times as long the step is as it would be with d = 0. The mean effective rate may hide it:
+        that rate weighs all coordinates alike, the step's length those that move.
+        """
         root = after.v.sqrt()
         still = (after.m / (root + self.tau)).norm()
         return {

@@ -91,11 +91,11 @@ class MimeLite(Algorithm):
         return sgd(self.lr)
 
     def first_moment(self, m: Any, g: Tensor) -> Tensor:
-        """Return β₁ m + (1 - β₁) g [P], of AdaGrad g itself."""
+        """Return β₁ m + (1 - β₁) g [n], of AdaGrad g itself."""
         return g if self.base == "adagrad" else self.beta1 * m + (1 - self.beta1) * g
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: State) -> Tensor:
-        """Return U(g, s) [P]."""
+        """Return U(g, s) [n]."""
         g = g if off(self.weight_decay) else g + self.weight_decay * y
         d = self.first_moment(msg.m, g)
         return d if self.base == "sgdm" else d / (msg.v.sqrt() + self.eps)

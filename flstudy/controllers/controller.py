@@ -22,8 +22,8 @@ class Moment(NamedTuple):
     algorithm: Algorithm  # the one that runs
     layout: Layout  # of the model's tensors
     seed: int  # of the replica
-    draw: Callable[[str], Tensor]  # by name, a model as building the task draws it: like the server's x
-    probed: Tensor | None = None  # what probe rounds that were asked for came to, like its x
+    draw: Callable[[str], Tensor]  # by name, a model as building the task draws it: [n] or [M, n], as the server's x
+    probed: Tensor | None = None  # [n] or [M, n], what probe rounds that were asked for came to
     weights: Tensor | None = None  # [J] p of the jobs in the server's mean, after a round
 
 
@@ -31,7 +31,7 @@ class ProbeRounds(NamedTuple):
     """Federated rounds that are played from a model, with the devices of this round, and then forgotten: the algorithm
     is in its first state, and no device's row is touched."""
 
-    x: Tensor  # like the server's x
+    x: Tensor  # [n] or [M, n], as the server's x
     rounds: int
     devices: int | None = None  # how many take part; None: as many as in any round
 
@@ -67,7 +67,7 @@ class Controller(Configurable, ABC):
         return
 
     def probe_rounds(self, state: Any, server: Any, moment: Moment) -> ProbeRounds | None:
-        """Return the rounds to play before this one; the same for all replicas but for x."""
+        """Return the rounds to play before this one, None for none; the same for all replicas but for x."""
         return None
 
     def before_round(self, state: Any, server: Any, moment: Moment) -> tuple[Any, Any, Event | None]:
@@ -94,7 +94,7 @@ class Restarting(Controller):
     breaks c = mean c_i; keep: all stays but the model."""
 
     def restarted(self, server: Any, x: Tensor, moment: Moment, label: str) -> tuple[Any, Event]:
-        """Return the server that goes on from x, and the event."""
+        """Return the server that goes on from x, [n] or [M, n], and the event."""
         if self.state == "keep":
             return server._replace(x=x), Event(moment.number, label)
         if self.state == "method":

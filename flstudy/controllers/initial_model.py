@@ -120,8 +120,8 @@ class DynamicInitialModel(Average):
     """Which sessions are forgotten: the oldest, or the one whose gradient is nearest to another's."""
 
     def pilot_model(self, state: SessionModels) -> Tensor:
-        """Return w_pilot: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up to
-        1."""
+        """Return w_pilot [*x]: eq. (16), or eq. (30), whose weights β^(P-1), (1 - β) β^(P-1-s) for s = 1 … P - 1 add up
+        to 1."""
         count = len(state.pilots)
         if self.pilot == "mean":
             return state.pilots.mean(0)
@@ -146,7 +146,7 @@ class DynamicInitialModel(Average):
         return super().before_round(state, server, moment)
 
     def weights(self, state: SessionModels, layout: Layout) -> Tensor:
-        """Return μ, eq. (19); the last gradient is this session's."""
+        """Return μ [sessions remembered], eq. (19); the last gradient is this session's."""
         distance = self.distances(state.gradients[:-1], state.gradients[-1], layout)
         return torch.softmax(-self.scale * distance, 0)
 

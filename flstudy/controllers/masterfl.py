@@ -52,7 +52,7 @@ class Master(NamedTuple):
     failed: Tensor  # [] tests that failed in the last round: 1, 2, or 3 for both; 0 none
     restarted: Tensor  # [] why the last round began a block: 1 the last one had ended, 2 a detection; 0: it did not
     active: Tensor  # [] order of the instance that the server is
-    start: Tensor  # like x: where the block's instances begin
+    start: Tensor  # [n] or [M, n] like x: where the block's instances begin
     paused: Any  # the server of each order, leaves [K, ...]
     instance_total: Tensor  # [K] sum of F over the rounds in which each order's instance ran
     ran: Tensor  # [K] how many those are
@@ -224,7 +224,7 @@ class MasterFL(Detector):
         return begun, Event(moment.number, f"restart {why}", "restart")
 
     def block_start(self, state: Master, server: Any) -> Tensor:
-        """Return the model, like x, with which a block's instances begin, unless each begins with its own."""
+        """Return the model, [n] or [M, n], with which a block's instances begin, unless each begins with its own."""
         if state.block < 0 or self.instance_init == "first":
             return state.start
         longest = int(state.order)
@@ -272,14 +272,14 @@ class MasterFL(Detector):
         return state, server, Event(moment.number, f"drift detected by {TESTS[failed]}") if failed else None
 
     def detected(self, state: Master) -> Tensor:
-        """Return the failed tests: 1, 2, or 3 for both."""
+        """Return []: the failed tests, 1, 2, or 3 for both; 0 none."""
         return state.failed
 
     def restarted(self, state: Master) -> Tensor:
-        """Return 1 after a whole block, 2 after a detection."""
+        """Return []: 1 where a block began after a whole one, 2 after a detection, 0 where none began."""
         return state.restarted
 
     def metrics(self, state: Master) -> dict[str, Tensor]:
-        """Return the orders of block and instance, F, F̃ and U of the last round."""
+        """Return the orders of block and instance, F, F̃ and U of the last round, numbers [] each."""
         values = (state.order, state.active, state.loss, state.reachable, state.best)
         return {**super().metrics(state), **dict(zip(self.measures, values, strict=True))}

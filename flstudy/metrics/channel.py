@@ -76,13 +76,13 @@ def correlation(speed: float, carrier: float, slot: float) -> float:
 
 
 def shadowing(seed: Any, number: Any, device: Any, repeat: int = 0) -> NDArray[np.float64]:
-    """Return the standard normal shadowing, to be scaled by σ [dB]: one value for a device and a round."""
+    """Return [...]: the standard normal shadowing, to be scaled by σ [dB], of devices [...] in a round ``number``."""
     return normals(random_bits(seed, "shadowing", number, repeat, device))[0].double().numpy() * math.sqrt(2)
 
 
 def normals(words: NDArray[np.uint64]) -> tuple[Tensor, Tensor]:
-    """Return the real and imaginary parts, each [...] in float32, of CN(0, 1) from 64 random bits each (Box and Muller
-    1958)."""
+    """Return the real and imaginary parts, each [...] in float32, of CN(0, 1) from words [...] of 64 random bits (Box
+    and Muller 1958)."""
     radius = torch.from_numpy((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5))
     radius = radius.mul_(2.0**-24).log_().neg_().sqrt_()
     angle = torch.from_numpy((words & np.uint64(0xFFFFFF)).astype(np.float32)).mul_(2 * math.pi * 2.0**-24)

@@ -60,6 +60,9 @@ def segments(events: Sequence[int], last_round: int) -> list[tuple[int, int]]:
     end.
 
     Two events at one round are one drift. Events after `last_round` never happened and are left out.
+
+    Raises:
+        UserError: for an event before round 1.
     """
     starts = sorted({int(event) for event in events if event <= last_round})
     if starts and starts[0] < 1:

@@ -48,14 +48,14 @@ class DynamicRegret:
         self.settings, self.round_loss = settings, RoundLoss(population, task)
 
     def optimum(self, round: int) -> Optimum:
-        """Return a minimum of a round's loss; UserError where the tolerance is not reached."""
+        """Return a minimum of the loss of a round (from 1); UserError where the tolerance is not reached."""
         return self.round_loss.optimum(round, self.settings.tolerance, self.settings.steps)
 
     def metrics(self, round: int, x: Tensor, before: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
         """Return the metrics of a round, a value per replica.
 
         Args:
-            round: its number.
+            round: its number, from 1.
             x: [S, n], or [S, 1, n], the models after it, as in sec. III: "updated during round t".
             before: the last round's metrics.
 

@@ -59,7 +59,8 @@ class RoundLoss:
         self._asked: tuple[int, Cohort] | None = None
 
     def batch(self, round: int, replica: int) -> Batch:
-        """Return the examples of a round; the last one's are kept."""
+        """Return the examples [D, ...] of a replica's participants in a round (from 1), one device's after another's;
+        the last round's are kept."""
         key = self.world(round, replica)
         if replica not in self._batches or self._batches[replica][0] != key:
             store, devices = self.population.store, self._devices(round, replica)
@@ -71,13 +72,13 @@ class RoundLoss:
         return self._batches[replica][1]
 
     def world(self, round: int, replica: int) -> Hashable:
-        """Return the key of a round's loss, equal for rounds that ask for the same."""
+        """Return the key of the loss of a round (from 1), equal for rounds that ask for the same."""
         client, concept = self._devices(round, replica)
         moment = self.population.device_data.moment("train", round)
         return replica, client.numpy().tobytes(), concept.numpy().tobytes(), moment
 
     def loss(self, round: int, x: Tensor) -> Tensor:
-        """Return F_t [S, ...] of models x [S, ..., n] in a round."""
+        """Return F_t [S, ...] of models x [S, ..., n] in a round (from 1)."""
         with torch.no_grad(), self.task_function.evaluating():
             losses = []
             for replica, models in enumerate(x.to("cpu", torch.float64)):
@@ -91,7 +92,7 @@ class RoundLoss:
         rounds that ask for the same are solved once.
 
         Args:
-            round: its number.
+            round: its number, from 1.
             tolerance: of ‖∇F_t‖, > 0. F_t(x) - min F_t is at most that times the distance to a minimum, and with λ > 0
                 at most tolerance² / 2λ.
             steps: most L-BFGS iterations.

@@ -41,6 +41,9 @@ def variation(losses: ArrayLike) -> Floats:
 
     The definition takes the largest over all models, so that this is a lower bound, the better the more models there
     are; their sum is Δ.
+
+    Raises:
+        UserError: for losses of another form, or of a single round.
     """
     of_models = np.asarray(losses, float)
     if of_models.ndim < 2 or of_models.shape[-1] < 2:
@@ -49,8 +52,12 @@ def variation(losses: ArrayLike) -> Floats:
 
 
 def count_changes(variations: ArrayLike, tolerance: float = 0.0) -> NDArray[np.int64]:
-    """Return L of Definition 2: the number of rounds in which Δ_t [..., T - 1] is above the tolerance (0 as
-    defined)."""
+    """Return [...]: L of Definition 2, the number of rounds in which Δ_t [..., T - 1] is above the tolerance (0 as
+    defined).
+
+    Raises:
+        UserError: for a negative tolerance.
+    """
     if not tolerance >= 0:
         raise UserError(f"tolerance must be ≥ 0, got {tolerance}")
     return np.sum(np.asarray(variations, float) > tolerance, axis=-1)

@@ -42,7 +42,7 @@ class RunSummary:
         self._watched: dict[str, dict[int, Sequence[float]]] = {name: {} for name in WATCHED}
 
     def add(self, round: int, metrics: Mapping[str, Sequence[float]]) -> None:
-        """Add one round, a value per replica; a round added again replaces its earlier self."""
+        """Add a round (from 1), a value per replica; a round added again replaces its earlier self."""
         for prefix, curve in self._curves.items():
             if (name := f"{prefix}accuracy") in metrics:
                 curve[round] = metrics[name]

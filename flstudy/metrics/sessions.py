@@ -1,7 +1,8 @@
 """Measures of how fast a federation learns as a session begins (device sessions: Chang et al. 2025, sec. VI).
 
 Curves are accuracies [..., T] at evaluated ``rounds`` [T], from 1 and rising; a session is given by its first round,
-``begin``, and the first of the next, ``until``, or None where there is none.
+``begin``, and the first of the next, ``until``, or None where there is none. Every function returns [...], and raises
+UserError for a curve of another form, or one without an evaluation in the session.
 """
 
 import numpy as np

@@ -207,8 +207,8 @@ class Wireless(Configurable):
         return {name: values.tolist() for name, values in zip(NAMES, (latency, energy, extra_s, extra_j), strict=True)}
 
     def gains(self, seed: Any, number: int, device: Any, repeat: int = 0) -> Floats:
-        """Return ψ, the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or
-        arrays."""
+        """Return ψ [...], the linear gain of path loss and shadowing (eq. (21)), of devices; the arguments are ints or
+        arrays [...]."""
         distance = distances(seed, device, self.nearest, self.radius)
         loss = path_loss(distance, self.carrier, self.base_height, self.user_height, self.environment_height)
         return 10 ** (-(loss + self.shadowing * shadowing(seed, number, device, repeat)) / 10)

@@ -25,7 +25,7 @@ def clipped(uploads: Any, bound: Tensor, jobs_per_device: int = 1) -> Clipped:
     Args:
         uploads: leaves [S, J, ...] of real numbers.
         bound: c [S].
-        jobs_per_device: jobs of a device, which are neighbours: D = J / each.
+        jobs_per_device: jobs of a device, which are neighbours: D = J / jobs_per_device.
 
     Raises:
         UserError: if an upload holds numbers that are not real.

@@ -128,14 +128,15 @@ def adaptive(
 
 
 def axis_maxima(w: Tensor) -> tuple[Tensor, ...]:
-    """Return the maxima over each slice of w: a vector [a] for every axis of length a; of a vector, itself."""
+    """Return the maxima over each slice of w [a, b, …]: a vector [a], [b], … for each axis; of a vector, itself."""
     if w.dim() < 2:
         return (w.reshape(-1),)
     return tuple(w.amax([other for other in range(w.dim()) if other != axis]) for axis in range(w.dim()))
 
 
 def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
-    """Return v in the tensor's shape: the minimum over the slices that hold each entry."""
+    """Return v [a, b, …]: for each entry the minimum over the slices that hold it, given a vector [a], [b], … for each
+    axis."""
     v = mu[0].reshape(-1, *[1] * (len(mu) - 1))
     for axis, vector in enumerate(mu[1:], start=1):
         v = torch.minimum(v, vector.reshape(*[1] * axis, -1, *[1] * (len(mu) - 1 - axis)))
@@ -143,7 +144,7 @@ def axis_minimum(mu: tuple[Tensor, ...]) -> Tensor:
 
 
 def concatenated(parts: list[Tensor]) -> Tensor:
-    """Return the tensors as one vector."""
+    """Return tensors [...] of n entries in all as one vector [n]."""
     return torch.cat([part.reshape(-1) for part in parts])
 
 

@@ -110,8 +110,8 @@ class EarlyStopping:
     """Mean or sum over the device's validation examples; with line 9's sum the γ of the paper would never stop."""
 
     def goes_on(self, epoch: Tensor, previous: Tensor, current: Tensor) -> Tensor:
-        """Return whether a device trains on after ``epoch`` (from 1), given its validation losses (FLASH, Alg. 1 line
-        7)."""
+        """Return [...]: whether a device trains on after ``epoch`` [...] (from 1), given its validation losses [...]
+        before and after that (FLASH, Alg. 1 line 7)."""
         assert self.gamma is not None
         return previous - current >= self.gamma / epoch
 
@@ -153,8 +153,10 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         """Return the server's state after the round."""
 
     def server_restarted(self, server: State, x: Tensor, layout: Layout) -> State:
-        """Return the server state in which training goes on from a new initial model x [P], the devices' rows being
-        what `client_restarted` makes of them; by default all is new but the means of rows."""
+        """Return the server state in which training goes on from a new initial model x, shaped as for `server_init`.
+
+        The devices' rows are what `client_restarted` makes of them; by default all is new but the means of rows.
+        """
         return self.resumed(self.server_init(x, layout), server)
 
     def resumed(self, server: State, running: State) -> State:
@@ -167,7 +169,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         return p / p.sum()
 
     def diagnostics(self, before: State, after: State, inbox: Inbox) -> dict[str, Tensor]:
-        """Return the scalars that explain a round, logged as ``server/…``: those that ``measures`` names."""
+        """Return the scalars [] that explain a round, logged as ``server/…``: those that ``measures`` names."""
         return {
             "update_norm": (after.x - before.x).norm(),
             "effective_lr": after.x.new_full((), self.server_lr),
@@ -200,7 +202,7 @@ class Algorithm(Models, EarlyStopping, Configurable, ABC):
         return Local(msg.x, self.device_rule().init(msg.x, layout), msg.x.new_zeros(()))
 
     def loss(self, task: Loss, y: Any, batch: Batch, msg: Any, client: State) -> Tensor:
-        """Return the local objective at y (flat, or as named tensors); by default the task's mean loss over the
+        """Return the local objective [] at y, flat [n] or as named tensors; by default the task's mean loss over the
         batch."""
         return task(y, batch)
 

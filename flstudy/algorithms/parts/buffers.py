@@ -204,7 +204,7 @@ class LocalBuffers(WithBuffers):
         return extended(start, buffers=client.buffers)
 
     def comparing_loss(self, task: Any, y: Any, batch: Batch, msg: Any, client: Any) -> Tensor:
-        """Return the method's own ``loss``, where it has one."""
+        """Return the method's own ``loss`` [] at y, flat or as named tensors, where it has one."""
         return super().loss(task, y, batch, self.received(msg, client), inner(client))
 
     def correct(self, g: Tensor, y: Tensor, msg: Any, client: Any) -> Tensor:

@@ -51,7 +51,7 @@ class FedOpt(Algorithm):
 
     @abstractmethod
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
-        """Return v [P] after a mean update Δ [P]."""
+        """Return v [n] after a mean update Δ [n]."""
 
     def bias(self, t: Tensor) -> Any:
         """Return the factor [] on η_g in round t [] (from 1)."""
@@ -61,7 +61,7 @@ class FedOpt(Algorithm):
         return self.step(server, self.mean_update(inbox))
 
     def step(self, server: Any, delta: Tensor) -> Any:
-        """Return the server's state after a mean update Δ [P]."""
+        """Return the server's state after a mean update Δ [n]."""
         m = self.beta1 * server.m + (1 - self.beta1) * delta
         v = self.second_moment(server.v, delta)
         t = server.t + 1
@@ -69,7 +69,7 @@ class FedOpt(Algorithm):
         return after._replace(x=server.x + self.server_lr * self.bias(t) * m / self.divisor(after))
 
     def mean_update(self, inbox: Inbox) -> Tensor:
-        """Return the mean update Δ of a round."""
+        """Return [n]: the mean update Δ of a round."""
         return inbox.mean().delta  # type: ignore[no-any-return]
 
     def divisor(self, server: Any) -> Tensor:
@@ -77,7 +77,7 @@ class FedOpt(Algorithm):
         return server.v.sqrt() + self.tau  # type: ignore[no-any-return]
 
     def diagnostics(self, before: Any, after: Any, inbox: Inbox) -> dict[str, Tensor]:
-        """Add FLASH's Fig. 1 (mean of η_g over the divisor) and Fig. 2, ‖Δ² - v‖."""
+        """Add the numbers [] of FLASH's Fig. 1 (mean of η_g over the divisor) and Fig. 2, ‖Δ² - v‖."""
         return {
             **super().diagnostics(before, after, inbox),
             "effective_lr": (self.server_lr / self.divisor(after)).mean(),

@@ -18,9 +18,12 @@ def off(value: Any) -> bool:
 
 
 def traced(parameters: Parameters, like: Tensor) -> Parameters:
-    """Return a copy of the method with real-valued hyper-parameters as 0-d tensors of ``like``'s kind, so that one
-    compiled step serves all values. Values of exactly 0 switch a term off and stay Python numbers. What the dataclass
-    derives of its fields, it derives of tensors."""
+    """Return a copy of the method with real-valued hyper-parameters as tensors [] of ``like``'s type and device, so
+    that one compiled step serves all values.
+
+    Values of exactly 0 switch a term off and stay Python numbers. What the dataclass derives of its fields, it derives
+    of tensors.
+    """
     tensors = {
         name: like.new_full((), value)
         for name, value in init_arguments(parameters).items()
@@ -52,22 +55,22 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: b
 
 
 def clip(g: Tensor, norm: Any) -> Tensor:
-    """g scaled down to at most ``norm`` in L2, as ``torch.nn.utils.clip_grad_norm_`` does; None leaves g alone."""
+    """Scale g [n] down to at most ``norm`` in L2, as ``torch.nn.utils.clip_grad_norm_`` does; None leaves g alone."""
     if norm is None:
         return g
     return g * torch.clamp(norm / (g.norm() + 1e-6), max=1.0)
 
 
 def adagrad_moment(v: Tensor, u: Tensor) -> Tensor:
-    """Return v + u²  (Reddi et al. 2021, Alg. 2, FedAdaGrad)."""
+    """Return v + u² [n]  (Reddi et al. 2021, Alg. 2, FedAdaGrad)."""
     return v + u**2
 
 
 def adam_moment(v: Tensor, u: Tensor, beta2: float) -> Tensor:
-    """Return β₂ v + (1 - β₂) u²  (Reddi et al. 2021, Alg. 2, FedAdam)."""
+    """Return β₂ v + (1 - β₂) u² [n]  (Reddi et al. 2021, Alg. 2, FedAdam)."""
     return beta2 * v + (1 - beta2) * u**2
 
 
 def yogi_moment(v: Tensor, u: Tensor, beta2: float) -> Tensor:
-    """Return v - (1 - β₂) u² sign(v - u²)  (Reddi et al. 2021, Alg. 2, FedYogi); stays ≥ 0 when v does."""
+    """Return v - (1 - β₂) u² sign(v - u²) [n]  (Reddi et al. 2021, Alg. 2, FedYogi); stays ≥ 0 when v does."""
     return v - (1 - beta2) * u**2 * torch.sign(v - u**2)

@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> "Layout":
-        """Return the layout of named tensors, such as ``module.named_parameters()``."""
+        """Return the layout of named tensors [...], such as ``module.named_parameters()``."""
         named = list(tensors)
         return cls(
             tuple(name for name, _ in named),
@@ -189,8 +189,8 @@ class Rule(NamedTuple):
     """An optimizer. ``update(u, state, x) -> (step, state)`` turns u [n] into a step along it, which a device subtracts
     when u is a gradient, and the server adds when u is a mean update."""
 
-    init: Callable[[Tensor, Layout], State]
-    update: Callable[[Tensor, State, Tensor], tuple[Tensor, State]]
+    init: Callable[[Tensor, Layout], State]  # of a model x [n]
+    update: Callable[[Tensor, State, Tensor], tuple[Tensor, State]]  # u [n], x [n]; a step [n]
 
 
 Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (y [n], batch) -> (gradient [n], loss [])

@@ -25,14 +25,15 @@ from flstudy.algorithms.parts.signatures import Layout
 class OptimizerState(NamedTuple):
     """State of a device's optimizer."""
 
-    tensors: tuple[Tensor, ...]  # the optimizer's, of all parameters
+    tensors: tuple[Tensor, ...]  # the optimizer's, of all parameters: [n] of a `FlatRule`, else as torch shapes them
     steps: Tensor  # [] taken by it
     before: Tensor  # [] local steps of earlier rounds
     per_epoch: Tensor  # [] of the device's data
 
 
 def before_steps(tensors: Iterable[Tensor], like: Tensor) -> OptimizerState:
-    """Return the state before the first step."""
+    """Return the state before the first step, with the optimizer's tensors [...]; its numbers [] are of ``like``'s
+    type."""
     zero = like.new_zeros(())
     return OptimizerState(tuple(tensors), zero, zero, zero + 1)
 
@@ -70,17 +71,18 @@ class FlatRule(ABC):
         return self._made[key]
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
-        """Return the state before the first step."""
+        """Return the state before the first step from x [n]."""
         self.settings(x)  # made here, and not while a program is traced
         return before_steps((torch.zeros_like(x) for _ in range(self.moments)), x)
 
     @abstractmethod
     def settings(self, x: Tensor) -> dict[str, Tensor]:
-        """Return all that `step` reads."""
+        """Return all settings that `step` reads by name, each [] or [n] as `told` returns it for a model x [n]."""
 
     @abstractmethod
     def step(self, u: Tensor, tensors: tuple[Tensor, ...], t: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the step number t [] from 1 along a gradient u [n], and the state's tensors after it."""
+        """Return the step [n] number t [] (from 1) along a gradient u [n] at x [n], and the state's tensors [n] after
+        it."""
 
     def update(self, u: Tensor, state: OptimizerState, x: Tensor, layout: Layout) -> tuple[Tensor, OptimizerState]:
         """Return the step from x [n] along a gradient u [n], which is subtracted."""
