@@ -44,7 +44,8 @@ def compensated(batch: Batch, z: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
 
 
 def distilled(batch: Batch, z: Tensor, taught: Tensor, onehot: Tensor, old: Tensor) -> Tensor:
-    """Return L_RD [], given the teacher's logits z' [B, C] too."""
+    """Return L_RD [] of logits z [B, C], given the teacher's, ``taught`` z' [B, C], labels 1_u [B, C] and the old
+    classes [C]."""
     q = torch.where(old > 0, taught.sigmoid(), onehot)
     return batch.mean(bce(z, q, reduction="none").mean(-1))
 

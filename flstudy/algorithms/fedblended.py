@@ -118,7 +118,8 @@ class FedBlended(Joint):
     strategies: tuple[Strategy, ...] = (Strategy("adam"), Strategy("adagrad"), Strategy("sgd"))
     """O_1, …, O_Op; settings that one leaves open are the method's."""
     resources: tuple[tuple[int, ...], ...] | None = None
-    """Numbers of strategies from 0 by round and device, both repeated when they end; null draws evenly."""
+    """Numbers of strategies from 0, a row for each round with a number for each device; both repeat when they end. Null
+    draws evenly."""
     seed: int = hyper(0, "[0, 2e9]")
     """Seed of the draws."""
 

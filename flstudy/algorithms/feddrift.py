@@ -29,7 +29,7 @@ class Merger(NamedTuple):
     @classmethod
     def of(cls, survey: Tensor, model: Tensor, in_use: Tensor) -> Self:
         """Return D(i, j) = max(L_ij - L_ii, L_ji - L_jj, 0), with L_ij the mean of survey [J, M] (model i) over the
-        jobs whose ``model`` [J] is j. Only models in use [M] with a job are compared."""
+        jobs whose ``model`` [J] is j. Only models ``in_use`` [M] with a job are compared."""
         members = (model == torch.arange(len(in_use), device=model.device)[:, None]).to(survey.dtype)  # [M, J]
         trained = in_use & (members.sum(1) > 0)
         measured = torch.where(in_use, survey, 0.0)  # what is not in use was not measured

@@ -102,12 +102,16 @@ class FedDriftEager(Clustered):
         return server, torch.where(drifted & here.any(), here.to(torch.int64).argmax(), model)
 
     def taken(self, server: Server, model: Tensor) -> Tensor:
-        """Return [M]: models that must stay, since a device of this round uses them or one trains them alone."""
+        """Return [M]: models that must stay, since a device of this round uses them, ``model`` [J], or one trains them
+        alone."""
         number = torch.arange(self.models, device=model.device)
         return (model == number[:, None]).any(1) | (server.owner >= 0)
 
     def add(self, server: Any, source: Tensor, wanted: Tensor, taken: Tensor, round: Round) -> tuple[Any, Tensor]:
-        """Return a new model, if ``wanted`` [] and one is not ``taken`` [M]: the server, and where it is, [M] bool."""
+        """Return a new model, if ``wanted`` [] and one is not ``taken`` [M]: the server, and where it is, [M] bool.
+
+        It starts from the model with the number ``source`` [], or from a draw of its own.
+        """
         place = torch.where(taken, torch.iinfo(torch.int64).max, server.used).argmin()
         here = (torch.arange(self.models, device=place.device) == place) & wanted & ~taken
         start = server.fresh if self.new_model == "random" else own_model(server.x, source)

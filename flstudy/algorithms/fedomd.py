@@ -103,8 +103,8 @@ class FedOmd(Algorithm):
     measures: ClassVar[tuple[str, ...]] = (*Algorithm.measures, "server/lr_scale")
 
     mirror: Literal["euclidean", "hypentropy", "pnorm", "eg"] = "hypentropy"
-    """φ: ½ ‖x‖₂², the hypentropy (like gradient descent with η b where |x| ≪ b, multiplicative where |x| ≫ b),
-    ½ ‖x‖_p², or that of EG± within an L1 ball, into which a larger first model is scaled."""
+    """φ: ½ ‖x‖₂², the hypentropy, ½ ‖x‖_p², or that of EG±. The hypentropy is like gradient descent with η b where |x|
+    ≪ b, multiplicative where |x| ≫ b. EG± stays within an L1 ball, into which a larger first model is scaled."""
     b: float = hyper(1.0, "(0, 1e12]")
     """b of ``hypentropy``, in the model's units."""
     p: float = hyper(1.5, "(1, 2]")

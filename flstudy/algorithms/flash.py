@@ -72,7 +72,7 @@ class Flash(FedOpt):
         return (yogi_moment if self.moment == "yogi" else adam_moment)(v, delta, self.beta2)
 
     def norm(self, u: Tensor, segments: Any) -> Tensor:
-        """Return [n]: ‖u_j‖ of each coordinate, or of the tensor that holds it."""
+        """Return [n]: ‖u_j‖ of each coordinate of u [n], or of the tensor that holds it."""
         if self.beta3_granularity == "coordinate":
             return u.abs()
         return segments.zeros.scatter_add(0, segments.tensor, u**2).sqrt()[segments.tensor]  # type: ignore[no-any-return]

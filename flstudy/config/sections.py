@@ -182,7 +182,7 @@ class ArmSection(Configurable):
     init_args: dict[str, Any] = field(default_factory=dict)
     """Values that are fixed for this arm, whatever the config gives all arms."""
     search: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Ranges of this arm, in place of those that all share, such as {server_lr: {loguniform: [1e-3, 0.1]}}; a key with
+    """Ranges of this arm, in place of those that all share, such as {server_lr: {loguniform: [1e-3, 0.1]}}. A key with
     a dot is one of the config."""
     presets: list[dict[str, Any]] = field(default_factory=list)
     """First trials of this arm, such as [{lr: 0.1, server_lr: 1.0}]: values of searched keys; other keys keep the arm's
@@ -200,8 +200,8 @@ class StudySection(Configurable):
     budget: Budget = field(default_factory=Budget)
     """Limits of the study beside its number of trials."""
     allocation: Literal["equal", "free"] = "equal"
-    """equal: each algorithm has a search of its own, of as many trials as the others', and is stopped early by
-    comparison with its own kind only; free: one search over all, which may leave an algorithm behind."""
+    """equal: each algorithm has a search of its own with an equal number of trials; schedulers compare trials of one
+    algorithm only. free: one search over all, which may leave an algorithm behind."""
     objective: Objective = field(default_factory=Objective)
     """Objective by which trials are ranked."""
     objectives: tuple[Objective, ...] = ()
@@ -215,11 +215,11 @@ class StudySection(Configurable):
     """Variants that the study compares, by name, beside the classes of search.algorithm's choice, such as
     {Lion: {class_path: ./lion.py:FedLion, search: {server_lr: {loguniform: [1e-4, 0.1]}}}}."""
     choose_world: bool = False
-    """Let the search vary data set, partition, drift, availability or number of devices, so that the world in which a
-    method does best is chosen with it."""
+    """Let the search vary data set, partition, drift, availability or number of devices. The world in which a method
+    does best is then chosen with it."""
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Values that belong to one algorithm or arm, such as {FedProx: {mu: 0.01}}: they hold wherever it is chosen, in
-    place of what the config fixes for all, and are its first trial; an option overrides them. A key with a dot, such as
+    """Values that belong to one algorithm or arm, such as {FedProx: {mu: 0.01}}. They hold wherever it is chosen, in
+    place of what the config fixes for all, and are its first trial. An option overrides them. A key with a dot, such as
     privacy.clip, is one of the config."""
     sampler: Sampler | None = None
     """Sampler that proposes the trials (flstudy list samplers); null is Tpe."""

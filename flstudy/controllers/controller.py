@@ -88,10 +88,10 @@ class Restarting(Controller):
     """Controller that lets training go on from another model."""
 
     state: Literal["method", "fresh", "server", "keep"] = "method"
-    """Treatment of the server's other state and of the devices' rows. method: as the algorithm says, most often that
-    moments begin anew, and what belongs to devices stays (SCAFFOLD's c and c_i); fresh: all begins anew, every row is
-    forgotten; server: the server's state begins anew beside the rows as they are, like the code of Chang et al., which
-    breaks c = mean c_i; keep: all stays but the model."""
+    """Treatment of the server's other state and of the devices' rows. method: as the algorithm says; most often moments
+    begin anew, and what belongs to devices stays (SCAFFOLD's c and c_i). fresh: all begins anew, and every row is
+    forgotten. server: the server's state begins anew, and the rows stay, as in the code of Chang et al.; this breaks
+    c = mean c_i. keep: all stays but the model."""
 
     def restarted(self, server: Any, x: Tensor, moment: Moment, label: str) -> tuple[Any, Event]:
         """Return the server that goes on from x, [n] or [M, n], and the event."""

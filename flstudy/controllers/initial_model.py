@@ -39,7 +39,7 @@ class Average(Restarting):
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     pilots: int = hyper(1, "[1, 1e3]")
-    """P, sessions at the beginning that only train."""
+    """P, number of pilot sessions at the beginning; they only train."""
     history: int | None = hyper(None, "[1, 1e6]")
     """H, latest sessions that are remembered; null remembers all."""
 
@@ -105,11 +105,11 @@ class DynamicInitialModel(Average):
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 
     scale: float = hyper(10.0, "[0, 1e12]")
-    """R, how much nearer sessions count more."""
+    """R: the larger it is, the more sessions with similar gradients outweigh others."""
     gradient_rounds: int = hyper(1, "[1, 1e6]")
-    """V, rounds from the pilot model."""
+    """V, rounds from the pilot model by which a session's gradient is measured."""
     gradient_devices: int | None = hyper(None, "[1, 1e6]")
-    """Devices that take part in them; null: as many as in any round."""
+    """Devices that take part in each of these rounds; null: as many as in any round."""
     similarity: Literal["l2", "per_tensor_normalised", "cosine"] = "l2"
     """d of two gradients; per_tensor_normalised lies in [0, 2], cosine is 1 - cos."""
     pilot: Literal["mean", "ema"] = "mean"

@@ -83,10 +83,10 @@ class MasterFL(Detector):
     on_detect: Literal["reset", "increment"] = "reset"
     """The block after a detection: of order 0, or of the next order."""
     instance_init: Literal["last", "longest", "current", "first", "random"] = "last"
-    """Model with which an instance begins, of which Alg. 2 says nothing ("from scratch", sec. IV). The same for all of
-    a block: the one with which the last block ended, its longest instance's, or the run's first. Each its own: the
-    server's in that moment, or one that building the task anew draws. Experience: current learns fastest where
-    rates are small."""
+    """Model with which an instance begins; the paper says "from scratch" (sec. IV). One for a whole block: the model
+    with which the last block ended (last), that of its longest instance (longest), or the run's first (first). One for
+    each instance: the server's at that moment (current), or one that building the task anew draws (random). Experience:
+    current learns fastest where rates are small."""
     tests: Literal["active", "all"] = "active"
     """Instances that Test 1 looks at where they end: the one that runs (Alg. 3), or all."""
     lr: Literal["instance", "algorithm"] = "instance"
@@ -276,7 +276,7 @@ class MasterFL(Detector):
         return state.failed
 
     def restarted(self, state: Master) -> Tensor:
-        """Return []: 1 where a block began after a whole one, 2 after a detection, 0 where none began."""
+        """Return []: 1 where a block began after a whole one, 2 after a detection, 0 otherwise."""
         return state.restarted
 
     def metrics(self, state: Master) -> dict[str, Tensor]:

@@ -39,8 +39,8 @@ class Schedule(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Polynomial(Schedule):
-    """Polynomial decay (device sessions: Chang et al. 2025, the authors' code, whose power is 0.9) in each session:
-    η(t) = (η_ℓ - η_min) (1 - t/T)^power + η_min, t = 0, 1, … of the session."""
+    """Polynomial decay in each session (device sessions: Chang et al. 2025, the authors' code, whose power is 0.9):
+    η(t) = (η_ℓ - η_min) (1 - t/T)^power + η_min for t = 0, 1, … of it."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 

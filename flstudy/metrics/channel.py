@@ -109,7 +109,7 @@ class Fading:
         self.last = self._noise(slice(None), 0, 1)[..., 0]  # [2, L], h there
 
     def powers(self, which: NDArray[np.int64], count: int) -> Tensor:
-        """Return |h[n]|² [len(which), count] of the next slots of some of the devices; nobody left out can come
+        """Return |h[n]|² [K, count] of the next slots of the devices at places ``which`` [K]; nobody left out can come
         back."""
         noise = self._noise(which, self.slot + 1, count)
         h = gauss_markov(noise, self.rho, self.last[:, torch.from_numpy(which)])

@@ -7,7 +7,8 @@ model that rises beyond its earlier level without a steady state has recovered, 
 Every function takes one evaluation curve: `rounds [T]`, the increasing rounds (from 1) at which accuracy was measured,
 and `accuracy [..., T]` as fractions in [0, 1], replicas leading; it returns `[...]`. A drift at round r means that
 round r is the first one trained and evaluated under the new concept, and the evaluation recorded as round r is made
-after that round's server step. A replica whose accuracy is NaN (it diverged) gets NaN, never an exception.
+after that round's server step. A replica whose accuracy is NaN (it diverged) gets NaN, never an exception. A curve of
+another form, or without an evaluation in the rounds that are asked for, raises UserError.
 """
 
 from collections.abc import Sequence

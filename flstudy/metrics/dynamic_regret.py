@@ -27,8 +27,8 @@ class Regret(Configurable):
     without an L2 term may have no minimum.
 
     Args:
-        tolerance: of the gradient's norm at a round's optimum.
-        steps: most L-BFGS iterations for it.
+        tolerance: largest norm of the gradient at a round's optimum.
+        steps: most L-BFGS iterations by which an optimum is solved for.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)

@@ -17,9 +17,9 @@ STRATA = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Panel(Configurable):
-    """Panel of devices that stand for all. They are drawn once per seed and stay, so that curves are comparable: the
-    available ones are sorted by their numbers of examples and divided into ten strata, in each of which equal shares
-    are drawn at random. Only where devices come and go others take the places of those that are away.
+    """Panel of devices that stand for all. They are drawn once per seed and stay, so that curves are comparable. The
+    available ones are sorted by their numbers of examples and divided into ten strata; equal shares of each are drawn
+    at random. Only where devices come and go others take the places of those that are away.
 
     A metric's mean over the panel estimates that over all devices; ``NAME_se`` is its standard error, by the formula
     for devices that are drawn without strata, which is rather too large than too small.

@@ -70,30 +70,30 @@ class Wireless(Configurable):
     and the same fading.
 
     Args:
-        bandwidth: W of the system, Hz.
+        bandwidth: W, bandwidth of the system, Hz.
         share: whether the participants of a round ``split`` the band equally, W / K, or ``each`` has all of it. The
             paper calls W both the system's (Table I) and a device's (eq. (24)); its latencies need the split.
-        carrier: f_c, GHz, in TR 38.901's [0.5, 100].
-        base_height: h_BS, m.
-        user_height: h_UT, m.
-        environment_height: h_E, m; below both.
-        nearest: d_min, m; TR 38.901 begins at 10.
-        radius: R, m; TR 38.901 ends at 5000.
-        shadowing: σ_SF, dB.
-        speed: v, m/s; 0 leaves the fading as it is for the whole round.
-        slot: τ, s.
-        noise: N_0, dBm/Hz.
-        server_power: that the server sends with, W.
-        device_power: that a device sends with, W.
-        circuit_power: of a device that receives, W.
-        frequency: f_k, of a device's processor, Hz.
-        efficiency: χ, FLOPs per cycle.
-        capacitance: ξ_k, effective, of the chip.
+        carrier: f_c, carrier frequency, GHz, in TR 38.901's [0.5, 100].
+        base_height: h_BS, height of the base station, m.
+        user_height: h_UT, height of devices, m.
+        environment_height: h_E, effective height of the environment, m; below both.
+        nearest: d_min, least distance of a device, m; TR 38.901 begins at 10.
+        radius: R, radius of the cell, m; TR 38.901 ends at 5000.
+        shadowing: σ_SF, standard deviation of shadowing, dB.
+        speed: v, speed of devices, m/s; 0 leaves the fading as it is for the whole round.
+        slot: τ, length of a slot, s.
+        noise: N_0, density of the noise, dBm/Hz.
+        server_power: power with which the server sends, W.
+        device_power: power with which a device sends, W.
+        circuit_power: power of a device that receives, W.
+        frequency: f_k, clock frequency of a device's processor, Hz.
+        efficiency: χ, FLOPs per cycle of a device's processor.
+        capacitance: ξ_k, effective capacitance of a device's chip: a cycle takes ξ_k f_k² joules.
         complexity: φ, FLOPs per parameter and example. Table I's: 2.00 for logistic regression, 91.04 SVHN's CNN, 6.50
-            CIFAR's ResNet-18, 27.69 TinyImageNet's network; those that can be checked count a forward pass only,
-            though eq. (27) means backward passes too (about three times as much: 6 for a dense layer).
+            CIFAR's ResNet-18, 27.69 TinyImageNet's network. Those that can be checked count a forward pass only. Eq.
+            (27) means backward passes too, about three times as much: 6 for a dense layer.
         initialization: whether the rounds that a session's initial model takes (V of device sessions, Algorithm 1) are
-            ``charged`` or ``free``; the paper's Table VII charges the proposed method for one round where it takes
+            ``charged`` or ``free``. The paper's Table VII charges the proposed method for one round where it takes
             1 + V.
     """
 

@@ -24,12 +24,12 @@ class Ahead(Generic[Made]):
         self._next: tuple[int, Future[Made]] | None = None
 
     def __reduce__(self) -> tuple[type["Ahead[Made]"], tuple[()]]:
-        """Return the copies start without a cohort that is made ahead."""
+        """Return the recipe of a copy, which starts without a cohort that is made ahead."""
         return Ahead, ()
 
     def made(self, make: Callable[[int], Made], round: int) -> Made:
-        """Return the result of ``make(round)``, which may have been called meanwhile; an error of that call is raised
-        here."""
+        """Return the result of ``make(round)``, with a round from 1, which may have been called meanwhile; an error of
+        that call is raised here."""
         ready, self._next = self._next, None
         return ready[1].result() if ready is not None and ready[0] == round else make(round)
 

@@ -40,7 +40,7 @@ class Availability(Configurable, ABC):
         return next(earlier for earlier in range(number, 0, -1) if self.begins(earlier))
 
     def length(self, number: int, last: int) -> int:
-        """Return the number of rounds that the session of round ``number`` has in a run whose last round is
+        """Return the number of rounds that the session of round ``number`` (from 1) has in a run whose last round is
         ``last``."""
         first = self.began(number)
         return next((later for later in range(first + 1, last + 1) if self.begins(later)), last + 1) - first
@@ -54,7 +54,7 @@ class Availability(Configurable, ABC):
         return int(seen.sum())
 
     def changes(self, number: int) -> bool:
-        """Return whether devices come or go with round ``number``, inside a session."""
+        """Return whether devices come or go with round ``number`` (from 1), inside a session."""
         return False
 
     def events(self, rounds: int) -> list[Event]:
@@ -64,7 +64,7 @@ class Availability(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AlternatingGroups(Availability):
-    """Alternating groups of device sessions (Chang et al. 2025, sec. VI and the authors' code): groups of devices, in
+    """Alternating groups of device sessions (Chang et al. 2025, sec. VI and the authors' code). Groups of devices, in
     the order of their numbers, take turns, one session each.
     """
 

@@ -47,7 +47,7 @@ class BatchPlan(NamedTuple):
 
         Args:
             seed: [L] seed of each job's replica.
-            number: round.
+            number: round, from 1; of a probe round another number, as `Population.cohort` makes it.
             device: [L] device of each job.
             lists: L arrays, the rows of each device's training examples (at least one each).
         """
@@ -85,7 +85,8 @@ def shuffled(word: NDArray[np.uint64], epochs: int, size: int) -> NDArray[np.int
 
 
 def table(rows: NDArray[np.int64], counts: NDArray[np.int64], width: int | None = None) -> NDArray[np.int64]:
-    """Return [L, width]: lines of the next counts [L] rows each, padded with -1; by default as wide as the longest."""
+    """Return [L, width]: lines of the next counts [L] of the rows [Σ counts], padded with -1; by default as wide as the
+    longest."""
     filled = np.full((len(counts), counts.max(initial=0) if width is None else width), -1, dtype=np.int64)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = rows
     return filled

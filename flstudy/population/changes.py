@@ -127,7 +127,7 @@ class ComposedSwaps(Change):
     citations: ClassVar[tuple[str, ...]] = ("ganguly2024",)
 
     sets: list[list[tuple[int, int]]] | None = None
-    """Pairs of labels that drift 1, 2, … swaps, from the first again after the last; null swaps (0, 1), (2, 3), … and
+    """Pairs of labels that drift 1, 2, … swaps, from the first again after the last. Null swaps (0, 1), (2, 3), … and
     (1, 2), (3, 4), … in turn, which gives 2 C different concepts to C ≥ 3 labels."""
 
     def __post_init__(self) -> None:

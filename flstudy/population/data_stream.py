@@ -26,9 +26,9 @@ class DataStream(Configurable, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FreshDraws(DataStream):
-    """Fresh training examples for every device in every round, as many as a normal distribution says, rounded and
-    at least one, all different (Ganguly & Aggarwal 2024, sec. VI: "sizes distributed as N(1000, 200) via random
-    sampling without replacement from the core data-source").
+    """Fresh training examples for every device in every round (Ganguly & Aggarwal 2024, sec. VI). Their number is drawn
+    from a normal distribution and rounded, one at least; all are different. The paper: "sizes distributed as
+    N(1000, 200) via random sampling without replacement from the core data-source".
 
     Two devices may draw the same example, and a device may meet it again in a later round. Sizes that exceed the pool
     are cut to it. What a device draws is a function of (seed, round, device) and of the pool alone.

@@ -218,7 +218,7 @@ def owners(
     examples: Examples, split: NDArray[np.int64] | None, partition: Partition | None, clients: int, seed: int
 ) -> NDArray[np.int64]:
     """Return [D]: the device of each example of a replica that a partition gives it to, or `NOBODY`; without one those
-    of `Iid`.
+    of `Iid`. ``split`` [D] is the user's own.
 
     Raises:
         UserError: for fewer examples than devices, owners that are no devices, or what the partition refuses.

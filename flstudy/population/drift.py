@@ -144,7 +144,8 @@ class SuddenDrift(OneChange):
 
 @dataclass(frozen=True, kw_only=True)
 class IncrementalDrift(OneChange):
-    """Incremental drift: ``step`` of the drifting devices change at ``round``, as many more each ``every`` rounds."""
+    """Incremental drift: a share ``step`` of the drifting devices changes at ``round``, and another one every ``every``
+    rounds."""
 
     citations: ClassVar[tuple[str, ...]] = ("panchal2023",)
 

@@ -65,7 +65,7 @@ def refuse_strangers(source: str, owner: NDArray[np.int64], clients: int, least:
 
 
 def order_of(place: NDArray[np.int64]) -> NDArray[np.integer] | None:
-    """Return [D]: the rows by ascending place, those of one place ascending; None where they are in this order
+    """Return [D]: the rows by ascending place [D], those of one place ascending; None where they are in this order
     already."""
     if (place[1:] >= place[:-1]).all():
         return None

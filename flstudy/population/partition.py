@@ -29,7 +29,7 @@ class Partition(Configurable, ABC):
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the owner [D] in 0 … clients-1 of each example, given its label, or the number that `kinds` gives it.
+        """Return the owner [D] in 0 … clients-1 of each example, given labels [D], or the numbers that `kinds` gives.
 
         Raises:
             UserError: the examples cannot be divided so among so many clients.
@@ -85,8 +85,8 @@ class LabelPartition(Partition):
     """Partition by label."""
 
     by: Literal["label", "quantile", "pattern"] = "label"
-    """What counts as a label: an integer; the tenth of all examples to which a real number belongs, by its size; or the
-    pattern of an example's several labels."""
+    """What counts as a label. label: an integer. quantile: the tenth of all examples to which a real number belongs by
+    its size. pattern: all labels of an example that has several."""
 
     def kinds(self, labels: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers [D] of the labels [D], or [D, ...] where an example has several, from 0.
@@ -111,7 +111,7 @@ class LabelPartition(Partition):
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(LabelPartition):
     """Dirichlet partition (Hsu et al. 2019): each label is divided over the devices in proportions drawn from
-    Dirichlet(α), per label and again until every device has ``min_size`` examples, as in Li et al. 2022, NIID-Bench.
+    Dirichlet(α). All is drawn again until every device has ``min_size`` examples, as in NIID-Bench (Li et al. 2022).
     """
 
     citations: ClassVar[tuple[str, ...]] = ("hsu2019", "li2022niid")
@@ -138,7 +138,7 @@ class Dirichlet(LabelPartition):
 
 @dataclass(frozen=True, kw_only=True)
 class BalancedDirichlet(LabelPartition):
-    """Balanced Dirichlet partition (Hsu et al. 2019; Reddi et al. 2021, App. F): every device gets equally many
+    """Balanced Dirichlet partition (Hsu et al. 2019; Reddi et al. 2021, App. F). Every device gets equally many
     examples, of labels drawn from its own prior q ~ Dirichlet(α). Examples are drawn without replacement; when a label
     is used up, q is renormalised over the others. Sizes differ by one at most; every example has an owner.
 
@@ -281,7 +281,7 @@ class PartialOverlap(LabelGroups):
 @dataclass(frozen=True, kw_only=True)
 class TwoShard(LabelPartition):
     """Two-shard (Chang et al. 2025): labels are divided into as many batches as there are devices, each batch into two
-    shards; every device holds one shard of two different batches."""
+    shards. Every device holds one shard of each of two batches."""
 
     citations: ClassVar[tuple[str, ...]] = ("chang2025",)
 

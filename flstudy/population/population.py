@@ -149,7 +149,8 @@ def drawn_devices(words: NDArray[np.uint64], there: NDArray[np.bool_], count: in
 
 
 def keys_of(words: NDArray[np.uint64], there: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Return [S, N]: random words of 63 bits of all devices; who is absent comes last."""
+    """Return [S, N]: random words of 63 bits of all devices, which go on from the round's words [S]; who is not there
+    [S, N] comes last."""
     draw = mixed(words[:, None], np.arange(there.shape[1]))
     return np.where(there, draw >> np.uint64(1), ~np.uint64(0))
 
@@ -438,5 +439,5 @@ class RoundSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the current epoch; called by Lightning's loop before each one."""
+        """Set the current epoch, from 0; called by Lightning's loop before each one."""
         self.epoch = epoch

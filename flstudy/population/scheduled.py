@@ -174,9 +174,9 @@ class ScheduledAvailability(Availability):
     )
 
     schedule: dict[int, list[tuple[int, int]]] | str
-    """{device: [[joins, leaves], …]}, or the path of a CSV or Parquet file with columns device, joins and leaves;
-    devices count from 0, rounds from 1; a device is there from round joins on until the round before leaves, to the end
-    where that is 0 or empty."""
+    """{device: [[joins, leaves], …]}, or the path of a CSV or Parquet file with columns device, joins and leaves.
+    Devices count from 0, rounds from 1. A device is there from round joins on until the round before leaves; to the end
+    where leaves is 0 or empty."""
     starts: list[int] | None = hyper(None, "[1, 1e6]")
     """Rounds with which sessions begin, beside round 1; null: those in which anybody joins or leaves."""
 

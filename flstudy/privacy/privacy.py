@@ -38,11 +38,13 @@ class Privacy(Configurable):
     clip: float | None = hyper(None, "(0, 1e12]")
     """c, largest L2 norm of a device's upload; null does not clip. Of an upload that is not finite nothing is kept."""
     noise: float = hyper(0.0, "[0, 1e12]")
-    """σ, noise multiplier: the sum of S uploads gets N(0, (σ c)²) per coordinate, its mean so much over S²."""
+    """σ, noise multiplier: each coordinate of the sum of S uploads gets N(0, (σ c)²), that of their mean N(0, (σ c /
+    S)²)."""
     sampling: Literal["fixed", "poisson"] = "fixed"
     """The population's sampling of devices. fixed: so many without replacement; neighbouring worlds differ in the data
-    of one device, which moves the sum by up to 2 c. poisson: every device by itself; they differ in one device's being
-    there, which moves it by c, and the mean is the sum over the expected number q N (McMahan et al. 2018)."""
+    of one device, which moves the sum by up to 2 c. poisson: every device by itself; neighbouring worlds differ in
+    whether one device is there, which moves the sum by c. The mean then is the sum over the expected number q N
+    (McMahan et al. 2018)."""
     delta: float = hyper(1e-5, "(0, 1)")
     """δ of (ε, δ); to be below 1 / N."""
     accountant: Literal["rdp", "pld"] = "rdp"

@@ -82,7 +82,7 @@ class TaskBuffers:
         return {name: self._as(part, self.dtypes[name]) for name, part in self.layout.split(b).items()}
 
     def flat(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """Return the vector b [b] of named buffers, of the type and device of another tensor."""
+        """Return the vector b [b] of named buffers, of the type and device of another tensor [...]."""
         parts = [tensors[name].reshape(-1).to(like) for name in self.layout.names]
         return torch.cat(parts) if parts else like.new_empty(0)
 

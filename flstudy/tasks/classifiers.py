@@ -35,7 +35,7 @@ class Logistic(Task):
         self.linear = nn.Linear(math.prod(shape), classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [B, classes]."""
+        """Return the logits [B, classes] of inputs x [B, ...]."""
         return self.linear(x.flatten(1))
 
 
@@ -73,11 +73,11 @@ class Mlp(Task):
         self.network = nn.Sequential(*blocks, *head, nn.Linear(width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [B, classes]."""
+        """Return the logits [B, classes] of inputs x [B, ...]."""
         return self.network(x)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the representations [B, hidden or projection], which the last layer classifies."""
+        """Return the representations [B, hidden or projection] of x [B, ...], which the last layer classifies."""
         return self.network[:-1](x)
 
 

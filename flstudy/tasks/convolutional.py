@@ -54,9 +54,9 @@ class Conv3x3(nn.Conv2d):
 
 
 class Cnn(HeadedTask):
-    """Convolutional network of Reddi et al. 2021 (App. C.2) for EMNIST: two 3×3 convolutions, each followed by ReLU,
-    the second by 2×2 pooling, and a dense layer. The defaults have its 1,206,590 parameters for 62 classes. Its dropout
-    is ``[0.25, 0.5]``; dropped units differ between executors, so that these then agree on average only.
+    """Convolutional network of Reddi et al. 2021 (App. C.2) for EMNIST: two 3×3 convolutions with ReLU, 2×2 pooling
+    and a dense layer. The defaults have its 1,206,590 parameters for 62 classes. Its dropout is ``[0.25, 0.5]``;
+    dropped units differ between executors, so that these then agree on average only.
 
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
@@ -106,8 +106,8 @@ class Cnn(HeadedTask):
 
 
 class Vgg(HeadedTask):
-    """Small network in the manner of VGG (Simonyan & Zisserman 2015): blocks of 3×3 convolutions with padding, each
-    followed by GroupNorm and ReLU, each block by 2×2 pooling; a dense layer with ReLU, and the classifier.
+    """Small network in the manner of VGG (Simonyan & Zisserman 2015). Blocks of padded 3×3 convolutions, each with
+    GroupNorm and ReLU, end with 2×2 pooling. A dense layer with ReLU and the classifier follow.
 
     The defaults are the CNN of Chang et al. 2025 for SVHN, of which their Table I says that it has 667,178 parameters
     and 91.04 operations for each; their text gives no layers. The defaults have both, counted as ptflops 0.7 does from
@@ -120,7 +120,7 @@ class Vgg(HeadedTask):
         classes: number of labels; a config leaves it out, too.
         blocks: feature maps of each block's convolutions; a block halves height and width.
         dense: width of the dense layer.
-        groups: of channels that are normalised together; must divide each number of feature maps.
+        groups: number of groups of channels that are normalised together; must divide each number of feature maps.
         dropout: share dropped while training after the dense layer.
         projection: width of a projection head before the classifier, of two more dense layers; null has none.
     """
@@ -174,9 +174,9 @@ class ResNet(HeadedTask):
     Args:
         shape: (channels, height, width) of one input; a config leaves it out and gets the data set's.
         classes: number of labels; a config leaves it out, too.
-        groups: of channels that are normalised together; must divide 64.
-        stem: imagenet begins with a 7×7 convolution of stride 2 and pooling, which leaves 8×8 of a 32×32 image; cifar
-            with a 3×3 convolution and no pooling (He et al. 2016, sec. 4.2), which needs some 16 times the work.
+        groups: number of groups of channels that are normalised together; must divide 64.
+        stem: imagenet begins with a 7×7 convolution of stride 2 and pooling, which leaves 8×8 of a 32×32 image. cifar
+            begins with a 3×3 convolution and no pooling (He et al. 2016, sec. 4.2), which needs some 16 times the work.
         projection: width of a projection head before the classifier, of two more dense layers; null has none.
             MOON's is 256 (Li et al. 2021, sec. 3.2).
     """

@@ -264,7 +264,11 @@ class Log:
             self(name, value, *positional, **options)
 
     def taken(self) -> dict[str, Tensor]:
-        """Return the logged values, reduced to one number [] for each name; the recorder forgets them."""
+        """Return the logged values, reduced to one number [] for each name; the recorder forgets them.
+
+        Raises:
+            UserError: for a value that is not one number.
+        """
         entries, self.entries = self.entries, {}
         return {name: reduced(name, several) for name, several in entries.items()}
 
@@ -319,7 +323,11 @@ def step_and_log(
     task: L.LightningModule, batch: Any, index: Any = 0, display: Display | None = None
 ) -> tuple[Tensor, dict[str, list[Any]]]:
     """Return the loss [] of a training_step, and the numbers that it logs; the module's log is silent before and
-    afterwards."""
+    afterwards.
+
+    Raises:
+        UserError: where it returns no loss.
+    """
     log = Log(display)
     task.log, task.log_dict = log, log.all  # type: ignore
     try:

@@ -39,7 +39,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative, of losses tha
 
 
 def look(task_function: TaskFunction, x: Tensor, y: Tensor, classes: int) -> TaskFindings:
-    """Return the findings from a few examples x [B, ...] with labels y of so many classes (0: of none).
+    """Return the findings from a few examples x [B, ...] with labels y [B, ...] of so many classes (0: of none).
 
     Raises:
         UserError: where its training_step fails, or returns no loss.
@@ -155,7 +155,7 @@ def drawing_apart(device: torch.device) -> Iterator[None]:
 
 def is_random(task_function: TaskFunction, x: Tensor, y: Tensor) -> bool:
     """Return whether a training loss of x [B, ...] and y [B, ...] changes with the random numbers, as with
-    ``functional.dropout``; False for a task that cannot be called by itself."""
+    ``functional.dropout``. It is False for a task that cannot be called by itself."""
     task = near(task_function).train()
     task.to(device=x.device, dtype=x.dtype if x.is_floating_point() else None)
 
@@ -185,7 +185,7 @@ def without_dropout(task: L.LightningModule) -> None:
 
 
 def plain_loss(task: L.LightningModule, batch: Any, seed: int = 0) -> Tensor:
-    """Return the loss [] as Lightning computes it."""
+    """Return the loss [] as Lightning computes it; UserError where there is none."""
     torch.default_generator.manual_seed(seed)
     with torch.no_grad():
         return loss_of(run_step(task, "training", batch), task)
@@ -318,7 +318,10 @@ def said_correct(
 
 def is_cross_entropy(task_function: TaskFunction, named: dict[str, Tensor], x: Tensor, y: Tensor, classes: int) -> bool:
     """Return whether a task's loss of inputs x [B, ...] is the cross-entropy of its forward, for these labels y [B] and
-    for others; each is called after the module's own hooks on batches. ``named`` are its trained parameters."""
+    for others.
+
+    Each is called after the module's own hooks on batches. ``named`` are its trained parameters.
+    """
     if y.dim() != 1:
         return False
     try:

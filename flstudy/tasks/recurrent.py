@@ -171,6 +171,7 @@ def lstm_backward(
 
 @lstm_forward.register_fake
 def forward_shapes(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return empty tensors of the shapes that `lstm_forward` returns for projected [L, B, T, 4H], weight [L, 4H, H]."""
     lanes, batch, length, _ = projected.shape
     empty, width = projected.new_empty, weight.shape[2]
     first = (length, lanes, batch)
@@ -181,6 +182,7 @@ def forward_shapes(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, T
 def backward_shapes(
     grad: Tensor, hidden: Tensor, gates: Tensor, double: Tensor, squashed: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Return empty tensors of the shapes that `lstm_backward` returns, [L, B, T, 4H] and [L, 4H, H]."""
     return hidden.new_empty(*hidden.shape[:3], gates.shape[3]), hidden.new_empty(weight.shape)
 
 
@@ -273,23 +275,35 @@ class Lstm(Task):
             self.head = nn.Sequential(nn.Linear(hidden, projection), nn.Linear(projection, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [B, T, classes] of the tokens after each position of x [B, T]."""
+        """Return the logits [B, T, classes] of the tokens after each position of x [B, T].
+
+        Raises:
+            UserError: x are not integer tokens [B, T].
+        """
         return self.head(self._states(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the representations [B, hidden or projection] of sequences: the last position's, which is
+        """Return the representations [B, hidden or projection] of sequences x [B, T]: the last position's, which is
         classified."""
         last: Tensor = self._states(x)[:, -1]
         return self.head[0](last) if isinstance(self.head, nn.Sequential) else last
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return [B]: each example's mean cross-entropy over its real positions; 0 where it has none."""
+        """Return [B]: each example's mean cross-entropy over its real positions; 0 where it has none.
+
+        Raises:
+            UserError: for inputs or labels of another form.
+        """
         logits, y, real = self._predict(batch)
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         return mean_of_real(losses, real)
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return [B]: the share of each example's real positions where the most likely token is the right one."""
+        """Return [B]: the share of each example's real positions where the most likely token is the right one.
+
+        Raises:
+            UserError: for inputs or labels of another form.
+        """
         logits, y, real = self._predict(batch)
         return mean_of_real((logits.argmax(-1) == y).to(logits.dtype), real)
 
@@ -312,6 +326,6 @@ class Lstm(Task):
 
 
 def mean_of_real(values: Tensor, real: Tensor) -> Tensor:
-    """Return [B]: means of values [B, P] over those that are real."""
+    """Return [B]: means of values [B, P] over the P positions that are ``real`` [B, P]; 0 where none is."""
     weight = real.to(values.dtype)
     return (values * weight).sum(1) / weight.sum(1).clamp(min=1)

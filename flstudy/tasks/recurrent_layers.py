@@ -106,7 +106,8 @@ def run_lstm(layer: nn.RNNBase, place: str, x: Tensor, first: States | None) -> 
 
 
 def last_cell(projected: Tensor, across: Tensor, hidden: Tensor) -> Tensor:
-    """Return c_T = Σ_t (Π_{s>t} f_s) i_t g_t [B, H] of an LSTM that started from zeros, by its hidden states [B, T, H].
+    """Return c_T = Σ_t (Π_{s>t} f_s) i_t g_t [B, H] of an LSTM that started from zeros, by its hidden states [B, T, H],
+    projected inputs [B, T, 4H] and W_hh, ``across`` [4H, H].
 
     The kernels of `recurrence` keep c for the gradient only; all gates at once are one product of matrices.
     """

@@ -76,14 +76,14 @@ class HeadedTask(Task, ABC):
 
     @abstractmethod
     def body(self, x: Tensor) -> Tensor:
-        """Return the inputs [B, d] of the head."""
+        """Return the inputs [B, d] of the head, for inputs x [B, ...]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [B, classes]."""
+        """Return the logits [B, classes] of inputs x [B, ...]."""
         return self.head(self.body(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the representations [B, d], which the last layer classifies."""
+        """Return the representations [B, d] of inputs x [B, ...], which the last layer classifies."""
         return self.head[:-1](self.body(x))
 
 

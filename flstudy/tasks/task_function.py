@@ -288,8 +288,8 @@ class TaskFunction:
         return tuple(self._at(y, step_and_log, form, index, self.display)[1])
 
     def logged(self, y: Any, split: str, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the values by name that the task's own validation_step or test_step logs of a device's data x [D,
-        ...], at parameters y.
+        """Return the values [] by name that the task's own validation_step or test_step logs of a device's data x [D,
+        ...] and labels [D, ...], at parameters y.
 
         Raises:
             UserError: where the step fails.
@@ -392,7 +392,7 @@ class Heard:
 
 
 def mean_of(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Return the mean [] of numbers."""
+    """Return the mean [] of numbers, each [] or Python's, in the type and on the device of ``like``."""
     numbers = [value.detach().reshape(()).to(like) if isinstance(value, Tensor) else like.new_full((), value).detach()
             for value in values]  # fmt: skip
     return numbers[0] if len(numbers) == 1 else torch.stack(numbers).mean()
@@ -459,8 +459,8 @@ class Call(nn.Module):
     def forward(self, written: Mapping[str, Tensor], method: str | Callable[..., Any], *arguments: Any) -> Any:
         """Return the method's result, or the function's.
 
-        A buffer that it has assigned anew is copied into the one of that name in ``written``, shaped as in the module,
-        like one that it changes in place.
+        A buffer that it has assigned anew is copied into the one of that name in ``written``, whose buffers are shaped
+        as in the module. So it ends like one that is changed in place.
         """
         result = method(self.task, *arguments) if callable(method) else getattr(self.task, method)(*arguments)
         for name, buffer in written.items():

@@ -61,8 +61,8 @@ class FastText(HeadedTask):
 
 
 class TagLogistic(Task):
-    """Logistic regression of tags on the shares of words in a text, Reddi et al. 2021's (App. C.5) for Stack Overflow:
-    5,000,500 parameters for 10,000 words and 500 tags.
+    """Logistic regression of tags on the shares of words in a text, of Reddi et al. 2021 (App. C.5) for Stack Overflow.
+    It has 5,000,500 parameters for 10,000 words and 500 tags.
 
     logits = b + Σ_t W[word t] / (number of words), over the known words; unknown ones count in the number. Inputs are
     numbers [B, T] of words, 0 for padding and the largest for unknown ones; labels are tags [B, L], −1 for padding.
@@ -74,9 +74,9 @@ class TagLogistic(Task):
         shape: (words,) of one input; a config leaves it out and gets the data set's.
         classes: number of tags; a config leaves it out, too.
         tokens: words, unknown and padding; a config leaves it out, too.
-        loss: binary is one-vs-rest cross-entropy, the mean over tags as in Reddi et al. 2021, and ``accuracy`` then is
-            recall, the share of a text's tags among the ``top`` most likely; softmax is the cross-entropy of a text's
-            first tag, and ``accuracy`` the share of texts where that is the most likely one, as in the published code
+        loss: binary is one-vs-rest cross-entropy, the mean over tags as in Reddi et al. 2021. ``accuracy`` then is
+            recall: the share of a text's tags among the ``top`` most likely. softmax is the cross-entropy of a text's
+            first tag, and ``accuracy`` the share of texts where that is the most likely one. So does the published code
             of FedAda² (Lee et al. 2024), whose "500-class tag classification" knows one tag for each text.
         top: likely tags of which the recall is taken; Reddi et al.'s 5.
     """
@@ -120,14 +120,22 @@ class TagLogistic(Task):
         return torch.einsum("bt,btk->bk", share, rows) + self.bias
 
     def example_losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the loss [B] of each text."""
+        """Return the loss [B] of each text.
+
+        Raises:
+            UserError: for inputs or labels of another form.
+        """
         logits, y = self(batch[0]), batch[1]
         if self.loss == "softmax":
             return F.cross_entropy(logits, y[:, 0], reduction="none")
         return F.binary_cross_entropy_with_logits(logits, self._targets(y, logits), reduction="none").mean(1)
 
     def example_correct(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return [B]: recall among the ``top`` most likely tags, or 1 where the first tag is the most likely."""
+        """Return [B]: recall among the ``top`` most likely tags, or 1 where the first tag is the most likely.
+
+        Raises:
+            UserError: for inputs or labels of another form.
+        """
         logits, y = self(batch[0]), batch[1]
         if self.loss == "softmax":
             return (logits.argmax(1) == y[:, 0]).to(logits.dtype)

@@ -51,7 +51,7 @@ class Vit(Task):
         patch: height and width of a patch.
         dim: width of the network, a multiple of heads.
         depth: number of blocks.
-        heads: of attention.
+        heads: number of attention heads of a block.
         mlp_ratio: width of a block's dense layer over dim.
         checkpoint: file of weights to start from, whatever the seed, by timm's or torchvision's names: torch.save's or
             .safetensors; its head is not taken. Null draws all.
@@ -96,7 +96,11 @@ class Vit(Task):
                 parameter.requires_grad_(name.startswith("head."))
 
     def reset_parameters(self) -> None:
-        """Draw truncated normal weights of deviation 0.02 and no biases, as timm does, or load the checkpoint's."""
+        """Draw truncated normal weights of deviation 0.02 and no biases, as timm does, or load the checkpoint's.
+
+        Raises:
+            UserError: for a checkpoint that is not there, cannot be read, or is of another architecture.
+        """
         if self.checkpoint is not None:
             pretrained(self, self.checkpoint)
             return
@@ -114,7 +118,8 @@ class Vit(Task):
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the representations [B, dim], which the head classifies."""
+        """Return the representations [B, dim] of images, or x itself where it is their ``embed`` [B, dim]; the head
+        classifies them."""
         return x if x.dim() == 2 and self.embeds else self.embed(x)
 
     def embed(self, x: Tensor) -> Tensor:

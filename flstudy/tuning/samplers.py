@@ -124,7 +124,7 @@ class Tpe(Sampler):
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch(Sampler):
     """Random search (Bergstra & Bengio 2012) by independent draws: the baseline of every sampler, and the fairest when
-    many workers start at once, since with ``allocation: equal`` all algorithms draw the same values for shared keys."""
+    many workers start at once. With ``allocation: equal`` all algorithms draw the same values for shared keys."""
 
     citations: ClassVar[tuple[str, ...]] = ("bergstra2012",)
 

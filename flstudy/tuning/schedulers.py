@@ -108,7 +108,7 @@ class HyperBand(Asha):
 
 @dataclass(frozen=True, kw_only=True)
 class MedianStopping(Scheduler):
-    """Median rule of Google Vizier (Golovin et al. 2017): stops a trial whose best value so far is worse than the
+    """Median rule of Google Vizier (Golovin et al. 2017). It stops a trial whose best value so far is worse than the
     median of the other trials' averages up to the same round."""
 
     citations: ClassVar[tuple[str, ...]] = ("golovin2017",)
@@ -144,8 +144,8 @@ class MedianStopping(Scheduler):
 
 @dataclass(frozen=True, kw_only=True)
 class Pbt(Scheduler):
-    """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm; at
-    every interval the worst go on from the state of one of the best, with perturbed values. The result is a schedule of
+    """Population-based training (Jaderberg et al. 2017): the study's trials are one population per algorithm. At every
+    interval the worst go on from the state of one of the best, with perturbed values. The result is a schedule of
     values, not a setting: `trials.jsonl` keeps each trial's."""
 
     citations: ClassVar[tuple[str, ...]] = ("jaderberg2017",)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStep(RandomSearch):
-    """Two-step sweep (FedAda², Lee et al. 2024, App. H.2): a symmetric grid, where server and devices share
-    their values, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
+    """Two-step sweep (FedAda², Lee et al. 2024, App. H.2). A symmetric grid, where server and devices share their
+    values, comes first, then the asymmetric grid around each algorithm's best. Every searched key is a choice."""
 
     citations: ClassVar[tuple[str, ...]] = ("lee2024",)
 
@@ -37,10 +37,10 @@ class TwoStep(RandomSearch):
     """Keys that have the same value in step 1, such as [[algorithm.server_lr, algorithm.lr], [algorithm.tau,
     algorithm.eps]]; an algorithm that lacks one of them sweeps the others."""
     first: dict[str, list[Any]] = field(default_factory=dict)
-    """Values of a key in step 1, some of its choice; those of a key that is not named are all of its choice."""
+    """Values of a key in step 1, some of its choice. A key that is not named takes all values of its choice."""
     radius: int = hyper(1, "[1, 1e6]")
-    """Step 2 tries every combination of values up to so many steps of its grid from the best of step 1, nearest first,
-    as far as study.trials goes."""
+    """Largest distance of step 2's values from the best of step 1, in steps of the grid. All combinations within it are
+    tried, the nearest first, as far as study.trials goes."""
 
     # ---- the two steps -----------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Models:
         return planned
 
     def concepts(self, model: Tensor, round: Round) -> Tensor:
-        """Return [J]: the concept under which each job reads its data; asked of oracles only."""
+        """Return [J]: the concept under which each job reads its data, given its model [J]; asked of oracles only."""
         assert round.concepts is not None
         return round.concepts
 
@@ -102,8 +102,8 @@ class EarlyStopping:
     """Early stopping of a device's training, by the loss on its own validation examples."""
 
     gamma: float | None = hyper(None, "[0, 1e12]")
-    """γ of FLASH's early stopping, Alg. 1 line 7: after epoch e go on only if the validation loss fell by at least
-    γ/e; null trains all epochs. Experience: .03 to .05 with mean losses."""
+    """γ of FLASH's early stopping (Alg. 1 line 7). A device goes on after epoch e only if its validation loss fell by
+    γ/e or more. Null trains all epochs. Experience: .03 to .05 with mean losses."""
     first_epoch: Literal["inf", "eval_received"] = "inf"
     """Validation loss before epoch 1: infinite (the first test always passes), or that of the received model."""
     valid_loss: Literal["mean", "sum"] = "mean"

@@ -126,7 +126,7 @@ class TorchRule:
         return self._rates[per_epoch].after(taken)
 
     def init(self, x: Tensor, layout: Layout) -> OptimizerState:
-        """Return the state before the first step from x [n]."""
+        """Return the state before the first step from x [n]; UserError for an optimizer that cannot be followed."""
         self._make(x)
         return before_steps(map(torch.zeros_like, self.empty), x)
 

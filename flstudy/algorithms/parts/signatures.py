@@ -203,7 +203,8 @@ class Loss(Protocol):
         """Return [] mean loss over the batch's real examples."""
 
     def features(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """Return [B, d]: representations of inputs x; ``fixed``: of a model that does not train, in evaluation mode."""
+        """Return [B, d]: representations of inputs x [B, ...]; ``fixed``: of a model that does not train, in evaluation
+        mode."""
 
     def logits(self, y: Any, x: Tensor, *, fixed: bool = False) -> Tensor:
-        """Return [B, ..., classes]: logits of inputs x; ``fixed`` as for `features`."""
+        """Return [B, ..., classes]: logits of inputs x [B, ...]; ``fixed`` as for `features`."""

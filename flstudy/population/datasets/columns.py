@@ -220,8 +220,10 @@ def numbers_or_names(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def numbered_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels [D, ...] of a column as they are in a batch: names, and integers of two values, by their order
-    from 0; other integers as they are, and real numbers in single precision.
+    """Return the labels [D, ...] of a column as they are in a batch.
+
+    Names, and integers of two values, are numbered from 0 by their order. Other integers stay, and real numbers come in
+    single precision.
 
     Raises:
         UserError: for integers below 0.

@@ -242,8 +242,8 @@ class EmnistImages(Idx):
     }  # fmt: skip
 
     division: Division = "balanced"
-    """Division into 62 classes, 47 where letters that look alike are merged (balanced: as many of each), 26 letters,
-    ten digits, or these as in MNIST."""
+    """Division into classes. byclass: 62. bymerge: 47, since letters that look alike are merged; balanced: likewise,
+    with equally many of each. letters: 26. digits: ten; mnist: likewise, as many as in MNIST."""
 
     @property
     def classes(self) -> int:  # type: ignore[override]

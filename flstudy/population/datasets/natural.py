@@ -263,8 +263,8 @@ class StackOverflow(Natural):
     licence: ClassVar[str] = "CC BY-SA 3.0"
 
     parts: list[Literal["train", "held_out", "test"]] = field(default_factory=lambda: ["train", "test"])
-    """train (users before 2018), held_out (other users) or test (users since 2018), one or more of them; devices are
-    the users of the first part, to whose sentences those in the others are added."""
+    """train (users before 2018), held_out (other users) or test (users since 2018), one or more of them. Devices are
+    the users of the first part; their sentences in the other parts are added."""
     vocabulary: int = hyper(10_000, "[1, 1e6]")
     """Number of the most frequent words."""
     length: int = hyper(20, "[1, 1e5]")
@@ -298,7 +298,8 @@ class StackOverflow(Natural):
         return tuple(word.decode(errors="replace") for word in self.words())
 
     def words(self) -> dict[bytes, int]:
-        """Return the numbers 1 … vocabulary of the most frequent words."""
+        """Return the numbers 1 … vocabulary of the most frequent words; UserError where their file is not as
+        published."""
         path = self.existing(self.folder / "stackoverflow.word_count")
         try:
             return most_frequent(path, self.vocabulary)

@@ -14,7 +14,8 @@ from flstudy.population.streams import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Dataset):
-    """Synthetic(α, β) of Li et al. 2020 (FedProx, App. C.1), used by FLASH (App. A) with 30 devices and α = β = 0.5.
+    """Data set Synthetic(α, β) of Li et al. 2020 (FedProx, App. C.1). FLASH (App. A) uses it with 30 devices and α = β
+    = 0.5.
 
     Device k holds n_k = ⌊LogNormal(log_mean, log_std)⌋ + extra examples, and
 

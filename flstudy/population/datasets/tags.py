@@ -19,8 +19,8 @@ MOST_TAGS = 5  # of a post, Stack Overflow's own rule
 
 @dataclass(frozen=True, kw_only=True)
 class StackOverflowTags(StackOverflow):
-    """Tag prediction by user of Stack Overflow (TensorFlow Federated's, used by Reddi et al. 2021, App. C.5, and by
-    FedAda², Lee et al. 2024, App. G.1).
+    """Tag prediction by user of Stack Overflow, TensorFlow Federated's. Reddi et al. 2021 (App. C.5) and FedAda² (Lee
+    et al. 2024, App. G.1) use it.
 
     An example is a sentence and its post's title, as the numbers of their words: 1 … ``vocabulary`` for the most
     frequent ones, one more for all others, 0 for padding. A task weighs every word by one over their number, unknown

@@ -38,8 +38,12 @@ def successors(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (x, y) [P, length] of texts [n]: each is put between marks and cut into pieces of length + 1, those of a
-    single character left out."""
+    """Return (x, y) [D, length] of K texts [K]: each is put between marks and cut into pieces of length + 1, those of a
+    single character left out.
+
+    Raises:
+        UserError: for a text that is not bytes.
+    """
     special = Special.after(len(CHARACTERS))
     table = np.full(256, special.unknown, dtype=np.int64)
     table[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(1, special.unknown)
@@ -57,8 +61,12 @@ def by_character(snippets: NDArray[Any], length: int) -> tuple[NDArray[np.int64]
 def by_word(
     sentences: NDArray[Any], length: int, vocabulary: Mapping[bytes, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (x, y) [len(sentences), length]: each sentence's first ``length`` words after a mark, and a mark if there
-    is room."""
+    """Return (x, y) [D, length] of sentences [D]: the first ``length`` words of each after a mark, and a mark if there
+    is room.
+
+    Raises:
+        UserError: for a sentence that is not bytes.
+    """
     special = Special.after(len(vocabulary))
     tokens = np.full((len(sentences), length + 1), MISSING, dtype=np.int64)
     for line, sentence in zip(tokens, sentences, strict=True):
