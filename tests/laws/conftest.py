@@ -7,16 +7,16 @@ from flstudy.execution import loops, programs
 from flstudy.execution.trees import leaves
 
 
-def while_loop(goes_on, body, state, kept):
+def while_loop(goes_on, body, state, fixed):
     """What torch's operator means."""
-    while goes_on(*state, *kept):
-        state = body(*state, *kept)
+    while goes_on(*state, *fixed):
+        state = body(*state, *fixed)
     return state
 
 
-def interpreted(mapped, given, alone):
+def interpreted(mapped, arguments, alone):
     """The program that would be compiled, operation by operation."""
-    count = len(leaves(given[0]))
+    count = len(leaves(arguments[0]))
     return lambda inputs: loops.loop(mapped, count, while_loop, inputs[0], inputs[1:])
 
 

@@ -104,10 +104,10 @@ def test_what_cannot_be_compiled_runs_eagerly_with_one_warning(
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)  # where nobody's program is found
     monkeypatch.setattr(loops, "compiled", lambda *_: __file__)
     monkeypatch.setattr(owner, part, broken)
-    told = []
-    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
+    messages = []
+    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: messages.append(str(sentence)))
     eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
-    (heard,) = [sentence for sentence in told if "eagerly" in sentence]
+    (heard,) = [sentence for sentence in messages if "eagerly" in sentence]
     assert f"could not compile them: {sentence}" in heard
     assert eager.executor.choices()["compile"] is False
     assert difference(state(plain), state(eager)) == 0
@@ -117,10 +117,10 @@ def test_without_a_compiler_steps_run_eagerly_with_one_warning(monkeypatch):
     plain = run(Scaffold(lr=0.1), population=drifting(), **TWICE)
     monkeypatch.setattr(programs.shutil, "which", lambda name: None)
     monkeypatch.setattr(programs.torch.cuda, "is_available", lambda: False)
-    told = []
-    monkeypatch.setattr(programs.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
+    messages = []
+    monkeypatch.setattr(programs.warnings, "warn", lambda sentence, **_: messages.append(str(sentence)))
     eager = run(Scaffold(lr=0.1), population=drifting(), compile=True, **TWICE)
-    (heard,) = [sentence for sentence in told if "eagerly" in sentence]
+    (heard,) = [sentence for sentence in messages if "eagerly" in sentence]
     assert heard == "no C++ compiler found: local steps run eagerly; install g++ for compiled ones"
     assert eager.executor.choices()["compile"] is False
     assert difference(state(plain), state(eager)) == 0
@@ -230,10 +230,10 @@ def test_auto_goes_back_where_torch_cannot_compile(as_measured, monkeypatch):
     as_measured(vectorized=2.0, compiled=0.5, sequential=1.0)
     monkeypatch.setattr(vectorized.Vectorized, "cost_s", lambda self: 0.0)
     monkeypatch.setattr(loops, "loaded", refuse)
-    told = []
-    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: told.append(str(sentence)))
+    messages = []
+    monkeypatch.setattr(vectorized.warnings, "warn", lambda sentence, **_: messages.append(str(sentence)))
     chosen = run(FedAvg(lr=0.1), 3, executor="auto")
-    assert len([sentence for sentence in told if "torch could not compile them" in sentence]) == 1
+    assert len([sentence for sentence in messages if "torch could not compile them" in sentence]) == 1
     assert chosen.executor.choices()["executor"] == "sequential"
     assert chosen.executor.choices()["compile"] is False
 

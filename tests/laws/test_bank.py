@@ -25,8 +25,8 @@ def go(algorithm, rounds=4, memory=IN_MEMORY, **more):
     return run(algorithm, rounds, population=population, seeds=(0, 44), initial="seeded", bank_memory=memory, **more)
 
 
-def same(one, other):
-    tensors, others = (torch.utils._pytree.tree_leaves(state(each)) for each in (one, other))
+def same(first, second):
+    tensors, others = (torch.utils._pytree.tree_leaves(state(module)) for module in (first, second))
     return all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
 
 
@@ -52,8 +52,8 @@ def test_a_run_with_rows_in_files_goes_on_from_a_checkpoint(tmp_path):
     resumed = go(SCAFFOLD, 4, ckpt_path=str(tmp_path / "epoch=1.ckpt"), **how)
     assert resumed.bank._files
     assert same(whole, resumed)
-    kept = whole.bank.state_dict()["rows"]
-    assert [len(rows) for rows in kept] == [whole.bank.used] * len(kept)
+    saved_rows = whole.bank.state_dict()["rows"]
+    assert [len(rows) for rows in saved_rows] == [whole.bank.used] * len(saved_rows)
 
 
 def test_a_full_disk_is_told(monkeypatch):
@@ -64,5 +64,5 @@ def test_a_full_disk_is_told(monkeypatch):
     bank = ClientBank(1, 4, memory=0)
     with pytest.raises(OSError, match="No space left") as raised:
         bank.gather(SCAFFOLD, torch.tensor([[0, 2]]), torch.zeros(1, 5))
-    assert (told := shortage(raised.value)) is not None
-    assert re.fullmatch("the disk of .* is full", told)
+    assert (message := shortage(raised.value)) is not None
+    assert re.fullmatch("the disk of .* is full", message)

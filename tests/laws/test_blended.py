@@ -28,13 +28,13 @@ def end(algorithm, **more):
 def test_with_one_strategy_it_is_joint_adaptivity(optimizer, unit):
     more = {**LOCAL, "delay": 2, "delay_unit": unit, "warmup": 3}
     for strategies in ((Strategy(optimizer),), (Strategy(optimizer), Strategy(optimizer, delay=2))):
-        one = end(FedBlended(**more, strategies=strategies))
-        assert difference(one.server, end(JointAdaptivity(**more, client_optimizer=optimizer)).server) <= 1e-14
+        module = end(FedBlended(**more, strategies=strategies))
+        assert difference(module.server, end(JointAdaptivity(**more, client_optimizer=optimizer)).server) <= 1e-14
 
 
 def test_with_sgd_alone_it_is_the_server_s_own_method():
-    one = end(FedBlended(**LOCAL, strategies=(Strategy("sgd"),), beta1=0.0))
-    assert difference(one.server, end(FedAdaGrad(**LOCAL)).server) <= 1e-14
+    module = end(FedBlended(**LOCAL, strategies=(Strategy("sgd"),), beta1=0.0))
+    assert difference(module.server, end(FedAdaGrad(**LOCAL)).server) <= 1e-14
 
 
 def test_devices_train_as_their_schedule_says():
@@ -65,9 +65,9 @@ def test_draws_are_even_and_depend_on_seed_round_and_device():
         draws = torch.stack([drawn(0, torch.tensor(number), clients, count) for number in rounds])
         shares = torch.bincount(draws.flatten(), minlength=count) / draws.numel()
         assert ((shares - 1 / count).abs() < 5 * (1 / count / draws.numel()) ** 0.5).all()
-        for one, other in ((draws[1:], draws[:-1]), (draws[:, 1:], draws[:, :-1])):  # neighbours say nothing
-            same = (one == other).double().mean()
-            assert abs(same - 1 / count) < 5 * (1 / count / one.numel()) ** 0.5
+        for successors, other in ((draws[1:], draws[:-1]), (draws[:, 1:], draws[:, :-1])):  # neighbours say nothing
+            same = (successors == other).double().mean()
+            assert abs(same - 1 / count) < 5 * (1 / count / successors.numel()) ** 0.5
     again, other = (drawn(seed, torch.tensor(3), clients, 3) for seed in (0, 1))
     assert torch.equal(again, drawn(0, torch.tensor(3), clients, 3))
     assert 0.2 < (again == other).double().mean() < 0.5

@@ -23,21 +23,21 @@ CASES = {**plain(), "by relations": OWN["continuous by relations"], "two last mo
 
 def both(algorithm, memory=ONE, rounds=2, **how):
     """The run at once, and in blocks."""
-    given = {"seeds": SEEDS, "initial": "seeded", "compile": False, "evaluate": True, **how}
-    worlds = given.pop("worlds", lambda: drifting())
-    at_once = run(algorithm, rounds, population=worlds(), **given)
-    in_blocks = run(algorithm, rounds, population=worlds(), cohort_memory=memory, **given)
+    settings = {"seeds": SEEDS, "initial": "seeded", "compile": False, "evaluate": True, **how}
+    worlds = settings.pop("worlds", lambda: drifting())
+    at_once = run(algorithm, rounds, population=worlds(), **settings)
+    in_blocks = run(algorithm, rounds, population=worlds(), cohort_memory=memory, **settings)
     return at_once, in_blocks
 
 
-def alike(one, other, bound=1e-12):
+def alike(at_once, in_blocks, bound=1e-12):
     """Whether two runs' servers, rows and metrics are the same but for rounding."""
-    assert difference(one.server, other.server) <= bound
-    everybody = torch.arange(one.population.clients).expand(len(one.seeds), -1)
-    x = one.server.x.reshape(len(one.seeds), -1, one.server.x.shape[-1])[:, 0]
-    rows = [each.bank.read(each.algorithm, everybody, x) for each in (one, other)]
+    assert difference(at_once.server, in_blocks.server) <= bound
+    everybody = torch.arange(at_once.population.clients).expand(len(at_once.seeds), -1)
+    x = at_once.server.x.reshape(len(at_once.seeds), -1, at_once.server.x.shape[-1])[:, 0]
+    rows = [module.bank.read(module.algorithm, everybody, x) for module in (at_once, in_blocks)]
     assert difference(*rows) <= bound
-    for here, there in zip(one.records, other.records, strict=True):
+    for here, there in zip(at_once.records, in_blocks.records, strict=True):
         assert list(here.metrics) == list(there.metrics)
         for name in here.metrics:
             if not name.startswith("time/") and name != "fit/lane_utilization":
@@ -47,10 +47,10 @@ def alike(one, other, bound=1e-12):
 @pytest.mark.parametrize("name", in_tiers(CASES, [*FORMS, "by relations"]))
 def test_methods_do_not_see_blocks(name):
     algorithm = CASES[name]
-    one, other = both(algorithm)
-    alike(one, other)
-    assert isinstance(other.last.inbox, Totals) == (not algorithm.reads_each)
-    assert other.last.fit.personal.numel() == 0
+    at_once, in_blocks = both(algorithm)
+    alike(at_once, in_blocks)
+    assert isinstance(in_blocks.last.inbox, Totals) == (not algorithm.reads_each)
+    assert in_blocks.last.fit.personal.numel() == 0
 
 
 @pytest.mark.slow
@@ -62,9 +62,9 @@ def test_blocks_of_any_size_and_executor(algorithm):
 
 
 def test_one_block_changes_no_bit():
-    one, other = both(Scaffold(lr=0.1), memory=10**9)
-    assert all(map(torch.equal, one.server, other.server))
-    assert difference(one.last.fit.personal, other.last.fit.personal) == 0
+    at_once, in_blocks = both(Scaffold(lr=0.1), memory=10**9)
+    assert all(map(torch.equal, at_once.server, in_blocks.server))
+    assert difference(at_once.last.fit.personal, in_blocks.last.fit.personal) == 0
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_private_servers_see_the_same(privacy, algorithm):
 def test_probe_rounds_panels_and_rounds_without_evaluation():
     how = {"controllers": [DynamicInitialModel()], "fit": {"check_val_every_n_epoch": 2}}
     how |= {"panel": Panel(clients=6, examples=4), "worlds": lambda: wide(availability=AlternatingGroups(rounds=1))}
-    one, other = both(Flash(lr=0.1), rounds=4, **how)
-    alike(one, other)
-    assert ["test/personal_accuracy" in record.metrics for record in other.records] == [False, True, False, True]
+    at_once, in_blocks = both(Flash(lr=0.1), rounds=4, **how)
+    alike(at_once, in_blocks)
+    assert ["test/personal_accuracy" in record.metrics for record in in_blocks.records] == [False, True, False, True]
 
 
 def test_parts_hold_every_job_once_and_a_devices_jobs_together():
@@ -102,9 +102,9 @@ def test_parts_hold_every_job_once_and_a_devices_jobs_together():
 
 def test_a_server_that_reads_each_upload_is_told_what_that_takes():
     module = run(OWN["continuous by relations"], 1, population=drifting(), seeds=SEEDS)
-    given = module.algorithm, module.server, module.task_function.layout, module.population
+    arguments = module.algorithm, module.server, module.task_function.layout, module.population
     with pytest.warns(UserWarning, match=r"Continuous looks at single devices: 8 jobs of .* MB keep .* GB in memory"):
-        assert jobs_at_once(*given, ONE) == 1
+        assert jobs_at_once(*arguments, ONE) == 1
 
 
 class ReadsInSilence(FedAvg):

@@ -99,24 +99,24 @@ def test_executors_agree_on_batchnorm(name):
     mode, algorithm = name.split()[0], CASES[name]
     others = ("vectorized", "trainer") if name in ("average", "local", "local moon", "freeze") else ("vectorized",)
     more = {"task": Drawn, "initial": "seeded"} if name == "average several" else {}
-    one, *runs = [play(algorithm, each, mode, evaluate=True, **more) for each in ("sequential", *others)]
+    sequential, *runs = [play(algorithm, executor, mode, evaluate=True, **more) for executor in ("sequential", *others)]
     for other in runs:
-        assert difference(state(one), state(other)) <= 1e-12
+        assert difference(state(sequential), state(other)) <= 1e-12
         names = ["train/loss", "traffic/up_bytes", "valid/loss", "test/accuracy"]
-        assert difference(measured(one, *names), measured(other, *names)) <= 1e-11
-    b = one.algorithm.global_models(one.server)[..., one.task_function.layout.n :]
-    first = one.task_function.buffers.first()
+        assert difference(measured(sequential, *names), measured(other, *names)) <= 1e-11
+    b = sequential.algorithm.global_models(sequential.server)[..., sequential.task_function.layout.n :]
+    first = sequential.task_function.buffers.first()
     if mode == "average":
         assert not torch.equal(b, first.expand_as(b))
     if mode == "local":
         assert b.shape[-1] == 0
-        assert one.bank.used > 0
+        assert sequential.bank.used > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["average", "freeze"])
 def test_executors_agree_on_a_modules_own_buffers(mode):
-    runs = [play(FedAvg(lr=0.2), each, mode, task=Counting) for each in ("sequential", "vectorized", "trainer")]
+    runs = [play(FedAvg(lr=0.2), executor, mode, task=Counting) for executor in ("sequential", "vectorized", "trainer")]
     assert all(difference(state(runs[0]), state(other)) <= 1e-12 for other in runs[1:])
     task = runs[0].task
     moved = mode == "average"
@@ -146,13 +146,15 @@ def test_a_training_step_with_batchnorm_is_mapped_in_either_precision():
         trainer(1, precision, limit_val_batches=0).fit(module, datamodule=drifting(participants=4))
         assert module.task_function.findings.runs == "mapped"
         assert module.task_function.findings.training_logs == ("told",)
-    one, other = (play(FedAvg(lr=0.2), each, task=OnlyStep) for each in ("sequential", "vectorized"))
-    assert difference(state(one), state(other)) <= 1e-12
-    assert difference(measured(one, "told"), measured(other, "told")) <= 1e-12
+    sequential, vectorized = (
+        play(FedAvg(lr=0.2), executor, task=OnlyStep) for executor in ("sequential", "vectorized")
+    )
+    assert difference(state(sequential), state(vectorized)) <= 1e-12
+    assert difference(measured(sequential, "told"), measured(vectorized, "told")) <= 1e-12
 
 
 @pytest.mark.parametrize("mode", ["local", "average"])
-def test_it_equals_the_transcription(mode):
+def test_batchnorm_equals_its_transcription(mode):
     names = {"w1": "0.weight", "b1": "0.bias", "scale": "1.weight", "shift": "1.bias", "w2": "3.weight"}
     names |= {"b2": "3.bias", "mean": "1.running_mean", "var": "1.running_var", "count": "1.num_batches_tracked"}
 
@@ -161,10 +163,10 @@ def test_it_equals_the_transcription(mode):
         return {name: tensors[f"net.{place}"].double().numpy() for name, place in names.items()}
 
     lr, rounds, population = 0.3, 3, drifting(participants=3, epochs=2)
-    shared, own = read(Normed()), {}
+    shared, local_parts = read(Normed()), {}
     module = play(FedAvg(lr=lr), mode=mode, rounds=rounds, seeds=(0,), population=population)
     for index in range(rounds):
-        shared, own = fedbn.round(shared, own, cohort(population, index), lr, mode)
+        shared, local_parts = fedbn.round(shared, local_parts, cohort(population, index), lr, mode)
     here = read(module.task.double())
     for name in fedbn.SHARED if mode == "local" else names:
         if name != "count":  # of which a module has whole ones
@@ -175,7 +177,7 @@ def test_it_equals_the_transcription(mode):
     if mode == "average":
         b = torch.cat([torch.from_numpy(np.atleast_1d(shared[name])) for name in ("mean", "var", "count")])
         assert difference(module.server.buffers[0], b) <= 1e-12
-    for client, parts in own.items():
+    for client, parts in local_parts.items():
         row = module.algorithm.client_init(module.server.x[0])
         values = [leaf[module.bank.slot[0, client]] for leaf in module.bank.rows]
         assert len(values) == len(row)
@@ -204,8 +206,8 @@ def test_a_checkpoint_goes_on_bit_for_bit_and_gives_the_model_back(mode, tmp_pat
         assert torch.equal(net.state_dict()[name], value), name
     again = Coordinator.load_from_checkpoint(path)
     assert again.run.settings.buffers == mode
-    for one, other in zip(whole.personal(0).parameters(), again.personal(0).parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, other in zip(whole.personal(0).parameters(), again.personal(0).parameters(), strict=True):
+        assert torch.equal(parameter, other)
 
 
 @pytest.mark.slow
@@ -214,10 +216,10 @@ def test_replicas_are_separate_runs_and_one_device_makes_the_modes_the_same(mode
     together = play(FedAvg(lr=0.2), mode=mode)
     alone = play(FedAvg(lr=0.2), mode=mode, seeds=(44,))
     assert difference(together.server.x[1], alone.server.x[0]) <= 1e-14
-    one = {"population": world(clients=1, participants=1, partition=None), "seeds": (0,)}
-    single = play(FedAvg(lr=0.2), mode=mode, rounds=3, **one)
+    one_device = {"population": world(clients=1, participants=1, partition=None), "seeds": (0,)}
+    single = play(FedAvg(lr=0.2), mode=mode, rounds=3, **one_device)
     model = single.algorithm.deployed(*single_state(single))
-    average = play(FedAvg(lr=0.2), mode="average", rounds=3, **one)
+    average = play(FedAvg(lr=0.2), mode="average", rounds=3, **one_device)
     assert difference(model, average.algorithm.global_models(average.server)[0]) <= 1e-12
 
 
@@ -233,10 +235,10 @@ def test_the_devices_order_does_not_matter():
     work = module.last.cohort
     mixed = torch.arange(work.sizes.shape[1]).flip(0)
     server = module.server
-    one = module.executor.fit(module.algorithm, server, (), work.jobs, work.batches)
+    plain = module.executor.fit(module.algorithm, server, (), work.jobs, work.batches)
     jobs, batches = torch.utils._pytree.tree_map(lambda leaf: leaf[:, mixed], (work.jobs, work.batches))
     other = module.executor.fit(module.algorithm, server, (), jobs, batches)
-    assert difference(one.uploads, torch.utils._pytree.tree_map(lambda leaf: leaf[:, mixed], other.uploads)) <= 1e-14
+    assert difference(plain.uploads, torch.utils._pytree.tree_map(lambda leaf: leaf[:, mixed], other.uploads)) <= 1e-14
 
 
 def test_the_derived_class_is_known_to_nobody_and_a_task_without_buffers_has_none():
@@ -273,8 +275,8 @@ def test_noise_and_averaged_statistics_are_refused():
 
 def test_compiled_steps_are_refused_with_one_warning():
     context = TrainingContext(TaskFunction(Normed()), world().settle((0,)).store)
-    with pytest.warns(UserWarning, match="Normed has BatchNorm") as told:
+    with pytest.warns(UserWarning, match="Normed has BatchNorm") as caught_warnings:
         programs = Programs(context, True)
-    assert len(told) == 1
+    assert len(caught_warnings) == 1
     assert not programs.compiled
     assert not Programs(context, "auto").undecided

@@ -30,12 +30,12 @@ def worlds():
     """Rounds as they come, and as somebody would make them who knows the rule."""
     draws = random.Random(0)
     for count in (1, 3, 30, 300):
-        for each in (1e-3, 0.05, 0.2, 1.0, 20.0):
-            yield [each] * count
-            yield [each * (number + 1) / count for number in range(count)]  # devices stop early only at first
-            yield [each * (count - number) / count for number in range(count)]
-            yield [each] * (count // 2) + [20 * each] * (count - count // 2)
-            yield [each * draws.lognormvariate(0, 1) for _ in range(count)]
+        for round_s in (1e-3, 0.05, 0.2, 1.0, 20.0):
+            yield [round_s] * count
+            yield [round_s * (number + 1) / count for number in range(count)]  # devices stop early only at first
+            yield [round_s * (count - number) / count for number in range(count)]
+            yield [round_s] * (count // 2) + [20 * round_s] * (count - count // 2)
+            yield [round_s * draws.lognormvariate(0, 1) for _ in range(count)]
         yield [COST / (0.81 * (count - number)) for number in range(count)]  # never quite worth it
 
 
@@ -47,10 +47,10 @@ def test_no_run_takes_more_than_twice_the_time_of_one_that_knew(saved):
 
 
 def test_rounds_that_are_alike_are_decided_upon_in_the_first():
-    for each in (0.01, 0.05, 0.1):
+    for round_s in (0.01, 0.05, 0.1):
         for count in (10, 200, 1000):
-            took, best = played([each] * count, 0.8)
-            assert took <= best * 1.25 + each
+            took, best = played([round_s] * count, 0.8)
+            assert took <= best * 1.25 + round_s
 
 
 def test_what_never_quite_pays_for_itself_does_not_go_on_for_ever():

@@ -59,9 +59,9 @@ def agree(request):
 def test_a_method_is_the_same_compiled(name, agree):
     algorithm = METHODS[name](lr=0.1)
     first = agree(algorithm, population=drifting)
-    made = programs.compilations()
+    compilations = programs.compilations()
     other = agree(replace(algorithm, lr=0.3, server_lr=0.7), population=drifting)
-    assert programs.compilations() == made
+    assert programs.compilations() == compilations
     assert difference(first, other) > 1e-3
 
 

@@ -37,6 +37,6 @@ def test_bad_classes_are_named():
         ValueError, match="Continuous: glfc_rd needs classes, the number of the task's labels, got null"
     ):
         Continuous(distillation="glfc_rd")
-    said = re.escape(f"Continuous: classes must be those of the task, {CLASSES}, got 7")
-    with pytest.raises(ValueError, match=said):
+    message = re.escape(f"Continuous: classes must be those of the task, {CLASSES}, got 7")
+    with pytest.raises(ValueError, match=message):
         run(Continuous(lr=0.1, distillation="glfc_rd", classes=7), 1, population=drifting())

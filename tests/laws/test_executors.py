@@ -238,8 +238,8 @@ def test_every_method_and_every_device_rule_is_among_the_cases():
     one place, each of those with a device's part of its own has one."""
     sides = {name: device_side(algorithm) for name, algorithm in CASES.items()}
     assert sides["FedAvg plain"] == sides["FedAdam plain"] == sides["fedyogi corrected"]
-    for one, other in [("FedProx", "FedAvg"), ("Scaffold", "FedAvg"), ("Moon", "FedAvg"), ("Mime", "MimeLite")]:
-        assert sides[f"{one} plain"] - sides[f"{other} plain"], one
+    for method, other in [("FedProx", "FedAvg"), ("Scaffold", "FedAvg"), ("Moon", "FedAvg"), ("Mime", "MimeLite")]:
+        assert sides[f"{method} plain"] - sides[f"{other} plain"], method
     for how in ("decay and clipping", "early stopping", "momentum"):
         assert sides[f"FedAvg {how}"] - sides["FedAvg plain"], how
     chosen = set().union(*(sides[name] for name in EVERY_SIDE))

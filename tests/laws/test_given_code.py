@@ -87,12 +87,12 @@ CELLS = {
 def test_a_class_that_is_defined_again_is_the_one_that_trains(change):
     """Also after the first one comes back, whose program is still there."""
     first = agrees(FedAvg(lr=0.5), cell())
-    made = programs.compilations()
+    compilations = programs.compilations()
     second = agrees(FedAvg(lr=0.5), cell(**change))
     assert difference(first, second) > 1e-3
-    assert programs.compilations() == 2 * made
+    assert programs.compilations() == 2 * compilations
     assert difference(agrees(FedAvg(lr=0.5), cell()), first) == 0
-    assert programs.compilations() == 2 * made
+    assert programs.compilations() == 2 * compilations
 
 
 class Prox(FedAvg):
@@ -118,18 +118,18 @@ PATCHES = {
 @pytest.mark.parametrize(("path", "value"), PATCHES.values(), ids=PATCHES)
 def test_what_a_method_reads_elsewhere_is_read_again(path, value, monkeypatch):
     first = agrees(Prox(lr=0.5))
-    made = programs.compilations()
+    compilations = programs.compilations()
     *owner, name = path.split(".")
     monkeypatch.setattr(globals()[owner[0]], name, value) if owner else monkeypatch.setitem(globals(), name, value)
     assert difference(agrees(Prox(lr=0.5)), first) > 1e-3
-    assert programs.compilations() == 2 * made
+    assert programs.compilations() == 2 * compilations
 
 
 def test_a_class_defined_again_with_the_same_code_shares_programs(looped):
     first = agrees(FedAvg(lr=0.5), cell())
-    made = programs.compilations()
+    compilations = programs.compilations()
     agrees(FedAvg(lr=0.3), cell())
-    assert programs.compilations() == made
+    assert programs.compilations() == compilations
     assert difference(first, agrees(FedAvg(lr=0.5), cell())) == 0
 
 
@@ -214,9 +214,9 @@ class AdaGradNorm(FedAvg):
 
 def says_why(algorithm, match, **changes):
     """The server after compiled rounds of what runs eagerly, and says once why."""
-    with pytest.warns(UserWarning, match=match) as said:
+    with pytest.warns(UserWarning, match=match) as caught_warnings:
         compiled = play(algorithm, 3, compile=True, population=drifting(participants=3), **changes)
-    assert sum("local steps run eagerly" in str(warning.message) for warning in said) == 1
+    assert sum("local steps run eagerly" in str(warning.message) for warning in caught_warnings) == 1
     assert not compiled.executor.programs.compiled
     return compiled.state.server
 
@@ -281,9 +281,9 @@ class Derived(FedAvg):
 def test_lists_dicts_and_derived_fields_are_compiled(algorithm, other, shared):
     """Numbers in lists are constants of a program, numbers that fields are or that are derived of them are not."""
     first = agrees(algorithm)
-    made = programs.compilations()
+    compilations = programs.compilations()
     assert difference(first, agrees(other)) > 1e-3
-    assert programs.compilations() == made * (1 if shared else 2)
+    assert programs.compilations() == compilations * (1 if shared else 2)
 
 
 # ---- what cannot be compiled -----------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_a_schedule_s_rounds_share_a_key(monkeypatch):
 
     monkeypatch.setattr(program_key, "program_key", counted)
     scheduled = agrees(FedAvg(lr=0.5), rounds=4, schedule=Polynomial(rounds=4, floor=0.5))
-    made = len(keys)
+    key_count = len(keys)
     assert difference(scheduled, agrees(FedAvg(lr=0.5), rounds=4)) > 1e-3
-    assert len(keys) == 2 * made
-    assert len({key for key, _ in keys}) == 1 <= programs.compilations() <= made
+    assert len(keys) == 2 * key_count
+    assert len({key for key, _ in keys}) == 1 <= programs.compilations() <= key_count

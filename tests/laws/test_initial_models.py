@@ -114,8 +114,8 @@ def test_weights_that_a_class_loads_are_loaded_for_every_seed():
 
 def test_a_given_task_is_where_all_seeds_start_and_a_function_is_called_for_the_first():
     task = Drawn()
-    own = torch.cat([part.reshape(-1) for part in trained_parameters(task).values()])
-    assert torch.equal(first_of(task, initial="given"), own.expand(2, -1))
+    parameters = torch.cat([part.reshape(-1) for part in trained_parameters(task).values()])
+    assert torch.equal(first_of(task, initial="given"), parameters.expand(2, -1))
     x = first_of(Drawn, initial="given")
     assert torch.equal(x, first_of(Drawn)[:1].expand(2, -1))
 

@@ -66,8 +66,8 @@ def test_direct_is_joint_while_the_server_s_v_is_zero(optimizer):
 
 @pytest.mark.parametrize("unit", ["step", "epoch"])
 def test_a_delay_of_one_is_none(unit):
-    plain, one = (end(FedAda2(**LOCAL, **more)) for more in ({}, {"delay": 1, "delay_unit": unit}))
-    assert difference(plain.server, one.server) == 0
+    plain, delayed = (end(FedAda2(**LOCAL, **more)) for more in ({}, {"delay": 1, "delay_unit": unit}))
+    assert difference(plain.server, delayed.server) == 0
     assert difference(plain.server.x, end(FedAda2(**LOCAL, delay=2, delay_unit=unit)).server.x) > 1e-4
 
 

@@ -27,21 +27,23 @@ CASES = {**plain(), "by relations": OWN["continuous by relations"], "blended": O
 
 def both(algorithm, rounds=2, fit=None, **how):
     """The run in one place, and over two actors."""
-    given = {"seeds": (0, 44), "initial": "seeded", "evaluate": True, **how}
-    worlds = given.pop("worlds", drifting)
-    here = run(algorithm, rounds, population=worlds(), fit=fit, **given)
-    return here, run(algorithm, rounds, population=worlds(), fit={**(fit or {}), **LANES}, **given)
+    settings = {"seeds": (0, 44), "initial": "seeded", "evaluate": True, **how}
+    worlds = settings.pop("worlds", drifting)
+    here = run(algorithm, rounds, population=worlds(), fit=fit, **settings)
+    return here, run(algorithm, rounds, population=worlds(), fit={**(fit or {}), **LANES}, **settings)
 
 
 def check_alike(here, there):
     """Servers, rows and metrics are the same but for rounding."""
     assert isinstance(there.executor, Sharded)
     assert difference(state(here), state(there)) <= 1e-12
-    for one, other in zip(here.records, there.records, strict=True):
-        assert list(one.metrics) == list(other.metrics)
-        for name in one.metrics:
+    for record, other in zip(here.records, there.records, strict=True):
+        assert list(record.metrics) == list(other.metrics)
+        for name in record.metrics:
             if not name.startswith("time/") and name != "fit/lane_utilization":
-                assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-9, abs=1e-11, nan_ok=True), name
+                assert other.metrics[name] == pytest.approx(record.metrics[name], rel=1e-9, abs=1e-11, nan_ok=True), (
+                    name
+                )
 
 
 @pytest.mark.slow
@@ -122,7 +124,7 @@ def test_messages_keep_every_kind_of_tensor():
     again = actors.writable(actors.packed(tree))
     assert again["c"][:2] == tree["c"][:2]
     tensors = [(tree["a"], again["a"]), *zip(tree["b"], again["b"], strict=True), (tree["c"][2], again["c"][2])]
-    assert all(one.dtype == other.dtype and torch.equal(one, other) for one, other in tensors)
+    assert all(tensor.dtype == other.dtype and torch.equal(tensor, other) for tensor, other in tensors)
 
 
 @pytest.mark.slow
@@ -142,5 +144,7 @@ def test_auto_begins_in_one_place_and_goes_on_in_all_where_that_pays(monkeypatch
     whole = run(Scaffold(lr=0.1), 4, population=drifting(), fit=LANES, callbacks=[Saved()], **how)
     chosen = torch.load(tmp_path / "2.ckpt", weights_only=True)["flstudy"]["choices"]
     assert chosen["spread"] is True
-    assert [own["executor"] for own in chosen["places"]] == [chosen["executor"].replace("threads", "sequential")] * 2
+    assert [place["executor"] for place in chosen["places"]] == [
+        chosen["executor"].replace("threads", "sequential")
+    ] * 2
     check_alike(run(Scaffold(lr=0.1), 4, population=drifting(), task=mlp(), seeds=(0,)), whole)

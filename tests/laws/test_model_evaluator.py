@@ -54,21 +54,21 @@ def test_an_evaluation_that_cannot_be_compiled_is_eager(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_compiler")
 def test_evaluations_are_compiled_where_it_pays_and_eager_again_where_it_does_not():
-    _, one = evaluated(FedAvg(lr=0.1), compile=True)
-    assert one.choices() == {"compile_survey": None}  # two evaluations ahead do not pay for it
-    one.weigh(seconds=evaluator.COST_S, left=10)
-    assert one.compiled is None  # the fastest counts
-    one._took[False].clear()
-    one.weigh(seconds=1.0, left=100)
-    assert one.compiled is None  # the first one of all says little
-    one.weigh(seconds=1.0, left=99)
-    assert one.choices() == {"compile_survey": True}
+    _, model_evaluator = evaluated(FedAvg(lr=0.1), compile=True)
+    assert model_evaluator.choices() == {"compile_survey": None}  # two evaluations ahead do not pay for it
+    model_evaluator.weigh(seconds=evaluator.COST_S, left=10)
+    assert model_evaluator.compiled is None  # the fastest counts
+    model_evaluator._took[False].clear()
+    model_evaluator.weigh(seconds=1.0, left=100)
+    assert model_evaluator.compiled is None  # the first one of all says little
+    model_evaluator.weigh(seconds=1.0, left=99)
+    assert model_evaluator.choices() == {"compile_survey": True}
     for seconds in (9.0, 0.5, 2.0, 2.0):  # the first one compiles
-        one.weigh(seconds, left=90)
-    assert one.compiled
-    one._took[True].clear()
+        model_evaluator.weigh(seconds, left=90)
+    assert model_evaluator.compiled
+    model_evaluator._took[True].clear()
     for seconds in (9.0, 2.0, 2.0, 2.0):
-        one.weigh(seconds, left=80)
-    assert one.compiled is False
-    one.choose({"compile": True})  # of an earlier flstudy's checkpoint
-    assert one.compiled is None
+        model_evaluator.weigh(seconds, left=80)
+    assert model_evaluator.compiled is False
+    model_evaluator.choose({"compile": True})  # of an earlier flstudy's checkpoint
+    assert model_evaluator.compiled is None

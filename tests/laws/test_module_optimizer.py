@@ -141,7 +141,7 @@ class EachEpoch(L.Callback):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "executor"), [("adam", "vectorized"), ("two schedulers", "sequential")])
 def test_their_metrics_are_those_of_the_bare_module_in_every_epoch(kind, executor):
-    population, own = single(), ("train_loss", "val_loss", "val_acc")
+    population, names = single(), ("train_loss", "val_loss", "val_acc")
     module = run(FedAvg(), ROUNDS, population=population, task=Logging(kind), executor=executor, evaluate=True,
                  local_optimizer="module")  # fmt: skip
     pairs = list(zip(*population.store[:2], strict=True))
@@ -151,9 +151,9 @@ def test_their_metrics_are_those_of_the_bare_module_in_every_epoch(kind, executo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer(ROUNDS, use_distributed_sampler=False, callbacks=[epochs]).fit(Logging(kind), loader, held)
-    exact = torch.tensor([[told[name] for name in own] for told in epochs.told], dtype=torch.float64)
-    assert exact.shape == (ROUNDS, len(own))
-    assert difference(measured(module, *own)[..., 0], exact) <= 1e-6
+    exact = torch.tensor([[metrics[name] for name in names] for metrics in epochs.told], dtype=torch.float64)
+    assert exact.shape == (ROUNDS, len(names))
+    assert difference(measured(module, *names)[..., 0], exact) <= 1e-6
     assert exact[-1, 0] < exact[0, 0] - 0.05
 
 
@@ -166,11 +166,11 @@ def test_executors_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path):
         return run(algorithm, rounds, population=drifting(participants=3), task=Scheduled(), seeds=(0, 44),
                    executor=executor, local_optimizer="module", **more)  # fmt: skip
 
-    one = go(callbacks=[saving], fit={"enable_checkpointing": True})
+    sequential = go(callbacks=[saving], fit={"enable_checkpointing": True})
     for other in ("trainer", "vectorized"):
-        assert difference(state(one), state(go(other))) <= 1e-12
-    assert difference(state(one), state(go(ckpt_path=str(tmp_path / "epoch=1.ckpt")))) == 0
-    assert difference(one.server.x[1:], run(
+        assert difference(state(sequential), state(go(other))) <= 1e-12
+    assert difference(state(sequential), state(go(ckpt_path=str(tmp_path / "epoch=1.ckpt")))) == 0
+    assert difference(sequential.server.x[1:], run(
         FedProx(mu=0.1, clip_norm=1.0), 3, population=drifting(participants=3), task=Scheduled(), seeds=(44,),
         local_optimizer="module").server.x) <= 1e-14  # fmt: skip
 
@@ -196,13 +196,13 @@ def test_a_frozen_layer_has_no_state_of_the_optimizer():
     assert difference(frozen.server.x[0], frozen.task_function.layout.flat(exact)) <= 1e-6
 
 
-def test_it_may_begin_anew_in_every_round():
-    kept, anew = (
+def test_a_modules_optimizer_may_begin_anew_in_every_round():
+    continued, anew = (
         run(FedAdam(), 2, population=single(), task=Scheduled(), executor="sequential", local_optimizer=mode)
         for mode in ("module", "module_reset")
     )
-    assert torch.equal(kept.servers[0].x, anew.servers[0].x)
-    assert difference(kept.server.x, anew.server.x) > 1e-6
+    assert torch.equal(continued.servers[0].x, anew.servers[0].x)
+    assert difference(continued.server.x, anew.server.x) > 1e-6
 
 
 @pytest.mark.parametrize(
@@ -287,6 +287,6 @@ def test_a_schedule_goes_to_the_executor_that_can_with_one_line():
 
 
 def test_an_optimizer_that_is_not_used_is_told_once():
-    with pytest.warns(UserWarning, match="configure_optimizers of Scheduled is not used") as told:
+    with pytest.warns(UserWarning, match="configure_optimizers of Scheduled is not used") as caught_warnings:
         Coordinator(Scheduled(), FedAvg())
-    assert len(told) == 1
+    assert len(caught_warnings) == 1

@@ -439,10 +439,10 @@ def test_a_method_of_one_s_own_is_its_paper_s_formulas(name, executor, request, 
         request.getfixturevalue("without_compiler")
         monkeypatch.setattr(programs.Programs, "looped", executor == "loops")
         how = {"compile": True}
-    population, kept = drifting(participants=3, epochs=2), Kept()
-    module = run(algorithm, ROUNDS, population=population, task=logistic(), callbacks=[kept], **how)
+    population, recorder = drifting(participants=3, epochs=2), Kept()
+    module = run(algorithm, ROUNDS, population=population, task=logistic(), callbacks=[recorder], **how)
     assert executor not in ("loops", "unrolled") or module.executor.programs.compiled
-    x, memory, fedavg = kept.x, {}, FedAvg(lr=0.2)
+    x, memory, fedavg = recorder.x, {}, FedAvg(lr=0.2)
     plain = run(fedavg, ROUNDS, population=drifting(participants=3, epochs=2), task=logistic())
     for index, server in enumerate(module.servers):
         x = transcription(algorithm, x, cohort(population, index), memory)

@@ -40,12 +40,12 @@ def test_values_share_programs_and_kinds_do_not():
 @pytest.mark.usefixtures("without_compiler")
 def test_tasks_that_start_elsewhere_share_programs_and_keep_their_start():
     torch.manual_seed(1)
-    one, other = Mlp((FEATURES,), CLASSES, hidden=5), Mlp((FEATURES,), CLASSES, hidden=5)
-    eager = [run(Scaffold(lr=0.1), 2, task=task_like(task)) for task in (one, other)]
-    shared = [run(Scaffold(lr=0.1), 2, task=task_like(one), compile=True)]
-    made = programs.compilations()
-    shared.append(run(Scaffold(lr=0.1), 2, task=task_like(other), compile=True))
-    assert programs.compilations() == made
+    first_task, second_task = Mlp((FEATURES,), CLASSES, hidden=5), Mlp((FEATURES,), CLASSES, hidden=5)
+    eager = [run(Scaffold(lr=0.1), 2, task=task_like(task)) for task in (first_task, second_task)]
+    shared = [run(Scaffold(lr=0.1), 2, task=task_like(first_task), compile=True)]
+    compilations = programs.compilations()
+    shared.append(run(Scaffold(lr=0.1), 2, task=task_like(second_task), compile=True))
+    assert programs.compilations() == compilations
     for plain, compiled in zip(eager, shared, strict=True):
         assert difference(plain.server, compiled.server) <= 1e-12
     assert difference(eager[0].server, eager[1].server) > 1e-3
@@ -67,11 +67,12 @@ def test_a_program_is_one_of_any_number_of_lanes_and_steps():
 def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, forget_programs, tmp_path):
     """On disk, by what it computes; a damaged file is compiled anew."""
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
-    made, compiled = [], loops.compiled
+    libraries, compiled = [], loops.compiled
 
     def counted(*arguments):
-        made.append(made[0] if made else compiled(*arguments))  # the same arguments make the same library
-        return made[-1]
+        # The same arguments make the same library.
+        libraries.append(libraries[0] if libraries else compiled(*arguments))
+        return libraries[-1]
 
     monkeypatch.setattr(loops, "compiled", counted)
 
@@ -80,14 +81,14 @@ def test_a_compiled_program_is_found_again_whole_or_not_at_all(monkeypatch, forg
         return run(FedAvg(lr=0.1), 2, compile=True)
 
     first, again = after_a_run(), after_a_run()
-    assert len(made) == 1
+    assert len(libraries) == 1
     assert difference(first.server, again.server) == 0
-    (kept,) = tmp_path.glob("*.so")
-    whole = kept.read_bytes()
-    kept.unlink()  # another file: this process has that one loaded
-    kept.write_bytes(whole[:-1000])
+    (library,) = tmp_path.glob("*.so")
+    whole = library.read_bytes()
+    library.unlink()  # another file: this process has that one loaded
+    library.write_bytes(whole[:-1000])
     assert difference(after_a_run().server, first.server) == 0
-    assert len(made) == 2
+    assert len(libraries) == 2
 
 
 def test_files_of_a_library_are_compiled_side_by_side_and_awaited_by_the_linker(monkeypatch):
@@ -137,8 +138,8 @@ def test_parts_on_threads_are_one_part_to_rounding(algorithm, monkeypatch):
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(before)
-    assert [one.executor.choices()["part_lanes"] for one in runs] == [LANES, -(-LANES // 3)]
-    assert difference(*(one.server for one in runs)) <= 1e-12
+    assert [module.executor.choices()["part_lanes"] for module in runs] == [LANES, -(-LANES // 3)]
+    assert difference(*(module.server for module in runs)) <= 1e-12
 
 
 @pytest.mark.slow

@@ -26,13 +26,13 @@ ORDERED = [(name, executor if executor in KINDS else "sequential") for name, exe
 @pytest.fixture(scope="module")
 def scenes():
     """Runs of two rounds by case, so that moments, variates and rows are no longer zero."""
-    made = {}
+    played = {}
 
     def scene(name):
-        if name not in made:
+        if name not in played:
             population = drifting()
-            made[name] = (play(CASES[name], 2, population=population, seeds=(0, 44), initial="seeded"), population)
-        return made[name]
+            played[name] = (play(CASES[name], 2, population=population, seeds=(0, 44), initial="seeded"), population)
+        return played[name]
 
     return scene
 

@@ -70,9 +70,9 @@ LOCAL = {"lr": 0.1, "weight_decay": 0.02}
          "FedOMD, Euclidean", "its first round", "p = 2"],
 )  # fmt: skip
 def test_method_reduces_to_another(method, reduced, rounds):
-    one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
-    assert difference(one.server.x, other.server.x) <= 1e-14
-    assert difference(measured(one, "train/loss"), measured(other, "train/loss")) <= 1e-14
+    module, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
+    assert difference(module.server.x, other.server.x) <= 1e-14
+    assert difference(measured(module, "train/loss"), measured(other, "train/loss")) <= 1e-14
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_method_reduces_to_another(method, reduced, rounds):
     ],
 )
 def test_method_is_more_than_what_it_reduces_to(method, reduced, rounds):
-    one, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
-    assert difference(one.server.x, other.server.x) > 1e-4
+    module, other = (run(algorithm, rounds, population=drifting()) for algorithm in (method, reduced))
+    assert difference(module.server.x, other.server.x) > 1e-4
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fednova_with_equal_steps_is_fedavg(momentum):
     equal = {"lr": 0.1, "momentum": momentum}
-    one, other = (run(cls(**equal), 4, population=drifting(steps=5)) for cls in (FedNova, FedAvg))
-    assert difference(one.server.x, other.server.x) <= 1e-13
+    module, other = (run(cls(**equal), 4, population=drifting(steps=5)) for cls in (FedNova, FedAvg))
+    assert difference(module.server.x, other.server.x) <= 1e-13
 
 
 def test_fednova_counts_gradients_as_its_authors_do():
@@ -116,8 +116,8 @@ def test_fednova_counts_gradients_as_its_authors_do():
         module = run(method, 1, population=population)
         plain = run(type("Distances", (FedNova,), {"citations": (), "local_end": distance})(lr=0.1, **settings), 1,
                     population=population)  # fmt: skip
-        one, other = module.last.fit.uploads.direction, plain.last.fit.uploads.direction
-        assert difference(one * expected, other) <= 1e-14
+        direction, other = module.last.fit.uploads.direction, plain.last.fit.uploads.direction
+        assert difference(direction * expected, other) <= 1e-14
 
 
 def distance(self, local, msg, client):
@@ -143,10 +143,10 @@ def test_moon_s_devices_keep_their_last_models_and_forget_the_oldest(executor):
     local = Locals()
     population = drifting(participants=DEVICES)
     module = run(Moon(lr=0.1, buffer=2), 4, population=population, executor=executor, callbacks=[local])
-    v, known = module.bank.rows
+    v, counts = module.bank.rows
     for rounds, count in ((module, 2.0), (run(Moon(lr=0.1, buffer=2), 1, population=population), 1.0)):
         assert rounds.bank.rows[1].tolist() == [count] * DEVICES
-    assert known.shape == (DEVICES,)
+    assert counts.shape == (DEVICES,)
     for newest in range(2):
         for client, model in local.rounds[-1 - newest].items():
             assert torch.equal(v[module.bank.slot[0, client], newest], model)
@@ -180,12 +180,12 @@ def test_feddyn_s_first_round_is_fedprox_s_and_the_step_is_doubled_by_h():
 def test_ditto_without_lambda_and_apfl_with_alpha_one_train_alone(rounds):
     """Whatever the server does with the others' work, the rows of the devices are the same."""
     for algorithm in (Ditto(lr=0.1, lam=0.0), Apfl(lr=0.1, alpha=1.0)):
-        one, other = (
+        module, other = (
             run(replace(algorithm, server_lr=rate), rounds, population=drifting(participants=DEVICES))
             for rate in (1.0, 0.3)
         )
-        assert difference(one.server.x, other.server.x) > 1e-3
-        assert difference(one.bank.rows[0], other.bank.rows[0]) <= 1e-14
+        assert difference(module.server.x, other.server.x) > 1e-3
+        assert difference(module.bank.rows[0], other.bank.rows[0]) <= 1e-14
 
 
 @pytest.mark.parametrize("algorithm", [FedDyn(lr=0.1, alpha=0.2), FedDC(lr=0.1, alpha=0.2)])
@@ -193,10 +193,10 @@ def test_the_server_s_h_is_the_mean_of_the_devices(algorithm):
     for participants in (6, 3):
         module = run(algorithm, 5, population=drifting(participants=participants))
         slot = module.bank.slot[0]
-        known = slot[slot >= 0]
-        assert difference(module.server.h[0], module.bank.rows[0][known].sum(0) / DEVICES) <= 1e-13
+        places = slot[slot >= 0]
+        assert difference(module.server.h[0], module.bank.rows[0][places].sum(0) / DEVICES) <= 1e-13
         if isinstance(algorithm, FedDC):
-            assert difference(module.server.c[0], module.bank.rows[1][known].sum(0) / DEVICES) <= 1e-13
+            assert difference(module.server.c[0], module.bank.rows[1][places].sum(0) / DEVICES) <= 1e-13
 
 
 @dataclass(frozen=True, kw_only=True)

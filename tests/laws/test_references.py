@@ -217,17 +217,17 @@ SHOWS = {
 
 def cases() -> dict[str, Algorithm]:
     """Methods under settings, by readable names."""
-    made = {}
-    for cls, own in OWN.items():
+    algorithms = {}
+    for cls, variants in OWN.items():
         everybody = {**EVERYBODY, "momentum": MOMENTUM}
         if not takes_momentum(cls):
             del everybody["momentum"]
         if cls is Scaffold:  # its transcription is the paper's, uniform
             everybody["by examples, decay, clipping"] = DECAY
-        for name, values in {**everybody, **own}.items():
+        for name, values in {**everybody, **variants}.items():
             values = {**LIVELY, **values} if cls is FedDrift else values
-            made[f"{cls.__name__} {name}"] = cls(lr=0.2, **values)
-    return made
+            algorithms[f"{cls.__name__} {name}"] = cls(lr=0.2, **values)
+    return algorithms
 
 
 CASES = cases()
@@ -304,9 +304,9 @@ class Kept(L.Callback):
 
     def on_train_epoch_end(self, trainer, pl_module):
         slot = pl_module.bank.slot[0].tolist()
-        known = {client: place for client, place in enumerate(slot) if place >= 0}
+        place_of = {client: place for client, place in enumerate(slot) if place >= 0}
         rows = pl_module.bank.rows
-        self.rows.append({k: tuple(leaf[place].clone() for leaf in rows) for k, place in known.items()})
+        self.rows.append({k: tuple(leaf[place].clone() for leaf in rows) for k, place in place_of.items()})
 
 
 def scene(algorithm) -> tuple[Any, int]:
@@ -349,13 +349,15 @@ def test_method_equals_its_transcription_where_ten_of_thirty_take_part(name):
 
 def follow(algorithm, population, rounds: int) -> set[str]:
     """Compare a run with its transcription round by round; what happened to the models of a FedDrift."""
-    kept = Kept()
+    recorder = Kept()
     task = mlp() if "features" in algorithm.needs else logistic()
-    given = torch.cat([p.detach().reshape(-1) for p in task.parameters()]).double().numpy()
-    module = run(algorithm, rounds, population=population, task=task, callbacks=[kept])
+    start = torch.cat([p.detach().reshape(-1) for p in task.parameters()]).double().numpy()
+    module = run(algorithm, rounds, population=population, task=task, callbacks=[recorder])
     method, settings = reference(algorithm), hyper(algorithm, population)
-    assert np.array_equal(kept.x.reshape(-1, len(given))[0], given)
-    state = method.init(given if algorithm.starts == 1 and not isinstance(algorithm, HypCluster) else kept.x, settings)
+    assert np.array_equal(recorder.x.reshape(-1, len(start))[0], start)
+    state = method.init(
+        start if algorithm.starts == 1 and not isinstance(algorithm, HypCluster) else recorder.x, settings
+    )
     seen, happened = set(), set()
     for index in range(rounds):
         devices = cohort(population, index)
@@ -377,7 +379,7 @@ def follow(algorithm, population, rounds: int) -> set[str]:
         if isinstance(algorithm, Oracle):
             assert server.t[0, :, 0].tolist() == state["t"].tolist()
         for client, row in state.get("rows", {}).items():
-            for ours, theirs in zip(kept.rows[index][client], row, strict=True):
+            for ours, theirs in zip(recorder.rows[index][client], row, strict=True):
                 assert difference(ours, theirs) <= 1e-12, (client, index)
         assert difference(metrics["train/loss"][0], np.mean([fit.loss for fit in state["stats"]])) <= 1e-12
         assert metrics["fit/steps"] == [np.mean([fit.steps for fit in state["stats"]])]

@@ -36,14 +36,14 @@ def saved(path: Path) -> dict:
     return torch.load(path, weights_only=True)
 
 
-def check_equal(one: dict, other: dict) -> None:
+def check_equal(checkpoint: dict, other: dict) -> None:
     """All that the coordinator saved, and Lightning's counters."""
-    ours, structure = pytree.tree_flatten(one["flstudy"])
+    ours, structure = pytree.tree_flatten(checkpoint["flstudy"])
     theirs, same = pytree.tree_flatten(other["flstudy"])
     assert structure == same
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-    assert (one["global_step"], one["epoch"]) == (other["global_step"], other["epoch"])
+    assert (checkpoint["global_step"], checkpoint["epoch"]) == (other["global_step"], other["epoch"])
 
 
 def controllers():
@@ -93,7 +93,7 @@ def test_compiled_fits_and_evaluations_resume_as_well(threads, tmp_path, monkeyp
     weigh, before = ModelEvaluator.weigh, torch.get_num_threads()
     monkeypatch.setattr(programs, "ENTRY", 1)  # or there would be one part
     monkeypatch.setattr(model_evaluator, "COST_S", 0.0)
-    monkeypatch.setattr(ModelEvaluator, "weigh", lambda one, _, left: weigh(one, 1.0 - bool(one.compiled), left))
+    monkeypatch.setattr(ModelEvaluator, "weigh", lambda self, _, left: weigh(self, 1.0 - bool(self.compiled), left))
 
     def go(rounds, folder, **more):
         saving = ModelCheckpoint(folder, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
@@ -142,8 +142,8 @@ def test_sessions_and_what_is_remembered_of_them_resume_as_well(tmp_path):
     assert half.run.state.controllers[0].models.shape[1] == 3
     resumed = go(7, ckpt_path=str(tmp_path / "epoch=3.ckpt"))
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
-        assert torch.equal(one, other)
+    for tensor, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
+        assert torch.equal(tensor, other)
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[4:], measured(resumed, *names))
 

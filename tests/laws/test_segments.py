@@ -26,14 +26,14 @@ SEEDS = (0, 44)
 FILES = {"seeds": SEEDS, "initial": "seeded", "bank_memory": 0, "compile": False}
 
 
-def same(one, other):
-    tensors, others = (torch.utils._pytree.tree_leaves(state(each)) for each in (one, other))
+def same(first, second):
+    tensors, others = (torch.utils._pytree.tree_leaves(state(module)) for module in (first, second))
     return all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
 
 
 def saving(folder, **how):
-    given = {"filename": "{epoch}", "every_n_epochs": 1, "save_top_k": -1, **how}
-    return {"callbacks": [ModelCheckpoint(folder, **given)], "fit": {"enable_checkpointing": True}, **FILES}
+    settings = {"filename": "{epoch}", "every_n_epochs": 1, "save_top_k": -1, **how}
+    return {"callbacks": [ModelCheckpoint(folder, **settings)], "fit": {"enable_checkpointing": True}, **FILES}
 
 
 def segments(folder):
@@ -106,11 +106,11 @@ def test_a_folder_whose_segments_somebody_deleted_gets_all_rows_anew(tmp_path):
 
 
 def test_nobody_deletes_what_others_are_writing(tmp_path):
-    one, other = bank_of(torch.randn(7, 5)), bank_of(torch.randn(7, 5))
-    kept = other.saved_beside(tmp_path)
-    one.saved_beside(tmp_path)
-    one.collect(tmp_path, [])
-    other.load_state_dict(kept, tmp_path)
+    bank, other = bank_of(torch.randn(7, 5)), bank_of(torch.randn(7, 5))
+    saved = other.saved_beside(tmp_path)
+    bank.saved_beside(tmp_path)
+    bank.collect(tmp_path, [])
+    other.load_state_dict(saved, tmp_path)
     assert segments_named(tmp_path) == set()
 
 
@@ -139,7 +139,7 @@ def test_a_killed_run_goes_on(tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), "0.1"]
     assert subprocess.run(command, env=environment, cwd=root).returncode == -signal.SIGKILL
-    path = max(tmp_path.glob("epoch*.ckpt"), key=lambda one: one.stat().st_mtime)
+    path = max(tmp_path.glob("epoch*.ckpt"), key=lambda file: file.stat().st_mtime)
     rounds = read_file(path)["epoch"] + 3
     plain = run(Scaffold(lr=0.1), rounds, population=wide(participants=4), **{**FILES, "bank_memory": 10**9})
     how = {"population": wide(participants=4), **saving(tmp_path, save_top_k=1, save_last=True)}

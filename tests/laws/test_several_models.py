@@ -71,19 +71,19 @@ def best(module: Coordinator, population) -> list[int]:
     ids=["HypCluster, M = 1", "Eager, δ = ∞", "Eager of one model", "Eager with draws", "FedDrift, δ = ∞", "of losses"],
 )
 def test_with_one_model_it_is_fedavg(method, settings):
-    one, other = (
+    module, other = (
         run(algorithm, 4, population=drifting(), evaluate=True)
         for algorithm in (method(**LOCAL, **settings), FedAvg(**LOCAL, **settings))
     )
-    assert difference(one.server.x[:, 0], other.server.x) <= 1e-14
-    assert difference(measured(one, *COMPARED), measured(other, *COMPARED)) <= 1e-13
+    assert difference(module.server.x[:, 0], other.server.x) <= 1e-14
+    assert difference(measured(module, *COMPARED), measured(other, *COMPARED)) <= 1e-13
 
 
 @pytest.mark.slow
 def test_a_place_for_one_model_only_is_fedavg_whatever_drifts():
     for method in (FedDriftEager, FedDrift):
-        one = run(method(lr=0.1, models=1, delta=0.0, every=1), 4, population=drifting())
-        assert difference(one.server.x[:, 0], run(FedAvg(lr=0.1), 4, population=drifting()).server.x) <= 1e-14
+        module = run(method(lr=0.1, models=1, delta=0.0, every=1), 4, population=drifting())
+        assert difference(module.server.x[:, 0], run(FedAvg(lr=0.1), 4, population=drifting()).server.x) <= 1e-14
 
 
 def test_hypcluster_without_its_draws_would_be_fedavg():
@@ -249,8 +249,8 @@ def test_without_a_bound_on_merging_everybody_who_is_not_alone_shares_a_model():
     assert sum(len(devices) > 1 for devices in alone) > 1
     for chosen, apart in zip(choices.rounds, alone, strict=True):
         assert len({chosen[k] for k in every_device if k not in apart}) <= 1
-        own = [chosen[k] for k in every_device if k in apart]
-        assert len(set(own)) == len(own)
+        lone_models = [chosen[k] for k in every_device if k in apart]
+        assert len(set(lone_models)) == len(lone_models)
     joined = [index for index in range(1, 12) if len(alone[index]) < len(alone[index - 1])]
     assert joined  # isolation ended, and all were one again
 

@@ -76,10 +76,10 @@ def test_feddyn_and_feddc_reach_the_optimum_too(algorithm):
 
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.02, "server_lr": 0.5}, {"gamma": 0.05, "clip_norm": 0.5}])
 def test_scaffold_keeps_c_the_mean_of_the_c_i_under_full_participation(settings):
-    kept = []
-    module = run(Scaffold(lr=0.1, **settings), 5, callbacks=[Watch(kept)], population=world(), seeds=(0, 44))
-    assert len(kept) == 5
-    for (rows, slot), server in zip(kept, module.servers, strict=True):
+    snapshots = []
+    module = run(Scaffold(lr=0.1, **settings), 5, callbacks=[Watch(snapshots)], population=world(), seeds=(0, 44))
+    assert len(snapshots) == 5
+    for (rows, slot), server in zip(snapshots, module.servers, strict=True):
         assert server.c.abs().max() > 1e-2
         assert difference(server.c, rows[slot].mean(1)) <= 1e-14
 
@@ -87,25 +87,25 @@ def test_scaffold_keeps_c_the_mean_of_the_c_i_under_full_participation(settings)
 class Watch(L.Callback):
     """Copies the bank after every round."""
 
-    def __init__(self, kept):
-        self.kept = kept
+    def __init__(self, snapshots):
+        self.kept = snapshots
 
     def on_train_epoch_end(self, trainer, pl_module):
         self.kept.append((pl_module.bank.rows[0].clone(), pl_module.bank.slot.clone()))
 
 
 def test_devices_without_a_job_keep_their_row_bit_for_bit():
-    kept, population = [], world(participants=2)
-    run(Scaffold(lr=0.1), 6, callbacks=[Watch(kept)], population=population, seeds=(0, 44))
+    snapshots, population = [], world(participants=2)
+    run(Scaffold(lr=0.1), 6, callbacks=[Watch(snapshots)], population=population, seeds=(0, 44))
     idle = 0
-    for index, ((before, old), (after, new)) in enumerate(pairwise(kept), start=1):
+    for index, ((before, old), (after, new)) in enumerate(pairwise(snapshots), start=1):
         working = torch.zeros_like(old, dtype=torch.bool).scatter_(1, population.cohort(index + 1).jobs.client, True)
-        known = (old >= 0) & ~working
-        idle += int(known.sum())
-        assert torch.equal(old[known], new[known])
-        assert torch.equal(before[old[known]], after[new[known]])
+        resting = (old >= 0) & ~working
+        idle += int(resting.sum())
+        assert torch.equal(old[resting], new[resting])
+        assert torch.equal(before[old[resting]], after[new[resting]])
         assert torch.equal(new >= 0, (old >= 0) | working)  # a row is made at the first visit, not before
-        assert not torch.equal(before[old[working & (old >= 0)]], after[new[working & (old >= 0)]]) or known.all()
+        assert not torch.equal(before[old[working & (old >= 0)]], after[new[working & (old >= 0)]]) or resting.all()
     assert idle > 10
 
 

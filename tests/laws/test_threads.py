@@ -16,11 +16,11 @@ from ..worlds import CLASSES, FEATURES, drifting, examples, run, state
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold(lr=0.1, clip_norm=1.0), Flash(lr=0.1)], ids=["Scaffold", "Flash"])
 def test_three_threads_are_one_after_another_bit_for_bit(algorithm, monkeypatch):
-    made = []
+    executors = []
 
     def three(context):
-        made.append(Threads(context, workers=3))
-        return made[-1]
+        executors.append(Threads(context, workers=3))
+        return executors[-1]
 
     monkeypatch.setattr(select, "Threads", three)
     torch.set_num_threads(1)  # as each of the three has: a convolution's gradients are summed by thread
@@ -31,9 +31,9 @@ def test_three_threads_are_one_after_another_bit_for_bit(algorithm, monkeypatch)
         return run(algorithm, task=small, population=drifting(dataset=floats((1, 6, 6))), executor=executor, **image)
 
     side_by_side, in_turn = go("threads"), go("sequential")
-    assert made[0].workers == 3
+    assert executors[0].workers == 3
     pairs = list(zip(leaves(state(side_by_side)), leaves(state(in_turn)), strict=True))
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert all(torch.equal(tensor, other) for tensor, other in pairs)
 
 
 def floats(shape):

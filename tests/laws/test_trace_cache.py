@@ -35,7 +35,7 @@ def test_a_run_from_recordings_is_the_run(algorithm, monkeypatch):
     assert all(trace.graph is not None for trace in traces.values())
     assert clockless(called) == clockless(recorded)
     ours, theirs = leaves(called.servers), leaves(recorded.servers)
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(ours, theirs, strict=True))
 
 
 def many(trace_cache: TraceCache, function, *arguments):
@@ -103,7 +103,7 @@ def test_recordings_leave_out_what_nobody_uses_but_draw_as_often(monkeypatch):
     torch.random.set_rng_state(state)
     function(x)
     assert torch.equal(drawn, torch.rand(1))
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(first, again, strict=True))
 
 
 def test_parameters_and_other_kinds_of_tensors_are_left_alone():
