@@ -31,8 +31,8 @@ class PerRound(L.Callback):
         """A round is over."""
         assert isinstance(pl_module, Coordinator)
         assert pl_module.record is not None
-        made: Any = pl_module.executor
-        now = made.programs.calls, made.programs.validations, made.programs.sequential_steps
+        executor: Any = pl_module.executor
+        now = executor.programs.calls, executor.programs.validations, executor.programs.sequential_steps
         useful = pl_module.record.metrics["fit/lane_utilization"][0]
         self.rounds.append([*(after - before for after, before in zip(now, self.so_far, strict=True)), useful])
         self.so_far = now

@@ -118,14 +118,14 @@ def finish(driver: subprocess.Popen[bytes], limit_s: float = 900.0) -> int:
 
 def parents() -> dict[int, int]:
     """Parent of each process of this machine."""
-    found = {}
+    parent_of = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has ended
-        found[int(stat.parent.name)] = int(fields[1])
-    return found
+        parent_of[int(stat.parent.name)] = int(fields[1])
+    return parent_of
 
 
 def workers(driver: int) -> list[int]:
@@ -137,7 +137,7 @@ def workers(driver: int) -> list[int]:
             pid = above[pid]
             yield pid
 
-    found = []
+    pids = []
     for pid in above:
         try:
             name = Path(f"/proc/{pid}/cmdline").read_text()
@@ -145,8 +145,8 @@ def workers(driver: int) -> list[int]:
             continue
         ours = name.startswith("ray::Writer") or (name.startswith("ray::") and "Trainable" in name)
         if ours and driver in below(pid):  # not Ray's own agents
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 # ---- experiments -----------------------------------------------------------------------------------------------------
@@ -192,9 +192,9 @@ def two_drivers(study: Study) -> str:
     """Two drivers go on with a killed study at once, and a third one comes while one of them is at work."""
     killed_after(study, 1)
     both = [study.driver(resume=True), study.driver(resume=True)]
-    study.until(lambda: any(one.poll() is not None for one in both), both[0])
+    study.until(lambda: any(driver.poll() is not None for driver in both), both[0])
     third = study.run(resume=True)
-    codes = sorted(finish(one) for one in both)
+    codes = sorted(finish(driver) for driver in both)
     if codes != [0, 2] or third != 2:
         study.wrong.append(f"exit statuses of two drivers {codes}, of a third {third}; wanted [0, 2] and 2")
     return "one ran, the others were refused"
@@ -210,11 +210,11 @@ def sigterm(study: Study, number: signal.Signals = signal.SIGTERM) -> str:
     running = [run for run in runs_of(study) if run.info.status == "RUNNING"]
     if state != "interrupted" or running:
         study.wrong.append(f"after {number.name} the study is {state}, {len(running)} runs are RUNNING")
-    kept = len(list((study.folder.path / "snapshots").glob("*.ckpt")))
+    snapshot_count = len(list((study.folder.path / "snapshots").glob("*.ckpt")))
     again = study.run(resume=True)
     if again:
         study.wrong.append(f"the resumed study exits with {again}")
-    return f"exit status {code}, state {state}, {kept} snapshots; resumed"
+    return f"exit status {code}, state {state}, {snapshot_count} snapshots; resumed"
 
 
 def reused_pid(study: Study) -> str:
@@ -261,7 +261,7 @@ def same_search(study: Study, undisturbed: Study, kills: int = 2) -> str:
         time.sleep(3)
     study.run(resume=True)
     pairs = list(zip(undisturbed.folder.read_trials(), study.folder.read_trials(), strict=False))
-    equal = sum(one.overrides == other.overrides for one, other in pairs)
+    equal = sum(trial.overrides == other.overrides for trial, other in pairs)
     if equal != study.trials:
         study.wrong.append(f"{equal} of {study.trials} proposals are those of the undisturbed study")
     return f"{equal} of {study.trials} proposals equal after {kills} kills of the driver"
@@ -300,8 +300,8 @@ def damages(folder: StudyFolder) -> dict[str, Callable[[Path], None]]:
         change(next((path / records).glob("*.parquet")))
 
     def state(content: Any, path: Path) -> None:
-        known = json.loads((path / "state.json").read_text())
-        (path / "state.json").write_text(json.dumps(known | content if isinstance(content, dict) else content))
+        saved_state = json.loads((path / "state.json").read_text())
+        (path / "state.json").write_text(json.dumps(saved_state | content if isinstance(content, dict) else content))
 
     def snapshots(path: Path) -> None:
         for file in (path / "snapshots").glob("*.ckpt"):
@@ -324,14 +324,14 @@ def damage(study: Study) -> list[tuple[str, str, list[str]]]:
     study.until(lambda: study.ended() >= 2, driver)
     driver.send_signal(signal.SIGINT)
     finish(driver)
-    found = []
+    results = []
     for name, harm in damages(study.folder).items():
         wrong: list[str] = []
         place = study.place.with_name("damaged")
         copied = place / "chaos"
         shutil.copytree(study.folder.path, copied)
         harm(copied)
-        said = []
+        statuses = []
         for command in ("report", "studies", "show", "sync", "resume"):
             last = {
                 "report": ["report", str(copied)],
@@ -344,15 +344,15 @@ def damage(study: Study) -> list[tuple[str, str, list[str]]]:
                 [sys.executable, "-m", "flstudy.cli", *last], capture_output=True, text=True, timeout=600
             )
             output = done.stdout + done.stderr
-            said.append(f"{command} {done.returncode}")
+            statuses.append(f"{command} {done.returncode}")
             if TRACEBACK in output or done.returncode not in (0, 1, 2):
                 wrong.append(f"{name}: {command} gives {done.returncode} and {output.strip().splitlines()[-1][:200]!r}")
         trials = StudyFolder(copied).read_trials() if "state.json" not in name else []
         if trials and any(trial.status is not Status.FINISHED for trial in trials):
             wrong.append(f"{name}: after the resume not all trials are finished")
-        found.append((name, ", ".join(said), wrong))
+        results.append((name, ", ".join(statuses), wrong))
         shutil.rmtree(place)
-    return found
+    return results
 
 
 # ---- what must hold --------------------------------------------------------------------------------------------------
@@ -377,16 +377,16 @@ def runs_of(study: Study) -> list[Any]:
 def check(study: Study) -> list[str]:
     """What is wrong, in sentences; nothing if all is well."""
     wrong = list(study.wrong)
-    state, found = study.folder.state(), study.folder.read_trials()
-    if state["state"] != "finished" or len(found) != study.trials:
-        wrong.append(f"the study is {state['state']} with {len(found)} of {study.trials} trials")
+    state, trials = study.folder.state(), study.folder.read_trials()
+    if state["state"] != "finished" or len(trials) != study.trials:
+        wrong.append(f"the study is {state['state']} with {len(trials)} of {study.trials} trials")
     numbers = sorted(run.data.tags.get("flstudy.trial", "study") for run in runs_of(study))
     if numbers != sorted([*(str(number) for number in range(study.trials)), "study"]):
         wrong.append(f"MLflow has the runs {numbers}")
     client = open_store(f"sqlite:///{study.place}/mlflow.db").client
     with ProcessPoolExecutor(2) as pool:
-        alone = pool.map(undisturbed, [str(study.config)] * len(found), [trial.overrides for trial in found])
-        for trial, expected in zip(found, alone, strict=True):
+        alone = pool.map(undisturbed, [str(study.config)] * len(trials), [trial.overrides for trial in trials])
+        for trial, expected in zip(trials, alone, strict=True):
             wrong += _check_trial(trial, expected, study, client)
     if TRACEBACK in study.log.read_text():
         wrong.append("a driver printed a traceback")
@@ -432,8 +432,8 @@ def small_disk(place: Path, megabytes: int) -> Iterator[None]:
 def main() -> int:
     """Shoot, check, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ("kills", "drivers", "sigterm", "pid", "disk", "search", "damage")
-    parser.add_argument("--experiments", nargs="+", choices=known, default=known)
+    experiments = ("kills", "drivers", "sigterm", "pid", "disk", "search", "damage")
+    parser.add_argument("--experiments", nargs="+", choices=experiments, default=experiments)
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--kills", type=int, default=20)
@@ -453,13 +453,13 @@ def main() -> int:
                 place.mkdir(exist_ok=True)
                 study = Study(place, more.get("trials", options.trials), options.rounds, more.get("concurrent"))
                 seen = experiment(study)
-                found = check(study)
+                problems = check(study)
             lost = {
-                text.split(":")[0].split(" has ")[0].split(" is ")[0] for text in found if text.startswith("trial ")
+                text.split(":")[0].split(" has ")[0].split(" is ")[0] for text in problems if text.startswith("trial ")
             }
             print(f"| {experiment_names[name]} | {seen} | {study.trials - len(lost)} of {study.trials} |", flush=True)
-            wrong.extend(f"{name}: {text}" for text in found)
-            if found:
+            wrong.extend(f"{name}: {text}" for text in problems)
+            if problems:
                 print(study.log.read_text()[-3000:], file=sys.stderr)
 
         experiment_names = {
@@ -487,9 +487,9 @@ def main() -> int:
         if "damage" in options.experiments:
             (place := Path(base) / "damage").mkdir()
             print("\n| damage | exit statuses | what is wrong |\n|---|---|---|", flush=True)
-            for name, said, found in damage(Study(place, options.trials, options.rounds)):
-                print(f"| {name} | {said} | {'; '.join(found) or 'nothing'} |", flush=True)
-                wrong += found
+            for name, statuses, problems in damage(Study(place, options.trials, options.rounds)):
+                print(f"| {name} | {statuses} | {'; '.join(problems) or 'nothing'} |", flush=True)
+                wrong += problems
     print("\n" + ("\n".join(f"- {text}" for text in wrong) or f"Compared to the last bit: {', '.join(EXACT)}."))
     return 1 if wrong else 0
 

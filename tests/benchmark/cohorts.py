@@ -27,8 +27,8 @@ class Watch(threading.Thread):
         """Read it until the process ends."""
         while True:
             fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-            own, files = (int(fields[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile"))
-            self.own, self.whole = max(self.own, own), max(self.whole, own + files)
+            anonymous, files = (int(fields[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile"))
+            self.own, self.whole = max(self.own, anonymous), max(self.whole, anonymous + files)
             time.sleep(0.01)
 
 
@@ -62,8 +62,8 @@ def played(algorithm: str, participants: int, memory: int, bank: int, rounds: in
     begin = time.process_time()
     trainer.fit(coordinator, datamodule=population)
     seconds = (time.process_time() - begin) / rounds / participants
-    found = {"own": watch.own, "whole": watch.whole, "n": coordinator.task_function.layout.n}
-    return {**found, "seconds": seconds}
+    measured = {"own": watch.own, "whole": watch.whole, "n": coordinator.task_function.layout.n}
+    return {**measured, "seconds": seconds}
 
 
 def main() -> None:
@@ -76,22 +76,22 @@ def main() -> None:
     parser.add_argument("--bank", type=int, default=0, help="bank_memory.")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(played(given.algorithm, *given.one, given.bank, given.rounds)))
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(played(options.algorithm, *options.one, options.bank, options.rounds)))
         return
     print("| devices | cohort_memory, GiB | processor s a device | own memory, MiB | with mapped files, MiB |")
     print("|--:|--:|--:|--:|--:|")
-    wanted = [(size, memory) for memory in given.memory for size in given.sizes]
-    for size, memory in [*wanted, *((size, 10**15) for size in given.at_once)]:
-        command = [sys.executable, __file__, "--algorithm", given.algorithm, "--bank", str(given.bank)]
-        command += ["--rounds", str(given.rounds)]
+    wanted = [(size, memory) for memory in options.memory for size in options.sizes]
+    for size, memory in [*wanted, *((size, 10**15) for size in options.at_once)]:
+        command = [sys.executable, __file__, "--algorithm", options.algorithm, "--bank", str(options.bank)]
+        command += ["--rounds", str(options.rounds)]
         done = subprocess.run([*command, "--one", str(size), str(memory)], capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stderr[-2000:])
-        found = json.loads(done.stdout.splitlines()[-1])
+        measured = json.loads(done.stdout.splitlines()[-1])
         bound = f"{memory / 2**30:g}" if memory < 10**15 else "all at once"
-        row = size, bound, f"{found['seconds']:.2f}", f"{found['own']:.0f}", f"{found['whole']:.0f}"
+        row = size, bound, f"{measured['seconds']:.2f}", f"{measured['own']:.0f}", f"{measured['whole']:.0f}"
         print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 

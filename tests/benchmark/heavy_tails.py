@@ -35,9 +35,9 @@ def errors(algorithm: Algorithm, tails: str, rounds: int, seeds: int) -> np.ndar
     population = Population(
         HeavyTails(tails=tails, examples=1000), clients=10, participants=10, batch_size=1, steps=1, valid=0.1, test=0.1
     )
-    module, kept = Coordinator(Quadratic((1,)), algorithm, RunSettings(seeds=range(seeds))), Records()
-    trainer(rounds, "32-true", callbacks=[kept], limit_val_batches=0).fit(module, datamodule=population)
-    return torch.stack([server.x[:, 0].abs() for server in kept.servers]).numpy()
+    module, recorder = Coordinator(Quadratic((1,)), algorithm, RunSettings(seeds=range(seeds))), Records()
+    trainer(rounds, "32-true", callbacks=[recorder], limit_val_batches=0).fit(module, datamodule=population)
+    return torch.stack([server.x[:, 0].abs() for server in recorder.servers]).numpy()
 
 
 def main() -> None:
@@ -45,12 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=40)
-    given = parser.parse_args()
+    options = parser.parse_args()
     quiet()
     print("# One device with heavy tails\n")
     print(made_by("heavy_tails.py", "torch", "numpy") + "\n")
     print(
-        f"|w - w*| of ½ w² from w = 1, ten devices, one step of 0.1 a round, {given.rounds} rounds, {given.seeds} "
+        f"|w - w*| of ½ w² from w = 1, ten devices, one step of 0.1 a round, {options.rounds} rounds, {options.seeds} "
         "seeds; the last half of the rounds. FedAda² bounds the mean under AdaGrad by 2√3 / (1 - ε̂), which is at least "
         f"{BOUND:.2f}; under FedAvg the mean of its square is infinite, so that a longer run shows a larger one.\n"
     )
@@ -61,14 +61,14 @@ def main() -> None:
     for place, (tails, name) in enumerate((("student", "Student's t, 2 degrees"), ("cauchy", "Cauchy")), start=1):
         axes = figure.add_subplot(1, 2, place)
         for number, (method, algorithm) in enumerate(METHODS.items()):
-            found = errors(algorithm, tails, given.rounds, given.seeds)
-            late = found[given.rounds // 2 :]
+            distances = errors(algorithm, tails, options.rounds, options.seeds)
+            late = distances[options.rounds // 2 :]
             quantiles = " | ".join(f"{np.quantile(late, q):.3g}" for q in QUANTILES)
             print(f"| {name} | {method} | {late.mean():.3g} | {quantiles} |", flush=True)
-            rounds = np.arange(1, given.rounds + 1)
-            axes.plot(rounds, found.mean(1), color=COLOURS[number], label=f"{method}: mean")
+            rounds = np.arange(1, options.rounds + 1)
+            axes.plot(rounds, distances.mean(1), color=COLOURS[number], label=f"{method}: mean")
             axes.plot(
-                rounds, found.max(1), color=COLOURS[number], linewidth=0.8, alpha=0.6, label=f"{method}: worst seed"
+                rounds, distances.max(1), color=COLOURS[number], linewidth=0.8, alpha=0.6, label=f"{method}: worst seed"
             )
         axes.axhline(BOUND, color=GREY, linestyle=(0, (3, 3)), linewidth=1.0)
         axes.set_yscale("log")

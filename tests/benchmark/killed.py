@@ -54,7 +54,7 @@ def digests(path: Path) -> dict[str, str]:
     metadata = read_metadata(path)
     verify(path, metadata)
     FederatedParquet(path=str(path)).load(0, 200)
-    return {name: one["sha256"] for name, one in metadata.files.items()}
+    return {name: entry["sha256"] for name, entry in metadata.files.items()}
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    rng, fork = np.random.default_rng(given.seed), multiprocessing.get_context("fork")
+    options = parser.parse_args()
+    rng, fork = np.random.default_rng(options.seed), multiprocessing.get_context("fork")
     folder = Path(tempfile.mkdtemp())
     try:
         begin = time.perf_counter()
@@ -73,7 +73,7 @@ def main() -> None:
         path = folder / "copy"
         prepared(Steady(draw=0), path)
         before, hit = digests(path), 0
-        while hit < given.times:
+        while hit < options.times:
             process = fork.Process(target=prepared, args=(replace(Steady(), draw=1), path))
             process.start()
             after = float(rng.uniform(0.0, whole))
@@ -81,20 +81,21 @@ def main() -> None:
             os.kill(process.pid or 0, signal.SIGKILL)
             process.join()
             hit += process.exitcode == -signal.SIGKILL
-            found = digests(path)
-            assert found in (before, wanted), "a copy that is neither of them"
+            checksums = digests(path)
+            assert checksums in (before, wanted), "a copy that is neither of them"
             notes = len(list(folder.glob(".copy.preparing/part-*.json")))
-            state = "the new copy" if found == wanted else f"the copy of before, {notes} parts wait"
+            state = "the new copy" if checksums == wanted else f"the copy of before, {notes} parts wait"
             if process.exitcode == 0:
                 prepared(Steady(draw=0), path)
                 continue
             print(f"{hit}: killed after {after:.2f} s: {state}")
-            if found == wanted:  # it had just taken its place
+            if checksums == wanted:  # it had just taken its place
                 prepared(Steady(draw=0), path)
         prepared(Steady(draw=1), path)
         assert digests(path) == wanted
         print(
-            f"{hit} of {given.times} were killed at work; completed, byte for byte the undisturbed copy ({whole:.1f} s)"
+            f"{hit} of {options.times} were killed at work; completed, "
+            f"byte for byte the undisturbed copy ({whole:.1f} s)"
         )
     finally:
         shutil.rmtree(folder)

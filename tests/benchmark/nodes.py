@@ -172,8 +172,8 @@ class Store:
         """All runs."""
         experiments = self.ask("experiments/search", {"max_results": 100})["experiments"]
         ids = [experiment["experiment_id"] for experiment in experiments]
-        found: list[dict[str, Any]] = self.ask("runs/search", {"experiment_ids": ids, "max_results": 1000})["runs"]
-        return found
+        runs: list[dict[str, Any]] = self.ask("runs/search", {"experiment_ids": ids, "max_results": 1000})["runs"]
+        return runs
 
     def rounds(self, run_id: str) -> list[int]:
         """The steps of a run's training loss, as they are stored."""

@@ -148,14 +148,14 @@ class Bench:
             trial = Trial(number=number, algorithm="FedAvg", overrides={"algorithm.lr": 0.1})
             self.folder.write_trial(trial)
             self.writer.open(trial.to_json(), attempt, "", "")
-            for what, given in list(self.trial(size)):
+            for what, arguments in list(self.trial(size)):
                 since = time.process_time()
                 if what in ("snapshot", "model"):
                     name = f"snapshots/{number}.ckpt" if what == "snapshot" else f"models/{number}.pt"
-                    self.put(number, attempt, name, given[0])
+                    self.put(number, attempt, name, arguments[0])
                 else:
-                    self.writer.tell(number, attempt, what, *given)
-                    self.sent += given[0].size if what == "write" else 0
+                    self.writer.tell(number, attempt, what, *arguments)
+                    self.sent += arguments[0].size if what == "write" else 0
                 spent += time.process_time() - since
                 if what == "snapshot" and mirror is not None:
                     mirror.send()
@@ -194,14 +194,14 @@ def calibrated(place: Path) -> Costs:
     spent[many] = bench.run(many)
     value_s = (spent[many] - spent[few]) / (many.values - few.values)
     message_s = (spent[few] - spent[short] - value_s * (few.values - short.values)) / (few.messages - short.messages)
-    kept = sum(path.stat().st_size for path in bench.folder.records(next(bench.numbers) - 1).iterdir())
+    record_bytes = sum(path.stat().st_size for path in bench.folder.records(next(bench.numbers) - 1).iterdir())
     return Costs(
         value_s,
         message_s,
         (spent[large] - spent[short]) / (large.megabytes - short.megabytes),
         spent[short] / short.trials - message_s - value_s * short.values / short.trials,
         bench.sent / many.values,
-        kept * many.trials / many.values,
+        record_bytes * many.trials / many.values,
         bench.folder.trials.stat().st_size / (2 * (1 + 4 * few.trials)),
     )
 
@@ -231,8 +231,8 @@ def main() -> None:
             measured = [spent, bench.sent / 1e6, mirror.sent_bytes / 1e6]
         shape = f"{name}: {size.trials} trials × {size.rounds} rounds × {size.metrics} metrics × {size.seeds} seeds"
         shape += f", {size.parameters:,} parameters, {size.snapshots} snapshots"
-        for (what, said), seen in zip(costs.predicted(size).items(), measured, strict=True):
-            print(f"| {shape} | {what} | {said:.2f} | {seen:.2f} |")
+        for (what, predicted), seen in zip(costs.predicted(size).items(), measured, strict=True):
+            print(f"| {shape} | {what} | {predicted:.2f} | {seen:.2f} |")
             shape = ""
     print(f"\nOne core carries {1 / costs.value_s:,.0f} values a second, or {1 / costs.megabyte_s:,.0f} MB a second.")
 

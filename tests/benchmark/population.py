@@ -48,8 +48,8 @@ class Generated(Dataset):
     def load(self, seed: int, clients: int) -> Examples:
         counts = np.load(self.folder / "counts.npy")
         x, y = (torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c")) for name in "xy")
-        ranges, one = Ranges(counts.sum(1).cumsum() - counts.sum(1), counts), torch.ones(1, 1, 1)
-        return Examples(x, y, None, ranges=ranges, coding=Coding(0.5 * one, 0.3 * one))
+        ranges, unit = Ranges(counts.sum(1).cumsum() - counts.sum(1), counts), torch.ones(1, 1, 1)
+        return Examples(x, y, None, ranges=ranges, coding=Coding(0.5 * unit, 0.3 * unit))
 
 
 def generate(folder: Path, clients: int) -> None:
@@ -82,14 +82,14 @@ class Watch(L.Callback):
 def measure(folder: str, clients: int) -> dict[str, float]:
     """All figures of one population."""
     quiet()
-    base, found = resident(), {"disk": sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6}
+    base, figures = resident(), {"disk": sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6}
     for participants in (10, 500):
         population = Population(Generated(folder), clients=clients, participants=participants)
         start = time.perf_counter()
         population.settle(SEEDS)
-        found.setdefault("opens", time.perf_counter() - start)
-        found.setdefault("open_mib", resident() - base)
-        found["examples"] = len(population.store.x)
+        figures.setdefault("opens", time.perf_counter() - start)
+        figures.setdefault("open_mib", resident() - base)
+        figures["examples"] = len(population.store.x)
         panel, watch, cohorts = Panel(clients=500, examples=200), Watch(), []
         task = Mlp(SHAPE, 10, hidden=64)
         coordinator = Coordinator(task, FedAvg(lr=0.05), RunSettings(seeds=SEEDS, compile=False), panel=panel)
@@ -107,10 +107,10 @@ def measure(folder: str, clients: int) -> dict[str, float]:
             start = time.perf_counter()
             population.cohort(round)
             cohorts.append(time.perf_counter() - start)
-        found[f"cohort_{participants}"] = statistics.median(cohorts)
-        found[f"round_{participants}"] = statistics.median(watch.round)
-        found["first_panel"], found["panel"] = watch.evaluation[0], statistics.median(watch.evaluation[1:])
-    return {**found, "mib": resident() - base}
+        figures[f"cohort_{participants}"] = statistics.median(cohorts)
+        figures[f"round_{participants}"] = statistics.median(watch.round)
+        figures["first_panel"], figures["panel"] = watch.evaluation[0], statistics.median(watch.evaluation[1:])
+    return {**figures, "mib": resident() - base}
 
 
 def main() -> None:
@@ -128,20 +128,20 @@ def main() -> None:
         "of its round | first panel s | next s | MiB at the end |\n|" + "---|" * 12
     )
     for clients in options.clients:
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(options.folder or made) / str(clients)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(options.folder or temporary) / str(clients)
             if not folder.exists():
                 folder.mkdir(parents=True)
                 generate(folder, clients)
             command = [sys.executable, __file__, "--child", str(clients), "--folder", str(folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-        one = json.loads(done.stdout.splitlines()[-1])
-        shares = [one[f"cohort_{j}"] / (one[f"cohort_{j}"] + one[f"round_{j}"]) for j in (10, 500)]
+        figures = json.loads(done.stdout.splitlines()[-1])
+        shares = [figures[f"cohort_{j}"] / (figures[f"cohort_{j}"] + figures[f"round_{j}"]) for j in (10, 500)]
         print(
-            f"| {clients:,} | {one['examples']:,.0f} | {one['disk']:,.0f} | {one['opens']:.2f} "
-            f"| {one['open_mib']:.0f} | "
-            f"{1000 * one['cohort_10']:.0f} | {shares[0]:.0%} | {1000 * one['cohort_500']:.0f} | {shares[1]:.0%} | "
-            f"{one['first_panel']:.2f} | {one['panel']:.2f} | {one['mib']:.0f} |",
+            f"| {clients:,} | {figures['examples']:,.0f} | {figures['disk']:,.0f} | {figures['opens']:.2f} "
+            f"| {figures['open_mib']:.0f} | {1000 * figures['cohort_10']:.0f} | {shares[0]:.0%} | "
+            f"{1000 * figures['cohort_500']:.0f} | {shares[1]:.0%} | "
+            f"{figures['first_panel']:.2f} | {figures['panel']:.2f} | {figures['mib']:.0f} |",
             flush=True,
         )
 

@@ -43,7 +43,7 @@ def played(algorithm: Algorithm, scale: float | None, at: Sequence[int], rounds:
     population = Population(Digits(), clients=20, participants=20, batch_size=BATCH, drift=drift)
     controllers = [] if scale is None else [MasterFL(rounds=rounds, rho_hat_scale=scale, loss_max=2.3)]
     torch.manual_seed(0)
-    module, kept = (
+    module, recorder = (
         Coordinator(
             Logistic((64,), 10, l2=L2),
             algorithm,
@@ -53,20 +53,21 @@ def played(algorithm: Algorithm, scale: float | None, at: Sequence[int], rounds:
         ),
         Records(),
     )
-    trainer(rounds, "32-true", callbacks=[kept], limit_val_batches=0).fit(module, datamodule=population)
-    return kept
+    trainer(rounds, "32-true", callbacks=[recorder], limit_val_batches=0).fit(module, datamodule=population)
+    return recorder
 
 
-def curve(kept: Records, name: str) -> np.ndarray:
+def curve(recorder: Records, name: str) -> np.ndarray:
     """A metric [S, T]."""
-    return np.array([record.metrics[name] for record in kept.records]).T
+    return np.array([record.metrics[name] for record in recorder.records]).T
 
 
-def best(base: Algorithm, scale: float | None, at: Sequence[int], given: argparse.Namespace) -> tuple[float, Records]:
+def best(base: Algorithm, scale: float | None, at: Sequence[int], options: argparse.Namespace) -> tuple[float, Records]:
     """The η of least regret, and its records."""
-    tried = {lr: played(replace(base, lr=lr), scale, at, given.rounds, given.seeds) for lr in given.rates}
+    tried = {lr: played(replace(base, lr=lr), scale, at, options.rounds, options.seeds) for lr in options.rates}
     ends = {
-        lr: float(np.nan_to_num(curve(kept, "regret/dynamic")[:, -1].mean(), nan=np.inf)) for lr, kept in tried.items()
+        lr: float(np.nan_to_num(curve(recorder, "regret/dynamic")[:, -1].mean(), nan=np.inf))
+        for lr, recorder in tried.items()
     }
     lr = min(ends, key=ends.__getitem__)
     return lr, tried[lr]
@@ -79,14 +80,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 44, 56])
     parser.add_argument("--drifts", type=int, nargs="+", default=[0, 3, 10])
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    given = parser.parse_args()
+    options = parser.parse_args()
     quiet()
     print("# Dynamic regret\n")
     print(made_by("regret.py", "torch", "lightning", "numpy") + "\n")
     print(
-        f"Digits, logistic regression with λ = {L2:g}, {given.rounds} rounds of one full-batch step on 20 devices, "
-        f"{len(given.seeds)} seeds: mean ± standard deviation. η is that of least regret among "
-        f"{', '.join(f'{lr:g}' for lr in given.rates)}, for every row; under Master-FL an instance of 2^k rounds has "
+        f"Digits, logistic regression with λ = {L2:g}, {options.rounds} rounds of one full-batch step on 20 devices, "
+        f"{len(options.seeds)} seeds: mean ± standard deviation. η is that of least regret among "
+        f"{', '.join(f'{lr:g}' for lr in options.rates)}, for every row; under Master-FL an instance of 2^k rounds has "
         "η 2^(-k/2), and instances of a block begin where the last block ended (warm). With κ = 1, the paper's, no "
         "test can fail and only the ends of blocks restart; κ was not searched for. The best model of each round is "
         f"known up to a gradient of norm {TOLERANCE:g}. FedAvg is FedOmd with the Euclidean mirror; FedOmd has the "
@@ -95,17 +96,17 @@ def main() -> None:
     print("| L | method | κ | η | dynamic regret | detections | false alarms | restarts: detections / blocks |")
     print("|--:|---|--:|--:|--:|--:|--:|--:|")
     figure = new_figure(3.4)
-    panels = figure.subplots(1, len(given.drifts), sharey=True, squeeze=False)[0]
-    for axes, count in zip(panels, given.drifts, strict=True):
-        at = drifts(count, given.rounds)
+    panels = figure.subplots(1, len(options.drifts), sharey=True, squeeze=False)[0]
+    for axes, count in zip(panels, options.drifts, strict=True):
+        at = drifts(count, options.rounds)
         lines = [(name, scale) for name in BASES for scale in (None, *SCALES)]
         for number, (name, scale) in enumerate(lines):
-            lr, kept = best(BASES[name], scale, at, given)
-            regret = curve(kept, "regret/dynamic")
+            lr, recorder = best(BASES[name], scale, at, options)
+            regret = curve(recorder, "regret/dynamic")
             counts = ["—"] * 3
             if scale is not None:
-                found = noticed(curve(kept, "detector/detected"), curve(kept, "detector/restarted"), at)
-                means = {key: f"{values.mean():.1f}" for key, values in found.items()}
+                outcomes = noticed(curve(recorder, "detector/detected"), curve(recorder, "detector/restarted"), at)
+                means = {key: f"{values.mean():.1f}" for key, values in outcomes.items()}
                 restarted = f"{means['restarts_detection']} / {means['restarts_block']}"
                 counts = [means["detections"], means["false_alarms"], restarted]
             method = name if scale is None else f"Master-FL-{name}"
@@ -114,7 +115,7 @@ def main() -> None:
             shown = "—" if scale is None else f"{scale:g}"
             print(f"| {count} | {method} | {shown} | {lr:g} | {text} | {' | '.join(counts)} |", flush=True)
             axes.plot(
-                np.arange(1, given.rounds + 1),
+                np.arange(1, options.rounds + 1),
                 regret.mean(0),
                 color=looks_of(BASES)[name].colour,
                 linestyle=DASHES[number % 3],

@@ -41,8 +41,8 @@ class Timed(ModelCheckpoint):
         super()._save_checkpoint(trainer, filepath)
         took, bank = time.perf_counter() - begin, trainer.lightning_module.bank
         rows = sum(leaf[: bank.used].numel() * leaf.element_size() for leaf in bank.rows)
-        told = {"rows": bank.used, "bytes": rows, "written": written(Path(filepath).parent) - before}
-        self.lines.append({**told, "file": Path(filepath).stat().st_size, "seconds": took})
+        amounts = {"rows": bank.used, "bytes": rows, "written": written(Path(filepath).parent) - before}
+        self.lines.append({**amounts, "file": Path(filepath).stat().st_size, "seconds": took})
 
 
 def written(folder: Path) -> int:
@@ -69,8 +69,8 @@ def equal(coordinator: Coordinator, path: Path) -> dict[str, Any]:
     bank = ClientBank(*coordinator.bank.slot.shape, BOUND)
     bank.load_state_dict(saved["bank"], path.parent)
     rows = all(
-        torch.equal(one[: bank.used], two[: bank.used])
-        for one, two in zip(bank.rows, coordinator.bank.rows, strict=True)
+        torch.equal(leaf[: bank.used], other_leaf[: bank.used])
+        for leaf, other_leaf in zip(bank.rows, coordinator.bank.rows, strict=True)
     )
     server = all(map(torch.equal, coordinator.server, saved["server"]))
     same = {"slots": torch.equal(bank.slot, coordinator.bank.slot), "rows": rows, "server": server}
@@ -83,22 +83,30 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clients", type=int, default=350_000)
     parser.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    data, first = given.folder / f"population-{given.clients}", given.folder / "first"
-    if given.resume:
-        coordinator, _ = played(data, given.clients, given.folder / "second", given.resume)
+    options = parser.parse_args()
+    data, first = options.folder / f"population-{options.clients}", options.folder / "first"
+    if options.resume:
+        coordinator, _ = played(data, options.clients, options.folder / "second", options.resume)
         print(json.dumps(equal(coordinator, first / f"epoch={ROUNDS - 1}.ckpt")))
         return
     if not data.exists():
         data.mkdir(parents=True)
-        generate(data, given.clients)
-    _, saving = played(data, given.clients, first, None)
+        generate(data, options.clients)
+    _, saving = played(data, options.clients, first, None)
     print("| round | rows | all rows, MB | rows written, MB | checkpoint, MB | s |\n" + "|--:" * 6 + "|")
-    for round, one in enumerate(saving.lines, 1):
-        sizes = [f"{one[name] / 1e6:.1f}" for name in ("bytes", "written", "file")]
-        print(f"| {round} | {one['rows']:,} | {' | '.join(sizes)} | {one['seconds']:.2f} |")
+    for round, line in enumerate(saving.lines, 1):
+        sizes = [f"{line[name] / 1e6:.1f}" for name in ("bytes", "written", "file")]
+        print(f"| {round} | {line['rows']:,} | {' | '.join(sizes)} | {line['seconds']:.2f} |")
     middle = first / f"epoch={ROUNDS // 2 - 1}.ckpt"
-    command = [sys.executable, __file__, str(given.folder), "--clients", str(given.clients), "--resume", str(middle)]
+    command = [
+        sys.executable,
+        __file__,
+        str(options.folder),
+        "--clients",
+        str(options.clients),
+        "--resume",
+        str(middle),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     print(f"\nFrom the checkpoint of round {ROUNDS // 2} to the end, the same bits: {done.stdout.splitlines()[-1]}")
 

@@ -68,10 +68,10 @@ def opened(path: Path, clients: int) -> dict[str, Any]:
     from flstudy.population import FederatedParquet
 
     before, begin = resident(), time.perf_counter()
-    found: dict[str, Any] = {"clients": clients}
+    figures: dict[str, Any] = {"clients": clients}
     population = Population(FederatedParquet(path=str(path)), clients=clients, participants=10, batch_size=20)
     population.settle(SEEDS)
-    found["open_s"] = time.perf_counter() - begin
+    figures["open_s"] = time.perf_counter() - begin
     for participants in (10, 500):
         population.participants = min(participants, clients)
         plans, reads, rows = [], [], 0
@@ -85,11 +85,14 @@ def opened(path: Path, clients: int) -> dict[str, Any]:
             reads.append(time.perf_counter() - begin)
             rows = int((table >= 0).sum())
             del x
-        found |= {f"plan_{participants}_s": float(np.median(plans)), f"read_{participants}_s": float(np.median(reads))}
-        found[f"rows_{participants}"] = rows
-    found |= {"own_mib": resident() - before, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        figures |= {
+            f"plan_{participants}_s": float(np.median(plans)),
+            f"read_{participants}_s": float(np.median(reads)),
+        }
+        figures[f"rows_{participants}"] = rows
+    figures |= {"own_mib": resident() - before, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     assert torch.is_tensor(population.store.x)
-    return found
+    return figures
 
 
 def row_groups(path: Path, participants: int = 500) -> dict[str, float]:
@@ -101,7 +104,7 @@ def row_groups(path: Path, participants: int = 500) -> dict[str, float]:
     metadata = read_metadata(path)
     ranges = read_clients(path, metadata).ranges
     chosen = np.sort(np.random.default_rng(0).choice(len(ranges.starts), participants, replace=False))
-    begin, files = time.perf_counter(), [parquet.ParquetFile(one) for one in sample_files(path, metadata)]
+    begin, files = time.perf_counter(), [parquet.ParquetFile(file) for file in sample_files(path, metadata)]
     groups = [(file, number) for file in files for number in range(file.num_row_groups)]
     ends = np.cumsum([file.metadata.row_group(number).num_rows for file, number in groups])
     wanted = np.unique(np.searchsorted(ends, ranges.starts[chosen], side="right"))
@@ -119,33 +122,43 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clients", type=int, default=350_000)
     parser.add_argument("--open", type=int, default=0, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    path = given.folder / f"crowd-{given.clients}"
-    if given.open:
-        print(json.dumps(opened(path, given.open)))
+    options = parser.parse_args()
+    path = options.folder / f"crowd-{options.clients}"
+    if options.open:
+        print(json.dumps(opened(path, options.open)))
         return
     from flstudy.preparation.prepare import prepare
 
     begin = time.perf_counter()
-    metadata, made = prepare(Crowd(clients=given.clients), path)
+    metadata, prepared = prepare(Crowd(clients=options.clients), path)
     took = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    columns = sum(one["bytes"] for name, one in metadata.files.items() if name.startswith("columns/"))
-    whole = sum(one["bytes"] for one in metadata.files.values())
+    columns = sum(entry["bytes"] for name, entry in metadata.files.items() if name.startswith("columns/"))
+    whole = sum(entry["bytes"] for entry in metadata.files.values())
     print(f"{metadata.clients:,} clients, {metadata.examples:,} samples: {whole / 1e9:.2f} GB on disk,")
-    how = f"{'prepared' if made else 'found'} in {took:.0f} s, peak {peak:.0f} MiB"
+    how = f"{'prepared' if prepared else 'found'} in {took:.0f} s, peak {peak:.0f} MiB"
     print(f"{columns / 1e9:.2f} of them mapped columns; {how}\n")
     header = "clients | open, s | plan 10, ms | read 10, ms | plan 500, ms | read 500, ms | own memory, MiB | peak, MiB"
     print(f"| {header} |")
     print("|--:|--:|--:|--:|--:|--:|--:|--:|")
     for clients in (1000, 10_000, 100_000, 350_000):
-        if clients > given.clients:
+        if clients > options.clients:
             continue
-        command = [sys.executable, __file__, str(given.folder), "--clients", str(given.clients), "--open", str(clients)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-        times = [f"{found[key] * 1e3:.1f}" for key in ("plan_10_s", "read_10_s", "plan_500_s", "read_500_s")]
-        own, most = f"{found['own_mib']:.0f}", f"{found['peak_mib']:.0f}"
-        print(f"| {clients:,} | {found['open_s']:.2f} | {' | '.join(times)} | {own} | {most} |", flush=True)
+        command = [
+            sys.executable,
+            __file__,
+            str(options.folder),
+            "--clients",
+            str(options.clients),
+            "--open",
+            str(clients),
+        ]
+        figures = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        )
+        times = [f"{figures[key] * 1e3:.1f}" for key in ("plan_10_s", "read_10_s", "plan_500_s", "read_500_s")]
+        own_memory, most = f"{figures['own_mib']:.0f}", f"{figures['peak_mib']:.0f}"
+        print(f"| {clients:,} | {figures['open_s']:.2f} | {' | '.join(times)} | {own_memory} | {most} |", flush=True)
     groups = row_groups(path)
     print(f"\nA cohort of 500 (one replica) from Parquet itself: {groups['asked']:.0f} of {groups['groups']:.0f} row")
     print(f"groups, {groups['seconds']:.1f} s")

@@ -127,9 +127,9 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
     print(f"# A study of {options.trials} trials x {options.rounds} rounds on {WORKERS} workers\n")
     print(made_by("study.py", "torch", "ray", "mlflow", "lightning") + "\n")
-    print("| figure | " + " | ".join(f"compile: {str(one['compile']).lower()}" for one in figures) + " |")
+    print("| figure | " + " | ".join(f"compile: {str(result['compile']).lower()}" for result in figures) + " |")
     print("|---|" + "---:|" * len(figures))
-    for name, said in {
+    for name, label in {
         "wall_s": "wall, s",
         "rounds_s": "sum of round times, s",
         "trial_rounds_s": "rounds of one trial (median), s",
@@ -140,13 +140,13 @@ def main() -> None:
         "met": "met",
         "programs": "programs of each worker",
     }.items():
-        cells = [one[name] for one in figures]
+        cells = [result[name] for result in figures]
         texts = [
             f"{cell:.2f}" if isinstance(cell, float) else {True: "yes", False: "no"}[cell]
             if isinstance(cell, bool) else ", ".join(map(str, cell))
             for cell in cells
         ]  # fmt: skip
-        print(f"| {said} | " + " | ".join(texts) + " |")
+        print(f"| {label} | " + " | ".join(texts) + " |")
     print(f"\nBound: {FACTOR} x sum of round times / {WORKERS} + {TRIAL_S} s x trials / {WORKERS} + {START_S:g} s.")
 
 

@@ -52,8 +52,8 @@ def report() -> dict[str, Any]:
     done = bench("--workloads", "mlp", *tiny, "--threads", "2", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert "mlp: pass 2 of 2, about" in done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
 
 
 @pytest.mark.slow
@@ -171,12 +171,12 @@ def test_a_mistake_is_one_line() -> None:
 
 def gauge_of(monkeypatch: pytest.MonkeyPatch, moments: list[Quietness], *, strict: bool) -> Gauge:
     """A gauge beside whose pieces of work the machine is as told, its loop's best one second."""
-    found = Gauge(strict=strict)
-    found.best_s, told = 1.0, iter(moments)
-    monkeypatch.setattr(found, "beside", lambda work: Watched(work(), next(told)))
+    gauge = Gauge(strict=strict)
+    gauge.best_s, upcoming = 1.0, iter(moments)
+    monkeypatch.setattr(gauge, "beside", lambda work: Watched(work(), next(upcoming)))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    found.end()
-    return found
+    gauge.end()
+    return gauge
 
 
 QUIET, FOREIGN, SLOW = Quietness(0.0, 1.1), Quietness(0.5, 1.0), Quietness(0.0, 1.5)
@@ -194,10 +194,10 @@ def test_a_busy_machine_ends_the_command_in_a_sentence(
 
 
 def test_a_disturbed_block_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    gauge, told = gauge_of(monkeypatch, [FOREIGN, SLOW, QUIET], strict=True), list[str]()
+    gauge, messages = gauge_of(monkeypatch, [FOREIGN, SLOW, QUIET], strict=True), list[str]()
     done = iter([1, 2, 3])
-    assert gauge.quietly(lambda: next(done), say=told.append) == (3, QUIET)
-    assert [line.partition(",")[0] for line in told] == [
+    assert gauge.quietly(lambda: next(done), say=messages.append) == (3, QUIET)
+    assert [line.partition(",")[0] for line in messages] == [
         "busy: others take 0.50 cores (at most 0.15)", "busy: others take 0.00 cores (at most 0.15)",
     ]  # fmt: skip
     assert gauge.account()["busy_blocks"] == 0
@@ -217,9 +217,9 @@ def test_a_machine_that_stays_busy_is_refused_or_marked(monkeypatch: pytest.Monk
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux tells who uses the processor")
 def test_foreign_load_is_that_of_others_only() -> None:
     spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
-    own = subprocess.Popen(spin)
+    process = subprocess.Popen(spin)
     before = sum(own_ticks().values())
-    own.wait()
+    process.wait()
     ticks = os.sysconf("SC_CLK_TCK")
     assert sum(own_ticks().values()) - before >= 0.4 * ticks  # a child's count as ours, dead or alive
     account = Account(None)

@@ -56,14 +56,14 @@ def main() -> None:
         for index in range(options.blocks):
             for how in ("off", "on") if index % 2 else ("on", "off"):
                 times[how].append(block(how, size))
-    medians = {how: [statistics.median(kind) for kind in zip(*found, strict=True)] for how, found in times.items()}
+    medians = {how: [statistics.median(kind) for kind in zip(*blocks, strict=True)] for how, blocks in times.items()}
     print("# Rounds with MLflow and without\n")
     print(made_by("tracking.py", "torch", "lightning", "mlflow") + "\n")
     print("| ms per round | " + " | ".join(f"block {n + 1}" for n in range(options.blocks)) + " | median |")
     print("|---|" + "---:|" * (options.blocks + 1))
-    for how, found in times.items():
+    for how, blocks in times.items():
         for kind, name in enumerate(("wall", "CPU")):
-            cells = [f"{one[kind]:.2f}" for one in found]
+            cells = [f"{milliseconds[kind]:.2f}" for milliseconds in blocks]
             print(f"| {name}, MLflow {how} | " + " | ".join([*cells, f"{medians[how][kind]:.2f}"]) + " |")
     wall, cpu = (100 * (on / off - 1) for on, off in zip(medians["on"], medians["off"], strict=True))
     print(f"\nWith MLflow a round takes {wall:+.1f} % wall and {cpu:+.1f} % CPU time.", end=" ")

@@ -36,7 +36,7 @@ NETWORKS = {
 }
 
 
-def one(network: Network, number: int, cell: Wireless) -> Costs:
+def round_costs(network: Network, number: int, cell: Wireless) -> Costs:
     """The costs of one replica's round; every replica and round has its own cell."""
     bits, everybody = 32 * network.parameters, [list(range(DEVICES))]
     work = {"steps": STEPS, "batch_size": BATCH, "parameters": network.parameters}
@@ -58,20 +58,20 @@ READINGS: dict[str, dict[str, Any]] = {
 def line(name: str, network: Network, rounds: int, reading: str) -> str:
     """One row of the first table."""
     cell = Wireless(complexity=network.complexity, **READINGS[reading])
-    found = [one(network, number, cell) for number in range(rounds)]
-    exchange = [each.down_s + each.up_s for each in found]
-    told = (
-        spread([float(each.down_s.mean()) for each in found], 2),
-        spread([float(each.up_s.mean()) for each in found], 2),
-        f"{np.mean([each.max() / each.mean() for each in exchange]):.2f}",
-        f"{float(found[0].computation_s[0]):.2f}",
-        spread([float(each.latency[0]) for each in found], 2),
+    costs = [round_costs(network, number, cell) for number in range(rounds)]
+    exchange = [cost.down_s + cost.up_s for cost in costs]
+    cells = (
+        spread([float(cost.down_s.mean()) for cost in costs], 2),
+        spread([float(cost.up_s.mean()) for cost in costs], 2),
+        f"{np.mean([exchange_s.max() / exchange_s.mean() for exchange_s in exchange]):.2f}",
+        f"{float(costs[0].computation_s[0]):.2f}",
+        spread([float(cost.latency[0]) for cost in costs], 2),
         f"{network.latency_s:.2f}",
-        spread([float(each.communication_j.sum()) / 1000 for each in found], 4),
-        spread([float(each.energy[0]) / 1000 for each in found], 4),
+        spread([float(cost.communication_j.sum()) / 1000 for cost in costs], 4),
+        spread([float(cost.energy[0]) / 1000 for cost in costs], 4),
         f"{network.energy_kj:.4f}",
     )
-    return f"| {name} | {reading} | " + " | ".join(told) + " |"
+    return f"| {name} | {reading} | " + " | ".join(cells) + " |"
 
 
 def flops(name: str, classes: int, side: int) -> tuple[int, int]:
@@ -143,8 +143,8 @@ def main() -> None:
     )
     for name, network in NETWORKS.items():
         cell = Wireless(complexity=network.complexity)
-        slots = np.rint(one(network, 0, cell).up_s / cell.slot)
-        taken = fastest(lambda network=network, cell=cell: one(network, 0, cell), 10 if name == "SVHN" else 3)
+        slots = np.rint(round_costs(network, 0, cell).up_s / cell.slot)
+        taken = fastest(lambda network=network, cell=cell: round_costs(network, 0, cell), 10 if name == "SVHN" else 3)
         print(f"| {name} | {slots.max():,.0f} | {slots.sum():,.0f} | {taken:.0f} |")
 
 

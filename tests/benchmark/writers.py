@@ -46,9 +46,9 @@ class Noting(TrialRun):
         self.failed: Counter[str] = Counter()
 
     def _try(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        def noted(*given: Any, **options: Any) -> Any:
+        def noted(*positional: Any, **options: Any) -> Any:
             try:
-                return call(*given, **options)
+                return call(*positional, **options)
             except Exception as error:
                 self.failed[f"{type(error).__name__}: {str(error).splitlines()[0]}"] += 1
                 raise
@@ -62,7 +62,7 @@ def record(r: int) -> Record:
     return Record(r, {name: [r + 0.1 * s for s in range(len(SEEDS))] for name in names})
 
 
-def write(store: Store, number: int, seconds: float, rate: float, together: Any, told: Any) -> None:
+def write(store: Store, number: int, seconds: float, rate: float, together: Any, results: Any) -> None:
     """One trial, in a process of its own."""
     logging.basicConfig(level=logging.WARNING)
     run = Noting(store, name=f"{number} FedAvg", key={"flstudy.study_id": "writers", "flstudy.trial": str(number)})
@@ -73,29 +73,30 @@ def write(store: Store, number: int, seconds: float, rate: float, together: Any,
     start, rounds, rows, slowest = time.perf_counter(), 0, 0, 0.0
     while (now := time.perf_counter()) - start < seconds:
         rounds += 1
-        made = record(rounds)
-        rows += sum(1 for _ in round_values(made.metrics, SEEDS))
+        round_record = record(rounds)
+        rows += sum(1 for _ in round_values(round_record.metrics, SEEDS))
         before = time.perf_counter()
-        run.log(made)
+        run.log(round_record)
         slowest = max(slowest, time.perf_counter() - before)
         time.sleep(max(0.0, start + rounds / rate - now))
     before = time.perf_counter()
     delivered = run.finish(tags={"rounds": str(rounds)})
     finish_s = time.perf_counter() - before
-    told.put((number, Written(rounds, rows, delivered, dict(run.failed), 1000 * slowest, finish_s)))
+    results.put((number, Written(rounds, rows, delivered, dict(run.failed), 1000 * slowest, finish_s)))
 
 
 def measure(folder: Path, seconds: float, writers: int = WRITERS, rate: float = RATE) -> list[tuple[Written, int]]:
     """What each process told, and how many rows of it are in the database."""
     store = open_store(f"sqlite:///{folder}/mlflow.db")
     forked = store_writers()
-    together, told = forked.Barrier(writers), forked.Queue()
+    together, results = forked.Barrier(writers), forked.Queue()
     processes = [
-        forked.Process(target=write, args=(store, number, seconds, rate, together, told)) for number in range(writers)
+        forked.Process(target=write, args=(store, number, seconds, rate, together, results))
+        for number in range(writers)
     ]
     for process in processes:
         process.start()
-    found = dict(told.get(timeout=seconds + 600) for _ in processes)
+    outcomes = dict(results.get(timeout=seconds + 600) for _ in processes)
     for process in processes:
         process.join(30)
     counts = []
@@ -109,7 +110,7 @@ def measure(folder: Path, seconds: float, writers: int = WRITERS, rate: float = 
                 "SELECT COUNT(*) FROM metrics WHERE run_uuid = ?", (run.info.run_id,)
             ).fetchone()
             counts.append(count)
-    return [(found[number], counts[number]) for number in range(writers)]
+    return [(outcomes[number], counts[number]) for number in range(writers)]
 
 
 def main() -> None:
@@ -122,22 +123,23 @@ def main() -> None:
     from workload import made_by  # torch, which the writers do without
 
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.seconds, options.writers, options.rate)
+        outcomes = measure(Path(folder), options.seconds, options.writers, options.rate)
         size = sum(path.stat().st_size for path in Path(folder).glob("mlflow.db*")) / 1e6
     print(f"# {options.writers} trials writing to one SQLite store for {options.seconds:g} s\n")
     print(made_by("writers.py", "mlflow") + "\n")
     print("| writer | rounds | rows told | rows in the store | failed attempts | slowest `log`, ms | `finish`, s |")
     print("|---|" + "---:|" * 6)
-    for number, (one, count) in enumerate(found):
-        failed = sum(one.failed.values())
+    for number, (outcome, count) in enumerate(outcomes):
+        failed = sum(outcome.failed.values())
         print(
-            f"| {number} | {one.rounds} | {one.rows} | {count} | {failed} | {one.slowest_ms:.2f} | {one.finish_s:.2f} |"
+            f"| {number} | {outcome.rounds} | {outcome.rows} | {count} | {failed} | {outcome.slowest_ms:.2f} "
+            f"| {outcome.finish_s:.2f} |"
         )
-    rows, there = sum(one.rows for one, _ in found), sum(count for _, count in found)
+    rows, there = sum(outcome.rows for outcome, _ in outcomes), sum(count for _, count in outcomes)
     print(f"\n{there} of {rows} rows are there ({rows / options.seconds:.0f} a second, {size:.0f} MB).", end=" ")
-    reasons: Counter[str] = sum((Counter(one.failed) for one, _ in found), Counter())
-    said = "; ".join(f"{count} × {reason}" for reason, count in reasons.items())
-    print(f"Attempts that failed and were made again: {said or 'none'}.")
+    reasons: Counter[str] = sum((Counter(outcome.failed) for outcome, _ in outcomes), Counter())
+    failures = "; ".join(f"{count} × {reason}" for reason, count in reasons.items())
+    print(f"Attempts that failed and were made again: {failures or 'none'}.")
 
 
 if __name__ == "__main__":

@@ -61,15 +61,15 @@ def call(command: list[str | Path], seconds: float = 1800.0) -> str | None:
         return None
     sys.stderr.write(done.stdout + done.stderr)
     lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-    told = next((line for line in reversed(lines) if re.search(r"error", line, re.IGNORECASE)), lines[-1])
-    return re.sub(r"\S*/\S+", "...", told).replace("|", "/").strip()[:160]
+    error_line = next((line for line in reversed(lines) if re.search(r"error", line, re.IGNORECASE)), lines[-1])
+    return re.sub(r"\S*/\S+", "...", error_line).replace("|", "/").strip()[:160]
 
 
 def install(peer: str, env: Path) -> dict[str, object]:
     """Make an environment with the pinned requirements, unless it is there already. Seconds, megabytes or an error."""
     wanted, stamp = HERE / f"requirements-{peer}.txt", env / "installed.json"
-    if stamp.exists() and (known := json.loads(stamp.read_text()))["requirements"] == wanted.read_text():
-        return known["setup"]
+    if stamp.exists() and (installed := json.loads(stamp.read_text()))["requirements"] == wanted.read_text():
+        return installed["setup"]
     print(f"{peer}: installing {wanted.name} ...", flush=True)
     shutil.rmtree(env, ignore_errors=True)
     start = time.perf_counter()
@@ -110,22 +110,22 @@ def measure_ours(workload: str) -> dict[str, dict]:
         if not result.exists():
             return {", ".join(OURS[workload]): {"error": f"failed: {error}"}}
         report = json.loads(result.read_text())
-    found = {}
+    results = {}
     for row in report["workloads"][0]["rows"]:
         plain, name = row["executor"] == "plain", f"{row['threads']} thread{'s' * (row['threads'] > 1)}"
         name = f"plain loop, {name}" if plain else f"{row['executor']}, {name}"
         if "error" in row:
-            found[name] = {"error": f"failed: {row['error']}"}
+            results[name] = {"error": f"failed: {row['error']}"}
             continue
         packages = {"flstudy": report["versions"]["flstudy"]} if not plain else {}
-        found[name] = {
+        results[name] = {
             "rounds_per_second": row["seed_rounds_per_s"],
             "fits_per_second": row["fits_per_s"],
             "versions": packages | {"torch": report["versions"]["torch"]},
             "limit_rounds_per_second": 1e3 * row["seeds"] / row["limit_ms"] if row["limit_ms"] else None,
             "disturbed": row["busy"],
         }
-    return found
+    return results
 
 
 def cpu() -> str:
@@ -250,11 +250,12 @@ def compare(options: argparse.Namespace, envs: Path, setups: dict, gauge: Gauge)
         done = gauge.quietly(
             work,
             say=lambda line: print(line, flush=True),
-            refused=lambda found: any(one.get("disturbed") for one in found.values()),
+            refused=lambda results: any(measurement.get("disturbed") for measurement in results.values()),
         )
         disturbed = done.moment.busy(gauge.best_s)
         return {
-            name: {**one, "disturbed": disturbed or one.get("disturbed", False)} for name, one in done.result.items()
+            name: {**measurement, "disturbed": disturbed or measurement.get("disturbed", False)}
+            for name, measurement in done.result.items()
         }
 
     plan = [(workload, peer, name) for workload in ROUNDS for peer in PEERS for name in PEERS[peer]]
