@@ -42,15 +42,15 @@ def test_average_starts_from_the_mean_of_what_came_after_the_pilots():
         [], [], [], [], [5, 5], [], [7, 7], [], [9, 9], []
     ]  # fmt: skip
     assert module.records[6].events[0] == Event(7, "initial model", "restart")
-    kept = module.run.state.controllers[0]
-    assert difference(kept.models.transpose(0, 1), ends(module)[1:]) == 0
+    remembered = module.run.state.controllers[0]
+    assert difference(remembered.models.transpose(0, 1), ends(module)[1:]) == 0
 
 
 @pytest.mark.slow
 def test_scale_zero_is_the_average():
     for pilot in ("mean", "ema"):
-        one, other = played(DynamicInitialModel(scale=0.0, pilot=pilot)), played(Average())
-        assert difference(one.server, other.server) <= 1e-14
+        dynamic, other = played(DynamicInitialModel(scale=0.0, pilot=pilot)), played(Average())
+        assert difference(dynamic.server, other.server) <= 1e-14
 
 
 @pytest.mark.slow
@@ -104,15 +104,17 @@ def test_rounds_inside_a_session_are_the_algorithm_s(algorithm):
         before = module.servers[index - 1]
         fit = module.executor.fit(algorithm, before, (), cohort.jobs, cohort.batches)
         world = cohort._replace(round=cohort.round._replace(concepts=None))
-        told = stepped(algorithm, before, uploaded(algorithm, world, fit), world.round)
-        assert difference(told, module.servers[index]) <= 1e-13
+        expected = stepped(algorithm, before, uploaded(algorithm, world, fit), world.round)
+        assert difference(expected, module.servers[index]) <= 1e-13
 
 
 @pytest.mark.slow
 def test_what_surrounds_the_model_starts_anew_or_stays():
-    anew, kept = (played(DynamicInitialModel(state=state), FedAdam(lr=0.1), rounds=5) for state in ("method", "keep"))
+    anew, retained = (
+        played(DynamicInitialModel(state=state), FedAdam(lr=0.1), rounds=5) for state in ("method", "keep")
+    )
     assert anew.server.t.tolist() == [1, 1]
-    assert kept.server.t.tolist() == [5, 5]
+    assert retained.server.t.tolist() == [5, 5]
 
 
 def test_one_session_is_the_algorithm_alone():
@@ -121,10 +123,10 @@ def test_one_session_is_the_algorithm_alone():
             """Accepts one session."""
 
     controller = Unchecked()
-    one, other = (
+    controlled, other = (
         played(c, Scaffold(lr=0.1), rounds=3, population=drifting(participants=3)) for c in (controller, None)
     )
-    assert difference(one.server, other.server) == 0
+    assert difference(controlled.server, other.server) == 0
 
 
 @pytest.mark.slow
@@ -138,8 +140,8 @@ def test_history_is_bounded_by_the_latest_or_the_most_different():
     layout = diverse.task_function.layout
     controller, state = DynamicInitialModel(history=2, retention="diverse"), diverse.run.state.controllers[0]
     line = torch.tensor([0.0, 1.0, 10.0], dtype=torch.float64)[:, None].expand(3, layout.n)
-    kept = controller.forget(state._replace(models=line, gradients=line), layout)
-    assert kept.gradients[:, 0].tolist() == [1.0, 10.0]
+    bounded = controller.forget(state._replace(models=line, gradients=line), layout)
+    assert bounded.gradients[:, 0].tolist() == [1.0, 10.0]
 
 
 def test_similarities():
@@ -152,14 +154,14 @@ def test_similarities():
         g, t = gradients[z].numpy(), to.numpy()
         assert by["l2"][z] == pytest.approx(np.sqrt(((g - t) ** 2).sum()))
         assert by["cosine"][z] == pytest.approx(1 - g @ t / np.sqrt((g @ g) * (t @ t)))
-        each, start = [], 0
+        distances, start = [], 0
         for name, size in zip(layout.names, layout.sizes, strict=True):
             a, b = g[start : start + size], t[start : start + size]
             start += size
             if not name.endswith("bias"):
-                each.append(np.linalg.norm(a / np.linalg.norm(a) - b / np.linalg.norm(b)))
-        assert len(each) == 2
-        assert by["per_tensor_normalised"][z] == pytest.approx(np.mean(each))
+                distances.append(np.linalg.norm(a / np.linalg.norm(a) - b / np.linalg.norm(b)))
+        assert len(distances) == 2
+        assert by["per_tensor_normalised"][z] == pytest.approx(np.mean(distances))
     nothing = DynamicInitialModel(similarity="per_tensor_normalised").distances(gradients * 0, to * 0, layout)
     assert nothing.tolist() == [0, 0, 0]  # no 0/0
 

@@ -91,10 +91,10 @@ def test_schedules_cover_every_round_and_nest(rho):
         instances = block.instances()
         assert instances[0] == Instance(order, 0, 2**order - 1)  # always there
         assert len(set(instances)) == len(instances)
-        for one, other in itertools.combinations(instances, 2):
-            apart = one.last < other.first or other.last < one.first
-            assert apart or (one.first <= other.first and other.last <= one.last) or (
-                other.first <= one.first and one.last <= other.last
+        for instance, other in itertools.combinations(instances, 2):
+            apart = instance.last < other.first or other.last < instance.first
+            assert apart or (instance.first <= other.first and other.last <= instance.last) or (
+                other.first <= instance.first and instance.last <= other.last
             )  # fmt: skip
         for offset in range(2**order):
             covering = [i for i in instances if i.first <= offset <= i.last]
@@ -112,21 +112,21 @@ def test_schedules_differ_between_seeds_and_blocks():
 @pytest.mark.parametrize("rho", RATES)
 def test_as_many_instances_as_expected(rho):
     m, blocks = 6, 400
-    found = [BlockSchedule(3, number, m, rho).instances() for number in range(blocks)]
+    schedules = [BlockSchedule(3, number, m, rho).instances() for number in range(blocks)]
     for k in range(m + 1):
         p, places = rho(2**m) / rho(2**k), blocks * 2 ** (m - k)
-        count = sum(instance.order == k for instances in found for instance in instances)
+        count = sum(instance.order == k for instances in schedules for instance in instances)
         assert abs(count - p * places) <= 4 * math.sqrt(places * p * (1 - p)) + 1e-9
     horizon, delta = 500, 0.05  # Lemma 1: at most 6 m̂ log(T/δ) C(t') / C(1), C(t) = t ρ(t)
     bound = 6 * (math.log2(horizon) + 1) * math.log(horizon / delta) * 2**m * rho(2**m) / rho(1)
-    assert max(map(len, found)) <= bound
+    assert max(map(len, schedules)) <= bound
 
 
 def test_the_rate_is_definition_3():
     for rho in RATES:
         values = [rho(t) for t in range(1, 600)]
-        assert all(one >= other for one, other in itertools.pairwise(values))
-        assert all(one <= other + 1e-12 for one, other in itertools.pairwise([t * rho(t) for t in range(1, 600)]))
+        assert all(value >= other for value, other in itertools.pairwise(values))
+        assert all(value <= other + 1e-12 for value, other in itertools.pairwise([t * rho(t) for t in range(1, 600)]))
     hat = MasterFL(rounds=500).rho_hat
     assert hat(500) == pytest.approx(6 * (math.log2(500) + 1) * math.log(500 / 0.05) / math.sqrt(500))
     assert (round(hat(500), 1), round(3 * hat(500), 1), round(9 * hat(256))) == (24.6, 73.9, 310)
@@ -142,20 +142,20 @@ class Server(NamedTuple):
 
 def play(controller, loss, rounds, seed=7):
     """A replica's log when the world answers an order-k instance in round t with loss(t, k)."""
-    one = torch.ones((), dtype=torch.float64)
-    server = Server(one.expand(3), one)
-    method = SimpleNamespace(server_restarted=lambda _, x, layout: Server(x, one), resumed=lambda server, _: server)
+    unit = torch.ones((), dtype=torch.float64)
+    server = Server(unit.expand(3), unit)
+    method = SimpleNamespace(server_restarted=lambda _, x, layout: Server(x, unit), resumed=lambda server, _: server)
     state, log = controller.init(server), []
     for t in range(1, rounds + 1):
-        moment = Moment(t, 0, t == 1, False, method, Layout((), (), ()), seed, lambda name: one)
+        moment = Moment(t, 0, t == 1, False, method, Layout((), (), ()), seed, lambda name: unit)
         state, server, _ = controller.before_round(state, server, moment)
         k = int(state.active)
         moment = moment._replace(weights=JOBS[1])
         state, server, event = controller.after_round(state, server, JOBS[0] * loss(t, k), moment)
-        told = {name.split("/")[1]: float(value) for name, value in controller.metrics(state).items()}
-        failed = told["failed"] = told.pop("detected")
+        metrics = {name.split("/")[1]: float(value) for name, value in controller.metrics(state).items()}
+        failed = metrics["failed"] = metrics.pop("detected")
         names = {"block_order": "m", "instance_order": "k", "loss": "F", "reachable": "optimistic", "best": "U"}
-        log.append({"t": t, **{names.get(name, name): value for name, value in told.items()}})
+        log.append({"t": t, **{names.get(name, name): value for name, value in metrics.items()}})
         assert (event is None) == (failed == 0)
     return log
 
@@ -270,8 +270,8 @@ def test_a_resumed_run_is_the_run_bit_for_bit(restart, tmp_path):
     resumed = go(14, ckpt_path=str(tmp_path / "epoch=9.ckpt"))  # in the middle of a block, with paused instances
     assert float(measured(whole, "controller/block_order")[9].min()) >= 0
     assert torch.equal(whole.server.x, resumed.server.x)
-    for one, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
+    for part, other in zip(whole.run.state.controllers[0], resumed.run.state.controllers[0], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(flat(part), flat(other), strict=True))
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
     assert torch.equal(measured(whole, *names)[10:], measured(resumed, *names))
     assert [record.events for record in whole.records[10:]] == [record.events for record in resumed.records]
@@ -315,7 +315,7 @@ def test_an_instance_may_begin_at_the_longest_one_s_model_or_at_the_server_s():
     moving = modules["current"]
     still = played(MasterFL(rounds=14, instance_init="current"), FedOmd(lr=1e-300, mirror="euclidean"), rounds=7)
     assert difference(still.servers[6].x, still.servers[0].x) == 0
-    steps = [difference(one.x, other.x) for one, other in itertools.pairwise(moving.servers)]
+    steps = [difference(server.x, other.x) for server, other in itertools.pairwise(moving.servers)]
     assert max(steps) < 3 * float(np.median(steps))  # it never falls back
 
 
@@ -334,7 +334,7 @@ def test_any_algorithm_runs_with_its_own_rate():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"rounds": 1}, "rounds must lie in [2, 1e6], got 1"),
         ({"rho_hat_scale": 0.0}, "rho_hat_scale must lie in (0, 1e12]"),
@@ -348,14 +348,14 @@ def test_any_algorithm_runs_with_its_own_rate():
         ({"lr": "mine"}, "lr must be one of instance, algorithm"),
     ],
 )
-def test_bad_values_are_named(values, said):
-    with pytest.raises(ValueError, match=re.escape(f"MasterFL: {said}")):
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ValueError, match=re.escape(f"MasterFL: {message}")):
         MasterFL(**{"rounds": 10, **values})
 
 
 @pytest.mark.slow
 def test_the_horizon_is_the_run_s_where_none_is_given():
-    runs = [played(MasterFL(rounds=given, rho_hat_scale=1e-3), rounds=14) for given in (14, None)]
+    runs = [played(MasterFL(rounds=horizon, rho_hat_scale=1e-3), rounds=14) for horizon in (14, None)]
     assert difference(runs[0].server, runs[1].server) == 0
     assert runs[0].record.metrics["detector/detected"] == runs[1].record.metrics["detector/detected"]
     with pytest.raises(ValueError, match="MasterFL: rounds must be given, since the run has no end"):

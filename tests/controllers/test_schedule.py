@@ -50,15 +50,15 @@ def test_a_round_is_one_of_the_algorithm_with_that_rate(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Polynomial(rounds=0), "Polynomial: rounds must lie in [1, 1e6], got 0"),
         (lambda: Cosine(rounds=3, floor=1.5), "Cosine: floor must lie in [0, 1], got 1.5"),
         (lambda: Polynomial(rounds=3, power=0), "Polynomial: power must lie in (0, 1e12], got 0"),
     ],
 )
-def test_bad_values_are_named(make, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_bad_values_are_named(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 

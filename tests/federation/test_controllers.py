@@ -37,9 +37,9 @@ def test_restart_begins_anew_and_says_so():
 
 def test_restart_may_keep_the_model():
     module = run(FedAvgM(lr=0.1), 3, controllers=[Restart(rounds=[3], keep_model=True)], population=drifting())
-    one, two = module.servers[1:]
-    assert one.v.abs().max() > 1e-2
-    assert difference(two.v, two.x - one.x) <= 1e-14  # v = 0 before the round, so it is Δ after it; η_g = 1
+    before, after = module.servers[1:]
+    assert before.v.abs().max() > 1e-2
+    assert difference(after.v, after.x - before.x) <= 1e-14  # v = 0 before the round, so it is Δ after it; η_g = 1
 
 
 def test_restart_in_round_one_changes_nothing():

@@ -76,7 +76,7 @@ def raise_it():
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "message"),
     [
         (
             lambda: os._exit(3),
@@ -86,8 +86,8 @@ def raise_it():
     ],
     ids=["exit", "raised"],
 )
-def test_a_place_that_fails_again_and_again_says_so(end, said):
-    with pytest.raises((RuntimeError, ValueError), match=said) as error:
+def test_a_place_that_fails_again_and_again_says_so(end, message):
+    with pytest.raises((RuntimeError, ValueError), match=message) as error:
         over(2, FedAvg(lr=0.1), "sequential", task=Mortal(end))
     assert len(str(error.value)) <= 200
     assert any("in round 1" in note for note in error.value.__notes__)
@@ -102,11 +102,11 @@ def test_a_thread_of_an_accelerator_trains_alike():
     context = TrainingContext(coordinator.task_function, coordinator.evaluation.evaluator.store)
     place = DeviceThread(partial(make_named, "vectorized", False, None), context, torch.device("cpu"))
     part, weights = Share(1, [0, 2]), torch.full(work.sizes.shape, 1 / 3, dtype=server.x.dtype)
-    given = part.of((work.jobs, work.batches, weights))
-    some = PartWork(coordinator.algorithm, server, *given, 1)
+    inputs = part.of((work.jobs, work.batches, weights))
+    some = PartWork(coordinator.algorithm, server, *inputs, 1)
     with torch.autograd.set_grad_enabled(True):
         done = place.end(place.begin(Modes.here("cpu", 0, [0]), some, rows, part))
-    fit = coordinator.executor.fit(coordinator.algorithm, server, rows.some(part), *given[:2])
+    fit = coordinator.executor.fit(coordinator.algorithm, server, rows.some(part), *inputs[:2])
     for sums, leaf in zip(done.uploads.total, fit.uploads, strict=True):
         assert difference(sums, leaf.sum(1)) < 1e-12
     place.keep(rows, part, done)

@@ -47,13 +47,13 @@ print("resident", resident())
 
 def pages(**environment: str) -> tuple[list[int], list[int]]:
     """Pages that each round but the first had to be given, and those resident before and after the end of the fit."""
-    kept = {name: value for name, value in os.environ.items() if name not in OWN}
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN}
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**kept, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT], env={**inherited, **environment}, capture_output=True, text=True, check=True
     )
-    said = [line.split() for line in ran.stdout.splitlines() if line.startswith(("faults", "resident"))]
-    faults = [int(number) for name, number in said if name == "faults"]
-    resident = [int(number) for name, number in said if name == "resident"]
+    figures = [line.split() for line in ran.stdout.splitlines() if line.startswith(("faults", "resident"))]
+    faults = [int(number) for name, number in figures if name == "faults"]
+    resident = [int(number) for name, number in figures if name == "resident"]
     return [after - before for before, after in itertools.pairwise(faults)], resident
 
 

@@ -43,8 +43,8 @@ def test_generalised_accuracy_and_its_spread(scene, split):
     module, population = scene
     for index, (server, record) in enumerate(zip(module.servers, module.records, strict=True)):
         for s in range(2):
-            each = [by_hand(server.x[s], population, split, k, s, index) for k in range(DEVICES)]
-            loss, accuracy = np.array(each).T
+            per_device = [by_hand(server.x[s], population, split, k, s, index) for k in range(DEVICES)]
+            loss, accuracy = np.array(per_device).T
             assert record.metrics[f"{split}/loss"][s] == pytest.approx(loss.mean(), abs=1e-12)
             assert record.metrics[f"{split}/accuracy"][s] == pytest.approx(accuracy.mean(), abs=1e-12)
             spread = np.sqrt(((accuracy - accuracy.mean()) ** 2).sum() / DEVICES)
@@ -57,12 +57,12 @@ def test_personalised_accuracy(scene):
     jobs, fit = module.last.cohort.jobs, module.last.fit
     before, record = module.servers[-2].x, module.records[-1]
     for s in range(2):
-        each = []
+        accuracies = []
         for j, client in enumerate(jobs.client[s].tolist()):
             y = before[s] + fit.uploads.delta[s, j]
-            each.append(by_hand(y, population, "test", client, s, ROUNDS - 1)[1])
-        assert record.metrics["test/personal_accuracy"][s] == pytest.approx(np.mean(each), abs=1e-12)
-        assert record.metrics["test/personal_accuracy_spread"][s] == pytest.approx(np.std(each), abs=1e-12)
+            accuracies.append(by_hand(y, population, "test", client, s, ROUNDS - 1)[1])
+        assert record.metrics["test/personal_accuracy"][s] == pytest.approx(np.mean(accuracies), abs=1e-12)
+        assert record.metrics["test/personal_accuracy_spread"][s] == pytest.approx(np.std(accuracies), abs=1e-12)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def forgets(name):
     return function
 
 
-def told(name, value):
+def diagnostics_with(name, value):
     """A function of that name which tells ``value`` of the states beside the usual diagnostics."""
 
     def diagnostics(self, before, after, inbox):
@@ -117,11 +117,11 @@ FORMS = {
     "another shape": (named(line, "correct"), r"must return a vector \[(\d+)\], got float64 \[1, \1\]"),
     "a smaller server": (named(shrunk, "server_step"), r"must return Server.x as server_init does \(float64 \["),
     "a vector": (
-        told("update_norm", lambda a, b: b.x),
+        diagnostics_with("update_norm", lambda a, b: b.x),
         rf"{NUMBERS} float64 \[\d+\] as update_norm",
     ),
-    "a vector of one's own": (told("mine", lambda a, b: b.x), rf"{NUMBERS} float64 \[\d+\] as mine"),
-    "a Python number": (told("mine", lambda a, b: 3.0), f"{NUMBERS} float as mine"),
+    "a vector of one's own": (diagnostics_with("mine", lambda a, b: b.x), rf"{NUMBERS} float64 \[\d+\] as mine"),
+    "a Python number": (diagnostics_with("mine", lambda a, b: 3.0), f"{NUMBERS} float as mine"),
 }
 UNMAPPABLE = {
     "item": (named(number_asked, "correct"), "asks a tensor for its number, as float"),
@@ -195,15 +195,15 @@ def misspelt(self, g, y, msg, client):
 
 
 @pytest.mark.parametrize(
-    ("function", "name", "said"),
+    ("function", "name", "message"),
     [
         (shuffled, "correct", "purity: correct returns another result when called again: it draws random numbers"),
         (in_place, "local_step", "purity: local_step changes its arguments: return new tensors"),
         (misspelt, "correct", "raises AttributeError: 'Mine' object has no attribute 'nu'"),
     ],
 )
-def test_the_laws_name_the_function(function, name, said):
-    with pytest.raises(AssertionError, match=f"^Mine:? {said}"):
+def test_the_laws_name_the_function(function, name, message):
+    with pytest.raises(AssertionError, match=f"^Mine:? {message}"):
         check_algorithm(method(named(function, name)))
 
 

@@ -87,9 +87,9 @@ def fitted(folder, algorithm, task, population=None, **more):
     return coordinator, outer, population, saving
 
 
-def same(one, other):
+def same(module, other):
     """Whether two modules hold the same."""
-    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    pairs = zip(module.state_dict().items(), other.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
@@ -134,9 +134,9 @@ def test_a_trainer_evaluates_a_checkpoint_without_a_fit(trained):
     assert coordinator.record.round == 2
     back = Coordinator.load_from_checkpoint(saving.final)
     assert trainer(1).test(back, datamodule=drifting(), verbose=False) == [last]
-    told = outer.predict(coordinator, datamodule=population)
-    assert [one.device for one in told] == list(range(DEVICES))
-    right = [(one.outputs.argmax(-1) == one.labels).double().mean() for one in told]
+    predictions = outer.predict(coordinator, datamodule=population)
+    assert [prediction.device for prediction in predictions] == list(range(DEVICES))
+    right = [(prediction.outputs.argmax(-1) == prediction.labels).double().mean() for prediction in predictions]
     world = coordinator.evaluation.of_devices(coordinator.server, coordinator.bank, population.cohort(2).round, 2)
     assert float(torch.stack(right).mean()) == pytest.approx(world["test/accuracy"][0])
 
@@ -152,7 +152,7 @@ def test_a_saved_coordinator_that_was_loaded_is_the_same(trained, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "algorithm", [Ditto(lr=0.1), Apfl(lr=0.1), LocalOnly(lr=0.1)], ids=lambda one: type(one).__name__
+    "algorithm", [Ditto(lr=0.1), Apfl(lr=0.1), LocalOnly(lr=0.1)], ids=lambda algorithm: type(algorithm).__name__
 )
 def test_a_device_has_its_own_model(algorithm, tmp_path):
     coordinator, outer, population, saving = fitted(tmp_path, algorithm, mlp())
@@ -160,18 +160,18 @@ def test_a_device_has_its_own_model(algorithm, tmp_path):
     trained = coordinator.last.cohort.jobs.client
     for replica in range(len(SEEDS)):
         device = int(trained[replica, 0])
-        own = torch.cat([p.detach().flatten() for p in back.personal(device, replica).parameters()])
-        assert torch.equal(own, coordinator.last.fit.personal[replica, 0].float())
-    assert not torch.equal(own, coordinator.server.x[1].float())
+        personal = torch.cat([p.detach().flatten() for p in back.personal(device, replica).parameters()])
+        assert torch.equal(personal, coordinator.last.fit.personal[replica, 0].float())
+    assert not torch.equal(personal, coordinator.server.x[1].float())
     assert len(outer.predict(back, datamodule=population)) == DEVICES
     with pytest.raises(ValueError, match="client must be a device from 0 to 5, got 6"):
         back.personal(6)
     content = torch.load(saving.final, weights_only=True)
     torch.save({**content, "flstudy": of_first_replica(content["flstudy"])}, tmp_path / "kept.pt")
-    kept = Coordinator.load_from_checkpoint(tmp_path / "kept.pt")
-    assert torch.equal(kept.server.x[0], coordinator.server.x[0])
+    first_replica = Coordinator.load_from_checkpoint(tmp_path / "kept.pt")
+    assert torch.equal(first_replica.server.x[0], coordinator.server.x[0])
     with pytest.raises(ValueError, match=f"devices of {type(algorithm).__name__} are in checkpoints, not in a model"):
-        kept.personal(0)
+        first_replica.personal(0)
 
 
 def test_of_several_models_a_device_has_the_one_that_it_chooses(tmp_path):
@@ -182,8 +182,8 @@ def test_of_several_models_a_device_has_the_one_that_it_chooses(tmp_path):
     outer.validate(back, datamodule=population, verbose=False)
     everybody = back.evaluation.everybody(2)
     chosen = back.evaluation.choice(back.server, population.cohort(2).round, 2, everybody)[1, 3]
-    own = torch.cat([p.detach().flatten() for p in back.personal(3, 1).parameters()])
-    assert torch.equal(own, back.server.x[1, chosen].float())
+    personal = torch.cat([p.detach().flatten() for p in back.personal(3, 1).parameters()])
+    assert torch.equal(personal, back.server.x[1, chosen].float())
 
 
 @pytest.mark.slow
@@ -207,9 +207,9 @@ def test_a_run_by_the_module_s_optimizer_goes_on_bit_for_bit(falls, mode, tmp_pa
     """Mapped over devices, and, where the learning rate falls, stepped by torch."""
     path = tmp_path / "epoch=4.ckpt"
     saving = ModelCheckpoint(tmp_path, every_n_epochs=5, save_top_k=-1, filename="{epoch}")
-    given = {"seeds": SEEDS, "local_optimizer": mode, "executor": "sequential" if falls else "vectorized"}
+    settings = {"seeds": SEEDS, "local_optimizer": mode, "executor": "sequential" if falls else "vectorized"}
     fit = {"enable_checkpointing": True}
-    whole = run(FedAvg(), 10, population=drifting(), task=Optimized(falls), callbacks=[saving], fit=fit, **given)
+    whole = run(FedAvg(), 10, population=drifting(), task=Optimized(falls), callbacks=[saving], fit=fit, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of an optimizer that is not used
         back = Coordinator.load_from_checkpoint(path)
@@ -235,8 +235,8 @@ class Normed(Net):
 def test_a_restart_after_going_on_begins_with_the_first_buffers(buffers, tmp_path):
     path, controllers = tmp_path / "epoch=1.ckpt", [Restart(rounds=[3])]
     saving = ModelCheckpoint(tmp_path, every_n_epochs=2, save_top_k=-1, filename="{epoch}")
-    given = {"seeds": SEEDS, "buffers": buffers, "controllers": controllers, "fit": {"enable_checkpointing": True}}
-    whole = run(FedAvg(lr=0.1), 4, population=drifting(), task=Normed(), callbacks=[saving], **given)
+    settings = {"seeds": SEEDS, "buffers": buffers, "controllers": controllers, "fit": {"enable_checkpointing": True}}
+    whole = run(FedAvg(lr=0.1), 4, population=drifting(), task=Normed(), callbacks=[saving], **settings)
     back = Coordinator.load_from_checkpoint(path)
     if buffers == "average":
         average = back.server.buffers[0, :7].float()
@@ -249,10 +249,10 @@ def test_a_restart_after_going_on_begins_with_the_first_buffers(buffers, tmp_pat
 @pytest.mark.parametrize(("name", "other"), [("local_optimizer", "rule"), ("buffers", "freeze")])
 def test_a_run_is_not_gone_on_with_in_another_way(name, other, tmp_path):
     saving = fitted(tmp_path, FedAvg(), Optimized(), local_optimizer="module")[3]
-    given = {"seeds": SEEDS, "local_optimizer": "module", name: other}
+    settings = {"seeds": SEEDS, "local_optimizer": "module", name: other}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        changed = Coordinator(Optimized(), FedAvg(), RunSettings(**given))
+        changed = Coordinator(Optimized(), FedAvg(), RunSettings(**settings))
     with pytest.raises(ValueError, match=f"was written with {name} '.*', but this run has '{other}'"):
         trainer(3).fit(changed, datamodule=drifting(), ckpt_path=saving.final, weights_only=True)
 
@@ -261,7 +261,7 @@ def test_a_run_is_not_gone_on_with_in_another_way(name, other, tmp_path):
 @pytest.mark.parametrize("left_out", ["schedule", "local_optimizer"])
 def test_every_argument_comes_back(tmp_path, left_out):
     """Also one that is added to the coordinator later; a module's own optimizer follows no schedule."""
-    given = {
+    values = {
         "algorithm": FedAvg(lr=0.07, clip_norm=2.0, weighting="uniform"),
         "seeds": (9,),
         "initial": "seeded",
@@ -282,22 +282,25 @@ def test_every_argument_comes_back(tmp_path, left_out):
     }
     settings = [field.name for field in fields(RunSettings)]
     parts = inspect.signature(FederatedRun).parameters
-    assert set(given) == {*parts, *settings} - {"task", "settings"}
+    assert set(values) == {*parts, *settings} - {"task", "settings"}
     defaults = {name: part.default for name, part in parts.items()} | vars(RunSettings())
-    assert all(defaults[name] != value for name, value in given.items())
-    expected = {name: value for name, value in given.items() if name != left_out}
-    given[left_out] = defaults[left_out]
+    assert all(defaults[name] != value for name, value in values.items())
+    expected = {name: value for name, value in values.items() if name != left_out}
+    values[left_out] = defaults[left_out]
     saving = ModelCheckpoint(tmp_path, every_n_epochs=2, save_top_k=-1, filename="{epoch}")
     fit = {"enable_checkpointing": True}
-    whole = run(task=Optimized, rounds=4, population=drifting(), evaluate=True, callbacks=[saving], fit=fit, **given)
+    whole = run(task=Optimized, rounds=4, population=drifting(), evaluate=True, callbacks=[saving], fit=fit, **values)
     path = tmp_path / "epoch=1.ckpt"
     back = Coordinator.load_from_checkpoint(path)
     saved = torch.load(path, weights_only=True)["flstudy"]
-    for told in (saved, {"seeds": back.seeds, "made": back.run.recipe}):
-        made = run_arguments(path, {"flstudy": told}, {"task": Optimized()})
-        del made["task"]
-        found = vars(made.pop("settings"))
-        assert {**made, **found, "seeds": tuple(found["seeds"]), left_out: None} == {**expected, left_out: None}
+    for content in (saved, {"seeds": back.seeds, "made": back.run.recipe}):
+        rebuilt = run_arguments(path, {"flstudy": content}, {"task": Optimized()})
+        del rebuilt["task"]
+        rebuilt_settings = vars(rebuilt.pop("settings"))
+        assert {**rebuilt, **rebuilt_settings, "seeds": tuple(rebuilt_settings["seeds"]), left_out: None} == {
+            **expected,
+            left_out: None,
+        }
     trainer(4).fit(back, datamodule=drifting(), ckpt_path=path, weights_only=True)
     assert difference(state(back), state(whole)) == 0
     names = [name for name in whole.record.metrics if not name.startswith("time/")]
@@ -425,13 +428,13 @@ def test_damaged_and_missing_files_are_told(tmp_path):
     (tmp_path / "flipped.ckpt").write_bytes(whole)
     (tmp_path / "cut.ckpt").write_bytes(whole[:500])
     torch.save({"state_dict": {}}, tmp_path / "bare.ckpt")
-    for name, told in {
+    for name, message in {
         "flipped.ckpt": "flipped.ckpt is damaged",
         "cut.ckpt": "cut.ckpt is damaged",
         "bare.ckpt": "bare.ckpt was not written by a flstudy Coordinator",
         "none.ckpt": "there is no checkpoint '.*none.ckpt'",
     }.items():
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             load_task(tmp_path / name)
     with pytest.raises(ValueError, match="replica must lie from 0 to 1, got 2"):
         load_task(saving.final, replica=2)

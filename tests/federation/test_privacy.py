@@ -42,12 +42,12 @@ class Uploads:
     def __init__(self, monkeypatch):
         self.seen, call = [], PrivateAggregator.__call__
 
-        def kept(aggregator, inbox, round):
-            told = call(aggregator, inbox, round)
-            self.seen.append((inbox, told))
-            return told
+        def record_uploads(aggregator, inbox, round):
+            aggregated = call(aggregator, inbox, round)
+            self.seen.append((inbox, aggregated))
+            return aggregated
 
-        monkeypatch.setattr(PrivateAggregator, "__call__", kept)
+        monkeypatch.setattr(PrivateAggregator, "__call__", record_uploads)
 
 
 @pytest.mark.parametrize("privacy", [Privacy(), Privacy(clip=1e12), Privacy(clip=1e12, sampling="poisson")])
@@ -64,10 +64,10 @@ def test_clipping_bounds_every_device_and_is_told(monkeypatch):
     uploads = Uploads(monkeypatch)
     module = run(Scaffold(lr=0.3), 2, seeds=SEEDS, initial="seeded", privacy=Privacy(clip=0.5))
     for (before, after), record in zip(uploads.seen, module.records, strict=True):
-        given, kept = (torch.cat(list(inbox.uploads), -1).norm(dim=-1) for inbox in (before, after))
-        assert (kept <= 0.5 * (1 + 1e-15)).all()
-        torch.testing.assert_close(kept, given.clamp(max=0.5))
-        assert record.metrics["privacy/clipped_share"] == pytest.approx((given > 0.5).double().mean(1).tolist())
+        sent_norms, clipped_norms = (torch.cat(list(inbox.uploads), -1).norm(dim=-1) for inbox in (before, after))
+        assert (clipped_norms <= 0.5 * (1 + 1e-15)).all()
+        torch.testing.assert_close(clipped_norms, sent_norms.clamp(max=0.5))
+        assert record.metrics["privacy/clipped_share"] == pytest.approx((sent_norms > 0.5).double().mean(1).tolist())
         assert record.metrics["privacy/clip"] == [0.5, 0.5]
 
 
@@ -75,13 +75,13 @@ def test_clipping_bounds_every_device_and_is_told(monkeypatch):
 def test_the_server_sees_the_noisy_mean_and_nothing_else(monkeypatch, algorithm):
     uploads = Uploads(monkeypatch)
     module = run(algorithm, 2, seeds=SEEDS, privacy=Privacy(clip=0.2, noise=0.01, orders=[4.0]))
-    for before, told in uploads.seen:
-        for given, seen in zip(before.uploads, told.uploads, strict=True):
+    for before, after in uploads.seen:
+        for sent, seen in zip(before.uploads, after.uploads, strict=True):
             assert (seen == seen[:, :1]).all()
-            assert seen.shape == given.shape
+            assert seen.shape == sent.shape
         norm = torch.cat(list(before.uploads), -1).norm(dim=-1, keepdim=True)
         for s in range(len(SEEDS)):
-            mine = Inbox(*(torch.utils._pytree.tree_map(lambda leaf, s=s: leaf[s], part) for part in told))
+            mine = Inbox(*(torch.utils._pytree.tree_map(lambda leaf, s=s: leaf[s], part) for part in after))
             for leaf, mean, total in zip(before.uploads, mine.mean(), mine.sum(), strict=True):
                 plain = (leaf[s] * (0.2 / norm[s]).clamp(max=1)).mean(0)
                 noise = (mean - plain) / (0.01 * 0.2 / DEVICES)
@@ -129,12 +129,12 @@ def test_poisson_rounds_divide_by_the_expected_number_and_tell_nobodys_presence(
     assert 0 in counts
     privacy = Privacy(clip=0.2, noise=1e-9, sampling="poisson", orders=[2.0])
     module = run(average(), 6, population=population, seeds=SEEDS, privacy=privacy)
-    for drawn, (before, told) in zip(counts, uploads.seen, strict=True):
+    for drawn, (before, after) in zip(counts, uploads.seen, strict=True):
         assert before.weights.shape[1] == max(drawn, 1)
-        assert told.weights.shape == (2, 2)
+        assert after.weights.shape == (2, 2)
         norm = before.uploads.delta.norm(dim=-1, keepdim=True)
         total = (before.uploads.delta * (0.2 / norm).clamp(max=1)).sum(1) * (drawn > 0)
-        torch.testing.assert_close(told.uploads.delta[:, 0], total / 2, rtol=0, atol=1e-8)
+        torch.testing.assert_close(after.uploads.delta[:, 0], total / 2, rtol=0, atol=1e-8)
     assert module.record.metrics["privacy/epsilon"][0] == Accountant(privacy).epsilon(1e-9, {Sample(DEVICES, 2): 6})
 
 

@@ -63,9 +63,9 @@ def clockless(records):
     ]
 
 
-def equal(one, other):
+def equal(tree, other):
     """Whether two trees are of one structure and equal bit for bit."""
-    (ours, structure), (theirs, same) = pytree.tree_flatten(one), pytree.tree_flatten(other)
+    (ours, structure), (theirs, same) = pytree.tree_flatten(tree), pytree.tree_flatten(other)
     pairs = zip(ours, theirs, strict=True)
     return structure == same and all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
@@ -73,10 +73,10 @@ def equal(one, other):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_without_a_trainer_is_the_run_with_one(case):
-    algorithm, population, given = CASES[case]()
-    under = run(algorithm, 4, trained=True, population=population, evaluate=True, **TWICE, **given)
-    algorithm, population, given = CASES[case]()
-    alone = play(algorithm, 4, population=population, evaluate=True, **TWICE, **given)
+    algorithm, population, settings = CASES[case]()
+    under = run(algorithm, 4, trained=True, population=population, evaluate=True, **TWICE, **settings)
+    algorithm, population, settings = CASES[case]()
+    alone = play(algorithm, 4, population=population, evaluate=True, **TWICE, **settings)
     assert clockless(alone.records) == clockless(under.records)
     assert equal(alone.servers, under.servers)
     assert equal(alone.state_dict(), under.run.state_dict())
@@ -86,8 +86,8 @@ def test_a_run_without_a_trainer_is_the_run_with_one(case):
 def long_run(build, rounds=5, **more):
     """Five rounds with early stopping, rows, and controllers that act in rounds 2 and 5."""
     controllers = [Restart(rounds=[2]), Restart(rounds=[5], keep_model=True)]
-    given = {**TWICE, "controllers": controllers, "evaluate": True, **more}
-    return build(Scaffold(lr=0.1, gamma=0.05), rounds, population=drifting(participants=3), **given)
+    settings = {**TWICE, "controllers": controllers, "evaluate": True, **more}
+    return build(Scaffold(lr=0.1, gamma=0.05), rounds, population=drifting(participants=3), **settings)
 
 
 @pytest.mark.slow

@@ -79,8 +79,8 @@ def test_given_parameters_are_kept_and_seeded_ones_drawn():
     with torch.no_grad():
         next(task.parameters()).fill_(0.25)
     pretrained = torch.cat([p.detach().reshape(-1) for p in task.parameters()])
-    given = run(still, 1, task=task, seeds=(0, 44), initial="given")
-    assert difference(given.server.x, pretrained.expand(2, -1)) <= 1e-9
+    pretrained_run = run(still, 1, task=task, seeds=(0, 44), initial="given")
+    assert difference(pretrained_run.server.x, pretrained.expand(2, -1)) <= 1e-9
     seeded = run(still, 1, task=task, seeds=(0, 44), initial="seeded")
     assert difference(seeded.server.x[0], pretrained) > 1e-2
     assert difference(seeded.server.x[0], seeded.server.x[1]) > 1e-2

@@ -89,7 +89,7 @@ FLAGS = {  # by flag: values, and WORKS (the models are those of a run without i
     "enable_autolog_hparams": [(False, WORKS)],
     "model_registry": [(None, WORKS)],
 }
-CASES = [(flag, value, told) for flag, cases in FLAGS.items() for value, told in cases]
+CASES = [(flag, value, outcome) for flag, cases in FLAGS.items() for value, outcome in cases]
 
 
 def fitted(outer, algorithm=None, **more):
@@ -106,25 +106,27 @@ def plain():
 
 
 def test_all_flags_are_told_here_and_in_the_docs():
-    known = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
-    assert set(FLAGS) == set(MEANINGS) == known
-    refused = {flag for flag, cases in FLAGS.items() if any(told is not WORKS for _, told in cases)}
+    trainer_flags = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+    assert set(FLAGS) == set(MEANINGS) == trainer_flags
+    refused = {flag for flag, cases in FLAGS.items() if any(outcome is not WORKS for _, outcome in cases)}
     assert {refusal.flag for refusal in REFUSALS} == refused
-    assert all(any(told is WORKS for _, told in FLAGS[flag]) for flag in FLAGS if flag not in refused)
+    assert all(any(outcome is WORKS for _, outcome in FLAGS[flag]) for flag in FLAGS if flag not in refused)
     assert (DOCS / "trainer_flags.md").read_text() == flags_page(), "write the page anew, as it says"
 
 
-@pytest.mark.parametrize(("flag", "value", "told"), CASES, ids=[f"{flag}={value}"[:40] for flag, value, _ in CASES])
-def test_a_flag_works_or_is_refused(flag, value, told, plain, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("flag", "value", "outcome"), CASES, ids=[f"{flag}={value}"[:40] for flag, value, _ in CASES])
+def test_a_flag_works_or_is_refused(flag, value, outcome, plain, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    own = {flag: value} | ({"check_val_every_n_epoch": None} if isinstance(value, timedelta) and "val" in flag else {})
+    flags = {flag: value} | (
+        {"check_val_every_n_epoch": None} if isinstance(value, timedelta) and "val" in flag else {}
+    )
     if flag == "barebones":  # refuses to be told of what it turns off
         outer = L.Trainer(max_epochs=ROUNDS, accelerator="cpu", devices=1, precision="64-true", barebones=True)
     else:
-        outer = trainer(ROUNDS, **own)
+        outer = trainer(ROUNDS, **flags)
     try:
-        if told is not WORKS:
-            with pytest.raises(ValueError, match=rf"^Trainer\({flag}=.*\): {re.escape(told)}$") as refused:
+        if outcome is not WORKS:
+            with pytest.raises(ValueError, match=rf"^Trainer\({flag}=.*\): {re.escape(outcome)}$") as refused:
                 fitted(outer)
             assert len(str(refused.value)) <= 200
         else:

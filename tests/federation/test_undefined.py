@@ -67,17 +67,17 @@ def test_an_undefined_measure_of_a_device_is_left_out_counted_and_told_once(task
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         federated, records = played(task(), population)
-    told = [str(warning.message) for warning in caught if "is undefined on device" in str(warning.message)]
-    assert len(told) == 1
-    assert "auc is undefined on device 4 (seed 0), whose 8 examples all have label 0" in told[0]
+    messages = [str(warning.message) for warning in caught if "is undefined on device" in str(warning.message)]
+    assert len(messages) == 1
+    assert "auc is undefined on device 4 (seed 0), whose 8 examples all have label 0" in messages[0]
     metrics = records[-1].metrics
     assert metrics["auc_devices"] == [CLIENTS - 1]
     assert not has_diverged(metrics)
-    each = []
+    aucs = []
     for device in range(CLIENTS - 1):
         x, y = population.store.read(torch.from_numpy(population.members[0][device]["valid"]))
-        each.append(roc_auc_score(y.numpy(), federated.task(x).detach().softmax(1)[:, 1].numpy()))
-    assert metrics["auc"][0] == pytest.approx(sum(each) / len(each), rel=1e-6)
+        aucs.append(roc_auc_score(y.numpy(), federated.task(x).detach().softmax(1)[:, 1].numpy()))
+    assert metrics["auc"][0] == pytest.approx(sum(aucs) / len(aucs), rel=1e-6)
     assert {"auc", "auc_spread", "auc_devices"} <= set(federated.measures(population, 2))
 
 
@@ -86,13 +86,13 @@ def test_a_trial_s_objective_may_be_undefined_for_a_while_but_not_in_the_end_nor
     plain = StandIn.run
 
     def undefined(self, on_round, **named):
-        def told(record):
-            known = record.metrics.get("valid/accuracy")
-            on_round(record if known is None else record._replace(
-                metrics={**record.metrics, "valid/accuracy": [values[record.round]] * len(known)}
+        def report(record):
+            accuracies = record.metrics.get("valid/accuracy")
+            on_round(record if accuracies is None else record._replace(
+                metrics={**record.metrics, "valid/accuracy": [values[record.round]] * len(accuracies)}
             ))  # fmt: skip
 
-        return plain(self, told, **named)
+        return plain(self, report, **named)
 
     monkeypatch.setattr(StandIn, "run", undefined)
     trial, _, _ = run_trial({"algorithm": "Flash"})
