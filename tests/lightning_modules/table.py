@@ -26,8 +26,8 @@ def row_of(module):
     executor = law.TAKEN_BY.get(module, ("vectorized",))[0]
     state = law.by_flstudy(task, population, executor)
     difference = law.largest_difference(state, expected)
-    own = "module" if type(task) in law.OWN_OPTIMIZERS and task.automatic_optimization else "rule"
-    settings = RunSettings(executor=executor, compile=False, local_optimizer=own)
+    local_optimizer = "module" if type(task) in law.OWN_OPTIMIZERS and task.automatic_optimization else "rule"
+    settings = RunSettings(executor=executor, compile=False, local_optimizer=local_optimizer)
     federated = FederatedRun(copy.deepcopy(task), FedAvg(lr=law.LR), settings)
     federated.start(population, rounds=REPEATS + 1, precision="64-true")
     seconds = []

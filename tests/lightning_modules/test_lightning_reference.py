@@ -69,8 +69,8 @@ def by_lightning(task, population):
 
 def by_flstudy(task, population, executor):
     """State of the task after a round of FedAvg."""
-    own = "module" if type(task) in OWN_OPTIMIZERS and task.automatic_optimization else "rule"
-    settings = RunSettings(executor=executor, initial="given", compile=False, local_optimizer=own)
+    local_optimizer = "module" if type(task) in OWN_OPTIMIZERS and task.automatic_optimization else "rule"
+    settings = RunSettings(executor=executor, initial="given", compile=False, local_optimizer=local_optimizer)
     torch.manual_seed(1)
     coordinator = Coordinator(copy.deepcopy(task), FedAvg(lr=LR), settings)
     trainer(1, limit_val_batches=0).fit(coordinator, datamodule=population)

@@ -47,11 +47,11 @@ def trained(module, rounds=ROUNDS, kind="classes", evaluate=5, algorithm=None, *
     task = module()
     coordinator = {"compile": False, **coordinator}  # "auto" compiles where the machine is busy and rounds are long
     coordinator = Coordinator(task=task, algorithm=algorithm or FedAvg(lr=0.1), **arguments(**coordinator))
-    kept = Records()
-    fits = trainer(rounds, "32-true", callbacks=[kept], check_val_every_n_epoch=evaluate)
+    recorder = Records()
+    fits = trainer(rounds, "32-true", callbacks=[recorder], check_val_every_n_epoch=evaluate)
     fits.fit(coordinator, datamodule=world(kind))
-    coordinator.kept = kept.records
-    return coordinator, [record.metrics["train/loss"][0] for record in kept.records]
+    coordinator.kept = recorder.records
+    return coordinator, [record.metrics["train/loss"][0] for record in recorder.records]
 
 
 CASES = [
@@ -78,8 +78,8 @@ TOLD = {  # by training_step, wherever it is called; torchmetrics are left out
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("module", "kind", "own", "classifies"), in_tiers(CASES, CASES[::3]))
-def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own, classifies):
+@pytest.mark.parametrize(("module", "kind", "metric_names", "classifies"), in_tiers(CASES, CASES[::3]))
+def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, metric_names, classifies):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         coordinator, losses = trained(module, kind=kind)
@@ -88,10 +88,10 @@ def test_a_module_trains_by_default_and_its_own_metrics_appear(module, kind, own
     metrics = coordinator.record.metrics
     strange = {name for name in metrics if name not in METRICS}
     assert coordinator.task_function.findings.runs == ("one by one" if module is m.LitItem else "mapped")
-    told = TOLD.get(module, {"train_loss"})
-    of_devices = {*own, *(f"{name}_{end}" for name in own for end in ("spread", "devices"))}
-    assert strange == {*of_devices, *map(of_server, of_devices), *told}
-    if "train_loss" in told:
+    training_metrics = TOLD.get(module, {"train_loss"})
+    of_devices = {*metric_names, *(f"{name}_{end}" for name in metric_names for end in ("spread", "devices"))}
+    assert strange == {*of_devices, *map(of_server, of_devices), *training_metrics}
+    if "train_loss" in training_metrics:
         assert metrics["train_loss"] == pytest.approx(metrics["train/loss"], rel=0.3)  # which means over steps
     assert all(np.isfinite(metrics[name]).all() for name in strange)
     assert {"valid/loss", "test/loss"} <= set(metrics)
@@ -123,8 +123,8 @@ def test_the_epoch_s_value_of_a_name_that_is_logged_twofold_has_lightning_s_name
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32)
     by_lightning = trainer(1, "32-true")
     by_lightning.fit(LitTwofold(), loader, loader)
-    kept = ModelCheckpoint(tmp_path, monitor="told_twice_epoch", filename="{told_by_place_epoch:.2f}")
-    federated = trainer(1, "32-true", callbacks=[kept], enable_checkpointing=True)
+    saving = ModelCheckpoint(tmp_path, monitor="told_twice_epoch", filename="{told_by_place_epoch:.2f}")
+    federated = trainer(1, "32-true", callbacks=[saving], enable_checkpointing=True)
     coordinator = Coordinator(LitTwofold(), FedAvg(lr=0.1), **arguments(compile=False, executor=executor))
     federated.fit(coordinator, datamodule=world())
     names = {name for name in by_lightning.callback_metrics if not name.endswith("_step")}
@@ -133,7 +133,7 @@ def test_the_epoch_s_value_of_a_name_that_is_logged_twofold_has_lightning_s_name
     assert ours == {name for name in names if name.endswith("_epoch")} == {
         "told_twice_epoch", "told_by_place_epoch", "val_twice_epoch"
     }  # fmt: skip
-    assert kept.best_model_score == federated.callback_metrics["told_twice"]
+    assert saving.best_model_score == federated.callback_metrics["told_twice"]
     assert "told_by_place" in federated.progress_bar_metrics
 
 
@@ -167,8 +167,10 @@ class LitTold(m.LitClassifier):
 def test_what_is_logged_in_training_is_the_same_in_every_executor():
     runs = {}
     for executor in ("vectorized", "sequential", "trainer"):
-        kept = trained(LitTold, rounds=2, evaluate=1, executor=executor)[0].kept
-        runs[executor] = [[one.metrics[name][0] for name in ("ce", "train/val_acc", "val_acc", "two")] for one in kept]
+        records = trained(LitTold, rounds=2, evaluate=1, executor=executor)[0].kept
+        runs[executor] = [
+            [record.metrics[name][0] for name in ("ce", "train/val_acc", "val_acc", "two")] for record in records
+        ]
     assert runs["vectorized"][1] == pytest.approx(runs["sequential"][1], rel=1e-5)
     assert runs["vectorized"][1] == pytest.approx(runs["trainer"][1], rel=1e-5)
     assert runs["trainer"][0][3] == 2

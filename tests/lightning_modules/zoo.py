@@ -480,9 +480,9 @@ class LitFixedGan(LitGan):
         x, _ = batch
         generators, discriminators = self.optimizers()
         real = torch.ones(len(x), 1, dtype=x.dtype)
-        made = self(self.noise[: len(x)])
+        generated = self(self.noise[: len(x)])
         for optimizer, loss in (
-            (generators, F.binary_cross_entropy_with_logits(self.discriminator(made), real)),
+            (generators, F.binary_cross_entropy_with_logits(self.discriminator(generated), real)),
             (discriminators, F.binary_cross_entropy_with_logits(self.discriminator(x), real)),
         ):
             optimizer.zero_grad()

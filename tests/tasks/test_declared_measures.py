@@ -368,6 +368,6 @@ def test_a_study_by_an_undeclared_accuracy_is_refused_with_what_to_add(tmp_path,
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
     assert main(["tune", "study.yaml"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "study.objective.metric must be a metric that this run measures, got 'valid/accuracy'" in told
-    assert "example_correct" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "study.objective.metric must be a metric that this run measures, got 'valid/accuracy'" in message
+    assert "example_correct" in message

@@ -68,22 +68,22 @@ def moon_loss(task, received, last, x, y, algorithm):
 FAST = ["Mlp", "Cnn", "FastText", "Vgg"]
 
 
-@pytest.mark.parametrize("known", [0, 1, 2])
+@pytest.mark.parametrize("last_count", [0, 1, 2])
 @pytest.mark.parametrize("name", in_tiers([*FAST, "ResNet18"], FAST))
-def test_moon_s_gradient_is_autograd_s(name, known):
+def test_moon_s_gradient_is_autograd_s(name, last_count):
     torch.manual_seed(2)
     task, received, *last = (TASKS[name](projection=3).double() for _ in range(4))
     task_function, (x, y) = TaskFunction(task), some(name)
-    flat, sent, *kept = (flat_parameters(model, task_function.layout) for model in (task, received, *last))
+    flat, sent, *stored = (flat_parameters(model, task_function.layout) for model in (task, received, *last))
     algorithm = Moon(mu=3.0, tau=0.2, buffer=2)
     client, msg = (
         algorithm.client_init(sent),
         algorithm.broadcast(algorithm.server_init(sent, task_function.layout), None),
     )
-    client = client._replace(participations=client.participations + known)
-    client.v[:known] = torch.stack(kept)[:known]
+    client = client._replace(participations=client.participations + last_count)
+    client.v[:last_count] = torch.stack(stored)[:last_count]
     g, loss = gradient(algorithm, task_function, msg, client)(flat, Batch(x, y))
-    expected = moon_loss(task, received, last[:known], x, y, algorithm)
+    expected = moon_loss(task, received, last[:last_count], x, y, algorithm)
     expected.backward()
     assert difference(loss, expected) <= 1e-13
     assert difference(g, torch.cat([p.grad.reshape(-1) for p in task.parameters()])) <= 1e-12
@@ -91,7 +91,7 @@ def test_moon_s_gradient_is_autograd_s(name, known):
     more = torch.cat([x, 5 * x[:2]]), torch.cat([y, y[:2]]), torch.arange(len(y) + 2) < len(y)
     masked, mean = gradient(algorithm, task_function, msg, client)(flat, Batch(*more))
     assert difference((masked, mean), (g, loss)) <= 1e-12
-    if not known:
+    if not last_count:
         plain = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y))
         assert difference((g, loss), plain) == 0
 

@@ -22,12 +22,12 @@ def gradients(function, *inputs):
     """A function's value and what a weighted sum of it gives each input."""
 
     def value(*inputs):
-        found = function(*inputs)
-        weight = torch.linspace(-1, 1, found.numel(), dtype=found.dtype).reshape(found.shape)
-        return (found * weight).sum(), found
+        result = function(*inputs)
+        weight = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).reshape(result.shape)
+        return (result * weight).sum(), result
 
-    by, found = torch.func.grad(value, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
-    return [found, *by]
+    by, result = torch.func.grad(value, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
+    return [result, *by]
 
 
 def traced(function, *inputs):
@@ -47,7 +47,7 @@ def test_convolution_by_tiles(channels, maps, size, padding, dtype):
     """Sizes that are no multiples of tiles or vectors."""
     near = 1e-13 if dtype == torch.double else 1e-4
     inputs = random(2, channels, *size), random(maps, channels, 3, 3, seed=1), random(maps, seed=2)
-    inputs = [each.to(dtype) for each in inputs]
+    inputs = [tensor.to(dtype) for tensor in inputs]
 
     def ours(*inputs):
         return gradients(lambda x, w, b: convolution(x, w, b, padding), *inputs)
@@ -55,8 +55,8 @@ def test_convolution_by_tiles(channels, maps, size, padding, dtype):
     program = traced(ours, *inputs)
     assert operators(program) == ["flstudy.conv3x3.default", "flstudy.conv3x3_gradient.default"]
     expected = gradients(lambda x, w, b: F.conv2d(x, w, b, padding=padding), *inputs)
-    scale = max(float(each.abs().max()) for each in expected)
-    assert difference(*([each / scale for each in found] for found in (program(*inputs), expected))) <= near
+    scale = max(float(tensor.abs().max()) for tensor in expected)
+    assert difference(*([tensor / scale for tensor in tensors] for tensors in (program(*inputs), expected))) <= near
     assert difference(ours(*inputs), expected) == 0  # eagerly it is torch's own
 
 
@@ -89,8 +89,8 @@ def test_programs_map_over_lanes():
     program = traced(step, *(inputs[0][0], inputs[1][0], inputs[2], inputs[3][0]))
     mapped = torch.vmap(program, (0, 0, None, 0))(*inputs)
     for lane in range(3):
-        one = step(inputs[0][lane], inputs[1][lane], inputs[2], inputs[3][lane])
-        assert difference([each[lane] for each in mapped], one) <= 1e-12
+        lane_result = step(inputs[0][lane], inputs[1][lane], inputs[2], inputs[3][lane])
+        assert difference([result[lane] for result in mapped], lane_result) <= 1e-12
 
 
 def test_autocast_and_half_precision_take_torchs_own():
@@ -101,7 +101,7 @@ def test_autocast_and_half_precision_take_torchs_own():
             return convolution(*inputs, 0)
 
     for function, dtype in ((mixed, torch.float), (lambda *inputs: convolution(*inputs, 0), torch.bfloat16)):
-        assert operators(traced(function, *(each.to(dtype) for each in (x, w, b)))) == []
+        assert operators(traced(function, *(tensor.to(dtype) for tensor in (x, w, b)))) == []
 
 
 @pytest.mark.slow
@@ -112,10 +112,10 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels, "SOURCE", broken)
     kernels.built.cache_clear()
     p, weight = random(2, 4, 12), random(12, 3, seed=1)
-    with pytest.warns(UserWarning, match="kernels: programs go without those in C") as told:
+    with pytest.warns(UserWarning, match="kernels: programs go without those in C") as caught_warnings:
         first, second = (traced(lambda *inputs: gradients(recurrence, *inputs), p, weight) for _ in range(2))
     kernels.built.cache_clear()
-    assert len(told) == 1
+    assert len(caught_warnings) == 1
     assert operators(first) == operators(second) == ["flstudy.lstm_forward.default", "flstudy.lstm_backward.default"]
     assert difference(first(p, weight), gradients(recurrence, p, weight)) <= 1e-15
 

@@ -192,9 +192,9 @@ def test_what_cannot_be_masked_or_mapped_goes_to_the_executor_that_can_with_one_
         trainer(2, limit_val_batches=0).fit(module, datamodule=world())
         return module
 
-    with pytest.warns(UserWarning, match=line) as told:
+    with pytest.warns(UserWarning, match=line) as caught_warnings:
         chosen = trained("vectorized")
-    assert sum("executor: " in str(one.message) for one in told) == 1
+    assert sum("executor: " in str(warning.message) for warning in caught_warnings) == 1
     assert difference(chosen.server, trained(same_as).server) == 0
 
 
@@ -360,9 +360,9 @@ def test_a_failure_says_where_it_happened():
 
     with pytest.raises(ArithmeticError, match="no loss today") as failure:
         run(FedAvg(lr=0.1), 1, task=Breaks(), executor="sequential")
-    told = " ".join(failure.value.__notes__)
-    assert "in the local fit of device 0, replica 0" in told
-    assert "in round 1, sequential executor, FedAvg" in told
+    notes = " ".join(failure.value.__notes__)
+    assert "in the local fit of device 0, replica 0" in notes
+    assert "in round 1, sequential executor, FedAvg" in notes
 
 
 class UsedTwice(L.LightningModule):

@@ -18,9 +18,9 @@ from flstudy.tasks import Cnn, Logistic, Mlp, Penalty, TaskFunction
 from ..worlds import CLASSES, FEATURES, difference, drifting, flat_parameters, measured, run, state, world
 
 MAKE = {
-    "Logistic": lambda **given: Logistic((FEATURES,), CLASSES, **given),
-    "Mlp": lambda **given: Mlp((FEATURES,), CLASSES, hidden=5, **given),
-    "Cnn": lambda **given: Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4, **given),
+    "Logistic": lambda **penalties: Logistic((FEATURES,), CLASSES, **penalties),
+    "Mlp": lambda **penalties: Mlp((FEATURES,), CLASSES, hidden=5, **penalties),
+    "Cnn": lambda **penalties: Cnn((1, 6, 6), CLASSES, channels=(2, 3), dense=4, **penalties),
 }
 L1, L2 = 0.03, 0.2
 
@@ -34,7 +34,7 @@ def some(name):
 @pytest.mark.parametrize("name", MAKE)
 def test_loss_and_gradient_hold_the_penalty_and_measurements_do_not(name):
     batch = some(name)
-    plain, both = (TaskFunction(MAKE[name](**given).double()) for given in ({}, {"l1": L1, "l2": L2}))
+    plain, both = (TaskFunction(MAKE[name](**penalties).double()) for penalties in ({}, {"l1": L1, "l2": L2}))
     x = torch.randn(plain.layout.n, dtype=torch.float64)
     x[::4] = 0
     penalty = L1 * x.abs().sum() + L2 / 2 * x @ x
@@ -63,24 +63,24 @@ def test_nothing_is_computed_where_nothing_is_asked():
             calls.append(1)
             return super().__call__(parameters)
 
-    for given, count in (({}, 0), ({"l1": 0.1}, 1)):
+    for penalties, count in (({}, 0), ({"l1": 0.1}, 1)):
         task = Logistic((FEATURES,), CLASSES)
-        task.regulariser = Watched(**given)
+        task.regulariser = Watched(**penalties)
         TaskFunction(task)(torch.randn(52), Batch(torch.randn(3, FEATURES), torch.tensor([0, 1, 2])))
         assert len(calls) == count
     assert not Penalty()
-    one = run(FedAvg(lr=0.1), 2, task=Logistic((FEATURES,), CLASSES), initial="seeded")
+    unpenalised = run(FedAvg(lr=0.1), 2, task=Logistic((FEATURES,), CLASSES), initial="seeded")
     other = run(FedAvg(lr=0.1), 2, task=Logistic((FEATURES,), CLASSES, l1=0.0, l2=0.0), initial="seeded")
-    assert difference(state(one), state(other)) == 0
+    assert difference(state(unpenalised), state(other)) == 0
 
 
 def test_l2_is_weight_decay():
     """λ/2 ‖x‖² adds λ x to a step's gradient, which is what SGD's weight decay does."""
     task, plain = (Logistic((FEATURES,), CLASSES, l2=value) for value in (0.05, 0.0))
-    one = run(FedAvg(lr=0.1), population=drifting(), task=task, initial="seeded")
-    other = run(FedAvg(lr=0.1, weight_decay=0.05), population=drifting(), task=plain, initial="seeded")
-    assert difference(one.server.x, other.server.x) <= 1e-12
-    assert (measured(one, "train/loss") > measured(other, "train/loss")).all()
+    penalised = run(FedAvg(lr=0.1), population=drifting(), task=task, initial="seeded")
+    decayed = run(FedAvg(lr=0.1, weight_decay=0.05), population=drifting(), task=plain, initial="seeded")
+    assert difference(penalised.server.x, decayed.server.x) <= 1e-12
+    assert (measured(penalised, "train/loss") > measured(decayed, "train/loss")).all()
 
 
 def test_evaluation_reports_losses_without_the_penalty():
@@ -127,16 +127,18 @@ class Own(L.LightningModule):
 @pytest.mark.slow
 def test_a_user_s_own_module_may_have_one():
     penalised = partial(Own, Penalty(l2=0.05))
-    plain, own = (run(FedAvg(lr=0.1), task=task, initial="seeded") for task in (Own, penalised))
+    plain, regularised = (run(FedAvg(lr=0.1), task=task, initial="seeded") for task in (Own, penalised))
     decayed = run(FedAvg(lr=0.1, weight_decay=0.05), task=Own, initial="seeded")
-    assert difference(own.server.x, decayed.server.x) <= 1e-12 < difference(own.server.x, plain.server.x)
+    assert (
+        difference(regularised.server.x, decayed.server.x) <= 1e-12 < difference(regularised.server.x, plain.server.x)
+    )
     trained = run(FedAvg(lr=0.1), task=penalised, initial="seeded", executor="trainer")
-    assert difference(own.server.x, trained.server.x) <= 1e-12
+    assert difference(regularised.server.x, trained.server.x) <= 1e-12
 
 
 def test_what_is_no_penalty_is_refused():
     for name, make in MAKE.items():
-        for given in ({"l1": -0.1}, {"l2": math.inf}, {"l2": math.nan}):
-            key = next(iter(given))
-            with pytest.raises(ValueError, match=rf"{name}: {key} must lie in \[0, 1e12\], got {given[key]}"):
-                make(**given)
+        for penalties in ({"l1": -0.1}, {"l2": math.inf}, {"l2": math.nan}):
+            key = next(iter(penalties))
+            with pytest.raises(ValueError, match=rf"{name}: {key} must lie in \[0, 1e12\], got {penalties[key]}"):
+                make(**penalties)

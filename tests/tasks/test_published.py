@@ -74,7 +74,7 @@ def operations(task, shape):
 
 
 @pytest.mark.parametrize(
-    ("source", "task", "count", "each"),
+    ("source", "task", "count", "operations_per_parameter"),
     [
         (Mnist, Logistic, 7_850, 2.00),
         (FashionMnist, Logistic, 7_850, 2.00),
@@ -85,12 +85,12 @@ def operations(task, shape):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_device_sessions_image_models(source, task, count, each):
+def test_device_sessions_image_models(source, task, count, operations_per_parameter):
     """Chang et al. 2025, Table I: parameters, and operations for each of them."""
     data = source()
     model = task(data.shape, data.classes)
     assert parameters(model) == count
-    assert round(operations(model, data.shape) / count, 2) == each
+    assert round(operations(model, data.shape) / count, 2) == operations_per_parameter
 
 
 def test_device_sessions_text_model():
@@ -124,11 +124,11 @@ def test_a_text_is_the_mean_of_its_words():
 def test_seeds_draw_initial_parameters_from_torch_s_distributions(make, random):
     task = make()
     layout = TaskFunction(task).layout
-    one, again, other = (layout.split(drawn_model(task, seed)) for seed in (0, 0, 1))
+    first, again, other = (layout.split(drawn_model(task, seed)) for seed in (0, 0, 1))
     for name, deviation in random.items():
-        assert float(one[name].std()) == pytest.approx(deviation, rel=0.05)
-        assert difference(one[name], again[name]) == 0
-        assert difference(one[name], other[name]) > 0.01
+        assert float(first[name].std()) == pytest.approx(deviation, rel=0.05)
+        assert difference(first[name], again[name]) == 0
+        assert difference(first[name], other[name]) > 0.01
 
 
 def test_a_vgg_drops_out_in_training_only():
@@ -171,17 +171,17 @@ def test_a_projection_head_has_two_dense_layers(make, width, without):
 @pytest.mark.parametrize("biases", [1, 2])
 def test_a_single_bias_is_the_sum_of_two(biases):
     torch.manual_seed(0)
-    two, own = Lstm((4,), 7, hidden=5, layers=2), Lstm((4,), 7, hidden=5, layers=2, biases=biases)
+    two, module = Lstm((4,), 7, hidden=5, layers=2), Lstm((4,), 7, hidden=5, layers=2, biases=biases)
     values = {name: value.clone() for name, value in two.state_dict().items()}
     if biases == 1:
         for layer in range(2):
             values[f"lstm.bias_ih_l{layer}"] += values.pop(f"lstm.bias_hh_l{layer}")
-    own.load_state_dict(values)
+    module.load_state_dict(values)
     x = torch.randint(0, 7, (3, 4))
     reference = nn.LSTM(8, 5, 2, batch_first=True)
     reference.load_state_dict({name.removeprefix("lstm."): p for name, p in two.state_dict().items() if "lstm" in name})
     expected = two.head(reference(two.embedding(x))[0])
-    assert difference(own(x), expected) < 1e-6
+    assert difference(module(x), expected) < 1e-6
 
 
 def test_a_projection_is_a_dense_layer():
@@ -238,13 +238,13 @@ def test_executors_agree_on_a_resnet():
 def test_a_resnet_starts_from_he_s_distribution_whatever_the_seed():
     task = ResNet18(IMAGE, 10)
     layout = TaskFunction(task).layout
-    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
+    first, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
     for name in ("network.layer1.0.conv1.weight", "network.layer4.1.conv2.weight"):
-        expected = (2 / (one[name].shape[0] * 9)) ** 0.5
-        for weight in (one[name], other[name], dict(task.named_parameters())[name].detach()):
+        expected = (2 / (first[name].shape[0] * 9)) ** 0.5
+        for weight in (first[name], other[name], dict(task.named_parameters())[name].detach()):
             assert float(weight.std()) == pytest.approx(expected, rel=0.02)
-        assert difference(one[name], other[name]) > 0.01
-    assert float(one["network.bn1.weight"].min()) == float(one["network.bn1.weight"].max()) == 1
+        assert difference(first[name], other[name]) > 0.01
+    assert float(first["network.bn1.weight"].min()) == float(first["network.bn1.weight"].max()) == 1
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])

@@ -78,8 +78,8 @@ def test_operators_say_the_truth_to_the_compiler():
     p, weight = random(2, 3, 4, 12), random(2, 12, 3, seed=1)
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(lstm_forward, (p, weight), test_utils=tests)
-    hidden, *kept = lstm_forward(p, weight)
-    torch.library.opcheck(lstm_backward, (torch.ones_like(hidden), hidden, *kept, weight), test_utils=tests)
+    hidden, *saved = lstm_forward(p, weight)
+    torch.library.opcheck(lstm_backward, (torch.ones_like(hidden), hidden, *saved, weight), test_utils=tests)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (1, None), (None, 2)])
@@ -89,17 +89,19 @@ def test_mapped_gradients_are_those_of_each_lane(axes):
     def value(p, weight):
         return recurrence(p, weight).sin().sum()
 
-    each = grad_and_value(value, argnums=(0, 1))
+    gradients = grad_and_value(value, argnums=(0, 1))
     p, weight = random(3, 4, 12), random(12, 3, seed=1)
     p, weight = (
         torch.stack([a, 2 * a, a - 1], dim=axis) if axis is not None else a
         for a, axis in zip((p, weight), axes, strict=True)
     )
-    mapped = torch.vmap(each, axes, randomness="different")(p, weight)
+    mapped = torch.vmap(gradients, axes, randomness="different")(p, weight)
     for lane in range(3):
-        one = each(*(a if axis is None else a.select(axis, lane) for a, axis in zip((p, weight), axes, strict=True)))
-        assert difference([m[lane] for m in (*mapped[0], mapped[1])], [*one[0], one[1]]) <= 1e-12
-    outer = torch.vmap(torch.vmap(each, axes), (0, None))(torch.stack([p, -p]), weight)
+        lane_result = gradients(
+            *(a if axis is None else a.select(axis, lane) for a, axis in zip((p, weight), axes, strict=True))
+        )
+        assert difference([m[lane] for m in (*mapped[0], mapped[1])], [*lane_result[0], lane_result[1]]) <= 1e-12
+    outer = torch.vmap(torch.vmap(gradients, axes), (0, None))(torch.stack([p, -p]), weight)
     assert difference([m[0] for m in (*outer[0], outer[1])], [*mapped[0], mapped[1]]) <= 1e-12
     of_all = grad_and_value(lambda p, weight: torch.vmap(value, axes)(p, weight).sum())(p, weight)
     by_p = mapped[0][0].sum(0) if axes[0] is None else mapped[0][0].movedim(0, axes[0])
@@ -121,20 +123,27 @@ def test_labels_of_positions_of_sequences_and_of_nobody():
     module, x, y = task(), tokens(4, LENGTH), tokens(4, LENGTH, seed=1)
     logits = module(x)
     assert logits.shape == (4, LENGTH, WORDS)
-    each = F.cross_entropy(logits.transpose(1, 2), y, reduction="none")
+    position_losses = F.cross_entropy(logits.transpose(1, 2), y, reduction="none")
     right = (logits.argmax(-1) == y).double()
-    assert difference(module.example_losses((x, y)), each.mean(1)) <= 1e-14
+    assert difference(module.example_losses((x, y)), position_losses.mean(1)) <= 1e-14
     assert difference(module.example_correct((x, y)), right.mean(1)) <= 1e-14
-    assert difference(module.example_losses((x, y[:, -1])), each[:, -1]) <= 1e-14
+    assert difference(module.example_losses((x, y[:, -1])), position_losses[:, -1]) <= 1e-14
     assert torch.equal(module.example_correct((x, y[:, -1])), right[:, -1])
     padded = y.clone()
     padded[0, 2:], padded[1, 0], padded[2] = -1, -100, -1
     losses, correct = module.example_losses((x, padded)), module.example_correct((x, padded))
-    expected = torch.stack([each[0, :2].mean(), each[1, 1:].mean(), each[2].sum() * 0, each[3].mean()])
+    expected = torch.stack(
+        [
+            position_losses[0, :2].mean(),
+            position_losses[1, 1:].mean(),
+            position_losses[2].sum() * 0,
+            position_losses[3].mean(),
+        ]
+    )
     assert difference(losses, expected) <= 1e-14
     expected = torch.stack([right[0, :2].mean(), right[1, 1:].mean(), right[2].sum() * 0, right[3].mean()])
     assert difference(correct, expected) <= 1e-14
-    assert difference(module.training_step((x, y), 0), each.mean()) <= 1e-14
+    assert difference(module.training_step((x, y), 0), position_losses.mean()) <= 1e-14
     assert copy.deepcopy(module).example_losses((x, y)).equal(pickle.loads(pickle.dumps(module)).example_losses((x, y)))
 
 

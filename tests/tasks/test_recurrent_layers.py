@@ -50,14 +50,14 @@ def test_results_and_gradients_are_torch_s(kind, more):
     for *settings, first in SETTINGS:
         layer = layer_of(kind, more, *settings)
         arguments = inputs_of(layer, first)
-        found = []
-        for own in (layer, mapped(layer)):
+        outcomes = []
+        for variant in (layer, mapped(layer)):
             x = arguments[0].clone().requires_grad_()
-            results = flat(own(x, *arguments[1:]))
+            results = flat(variant(x, *arguments[1:]))
             weights = [torch.cos(torch.arange(part.numel(), dtype=part.dtype)).view(part.shape) for part in results]
             total = sum((part * weight).sum() for part, weight in zip(results, weights, strict=True))
-            found.append([*results, *torch.autograd.grad(total, [x, *own.parameters()])])
-        for expected, value in zip(*found, strict=True):
+            outcomes.append([*results, *torch.autograd.grad(total, [x, *variant.parameters()])])
+        for expected, value in zip(*outcomes, strict=True):
             assert value.shape == expected.shape
             bound = 1e-12 * (1 + float(expected.detach().abs().max()))
             assert float((value - expected).detach().abs().max()) <= bound, (settings, first)
@@ -88,10 +88,10 @@ def test_gradients_of_models_are_mapped(kind, more):
 def test_dropout_lies_between_layers_of_a_model_that_trains(kind):
     torch.manual_seed(0)
     layer = kind(WIDTH, HIDDEN, 2, dropout=1.0, batch_first=True)
-    x, own = torch.randn(BATCH, LENGTH, WIDTH), mapped(layer)
-    torch.testing.assert_close(own(x)[0], layer(x)[0])
-    assert not torch.allclose(own(x)[0], own.eval()(x)[0])
-    torch.testing.assert_close(own(x)[0], layer.eval()(x)[0])
+    x, mapped_layer = torch.randn(BATCH, LENGTH, WIDTH), mapped(layer)
+    torch.testing.assert_close(mapped_layer(x)[0], layer(x)[0])
+    assert not torch.allclose(mapped_layer(x)[0], mapped_layer.eval()(x)[0])
+    torch.testing.assert_close(mapped_layer(x)[0], layer.eval()(x)[0])
 
 
 def test_packed_sequences_and_layers_with_a_forward_of_their_own_stay_torch_s():
@@ -103,9 +103,9 @@ def test_packed_sequences_and_layers_with_a_forward_of_their_own_stay_torch_s():
     layer, x = nn.LSTM(WIDTH, HIDDEN, batch_first=True), torch.randn(2, LENGTH, WIDTH)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 4]), batch_first=True)
     assert torch.equal(mapped(layer)(packed)[0].data, layer(packed)[0].data)
-    own = mapped(nn.Sequential(layer, Doubled(WIDTH, HIDDEN)))
-    assert "forward" in vars(own[0])
-    assert "forward" not in vars(own[1])
-    unmap_recurrent_layers(own)
-    assert "forward" not in vars(own[0])
-    assert torch.equal(own[0](x)[0], layer(x)[0])
+    network = mapped(nn.Sequential(layer, Doubled(WIDTH, HIDDEN)))
+    assert "forward" in vars(network[0])
+    assert "forward" not in vars(network[1])
+    unmap_recurrent_layers(network)
+    assert "forward" not in vars(network[0])
+    assert torch.equal(network[0](x)[0], layer(x)[0])

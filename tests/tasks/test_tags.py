@@ -85,11 +85,11 @@ def test_executors_agree_and_devices_learn_tags(tmp_path):
     task = TagLogistic(source.shape, source.classes, source.tokens, top=2)
     names = ("sequential", "vectorized", "trainer")
     population = Population(source, clients=5, participants=3, batch_size=4, epochs=2)
-    given = {"population": population, "task": task, "initial": "seeded", "evaluate": True}
-    runs = [run(FedAda2(eps=0.1), 2, executor=name, **given) for name in names]
+    settings = {"population": population, "task": task, "initial": "seeded", "evaluate": True}
+    runs = [run(FedAda2(eps=0.1), 2, executor=name, **settings) for name in names]
     assert max(difference(state(runs[0]), state(other)) for other in runs[1:]) < 1e-12
     assert 0 < runs[1].record.metrics["valid/accuracy"][0] <= 1
-    learnt = measured(run(FedAvg(lr=2.0), 12, executor="vectorized", **given), "valid/loss")
+    learnt = measured(run(FedAvg(lr=2.0), 12, executor="vectorized", **settings), "valid/loss")
     assert float(learnt[-1]) < float(learnt[0]) - 0.02
 
 

@@ -83,11 +83,11 @@ def test_losses_are_per_example_and_masks_leave_out_padding(name):
     task_function, (x, y) = TaskFunction(task), some(name)
     flat = flat_parameters(task, task_function.layout)
     losses = task_function.example_losses(flat, Batch(x, y))
-    each = torch.stack([F.cross_entropy(logits_of(task, x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
-    assert difference(losses, each) <= 1e-14
+    expected = torch.stack([F.cross_entropy(logits_of(task, x[i : i + 1]), y[i : i + 1]) for i in range(len(y))])
+    assert difference(losses, expected) <= 1e-14
     mask = torch.arange(len(y)) < 4
     masked = task_function(flat, Batch(x, y, mask))
-    assert difference(masked, each[:4].mean()) <= 1e-14
+    assert difference(masked, expected[:4].mean()) <= 1e-14
     g, _ = gradient(FedAvg(), task_function, None, None)(flat, Batch(x, y, mask))
     real, _ = gradient(FedAvg(), task_function, None, None)(flat, Batch(x[:4], y[:4]))
     assert difference(g, real) <= 1e-14
@@ -148,8 +148,8 @@ def test_seeded_parameters_are_their_seed_s_and_touch_no_global_stream():
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(a, b)
     assert difference(a, c) > 0.01
-    given = torch.cat([p.detach().reshape(-1) for p in task.parameters()])
-    assert torch.equal(flat_parameters(task, layout), given)
+    task_parameters = torch.cat([p.detach().reshape(-1) for p in task.parameters()])
+    assert torch.equal(flat_parameters(task, layout), task_parameters)
 
 
 class HalfFrozen(Mlp):

@@ -89,28 +89,29 @@ def test_logits_are_those_of_torchvision_with_the_same_weights(name, published):
 def test_a_checkpoint_is_where_every_seed_starts_but_for_the_head(published):
     task = square(published[1])
     layout = TaskFunction(task).layout
-    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
-    for name, value in one.items():
+    first, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
+    for name, value in first.items():
         assert (difference(value, other[name]) > 0.01) == name.startswith("head."), name
-    assert difference(one["blocks.1.qkv.weight"], task.blocks[1].qkv.weight) == 0
+    assert difference(first["blocks.1.qkv.weight"], task.blocks[1].qkv.weight) == 0
 
 
 def test_without_a_checkpoint_every_seed_draws_its_own():
     task = Vit(SHAPE, 5, patch=2, dim=24)
     layout = TaskFunction(task).layout
-    one, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
+    first, other = (layout.split(drawn_model(task, seed)) for seed in (0, 1))
     for name in ("pos_embed", "patch_embed.weight", "blocks.1.fc1.weight"):
-        assert float(one[name].std()) == pytest.approx(0.02, rel=0.1)
-        assert difference(one[name], other[name]) > 0.01
-    assert one["norm.weight"].min() == one["norm.weight"].max() == 1
-    assert not one["blocks.0.qkv.bias"].any()
+        assert float(first[name].std()) == pytest.approx(0.02, rel=0.1)
+        assert difference(first[name], other[name]) > 0.01
+    assert first["norm.weight"].min() == first["norm.weight"].max() == 1
+    assert not first["blocks.0.qkv.bias"].any()
 
 
 def test_executors_agree_on_a_transformer():
-    given = {"population": world(dataset=examples(SHAPE), participants=3, epochs=1), "initial": "seeded"}
+    settings = {"population": world(dataset=examples(SHAPE), participants=3, epochs=1), "initial": "seeded"}
     task, algorithm = Vit(SHAPE, CLASSES, **SIZES), FedAda2(eps=0.1, client_optimizer="sm3_adam")
     states = [
-        state(run(algorithm, 1, task=task, executor=name, **given)) for name in ("sequential", "vectorized", "trainer")
+        state(run(algorithm, 1, task=task, executor=name, **settings))
+        for name in ("sequential", "vectorized", "trainer")
     ]
     assert max(difference(states[0], other) for other in states[1:]) < 1e-10
 
@@ -133,8 +134,8 @@ class Counting(Vit):
 
 def probe(cls, folder, **settings):
     task = cls((3, 12, 12), CLASSES, checkpoint=str(folder / "timm.pth"), train="head", **SIZES)
-    given = {"dataset": settings.pop("dataset", examples((3, 12, 12))), "participants": 4}
-    return run(FedAda2(eps=0.1), 2, task=task, initial="seeded", population=world(**given), **settings)
+    world_settings = {"dataset": settings.pop("dataset", examples((3, 12, 12))), "participants": 4}
+    return run(FedAda2(eps=0.1), 2, task=task, initial="seeded", population=world(**world_settings), **settings)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "trainer"])
