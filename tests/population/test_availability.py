@@ -44,23 +44,23 @@ def test_a_schedule_may_be_a_file(suffix, tmp_path):
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    stays = [(device, joins, leaves or None) for device, given in STAYS.items() for joins, leaves in given]
+    stays = [(device, joins, leaves or None) for device, intervals in STAYS.items() for joins, leaves in intervals]
     table = pa.table(dict(zip(("device", "joins", "leaves"), map(list, zip(*stays, strict=True)), strict=True)))
     path = tmp_path / f"stays{suffix}"
     (csv.write_csv if suffix == ".csv" else parquet.write_table)(table, path)
-    read, given = ScheduledAvailability(schedule=str(path)), ScheduledAvailability(schedule=STAYS)
-    assert [there(read, n) for n in range(1, 10)] == [there(given, n) for n in range(1, 10)]
+    from_file, from_mapping = ScheduledAvailability(schedule=str(path)), ScheduledAvailability(schedule=STAYS)
+    assert [there(from_file, n) for n in range(1, 10)] == [there(from_mapping, n) for n in range(1, 10)]
 
 
 def test_only_who_is_there_trains_and_is_evaluated():
     population = drifting(availability=AlternatingGroups(rounds=2), participants=2).settle(SEEDS)
     for index in range(6):
         cohort, here = population.cohort(index + 1), population.present(index + 1)
-        known = population.availability.known(index + 1, population.clients)
+        num_devices = population.availability.known(index + 1, population.clients)
         assert set(cohort.jobs.client.flatten().tolist()) <= set(np.flatnonzero(here).tolist())
         assert cohort.jobs.client.shape == (3, 2)
         assert cohort.round.session.tolist() == [population.session(index + 1)] * 3 == [index // 2] * 3
-        assert cohort.round.num_devices.tolist() == [known] * 3
+        assert cohort.round.num_devices.tolist() == [num_devices] * 3
     everybody = drifting(participants=2).settle(SEEDS)
     assert population.concepts(4).equal(everybody.concepts(4))  # drift goes on for who is away, too
     module = run(FedAvg(lr=0.1), 3, population=drifting(availability=AlternatingGroups(rounds=2)), evaluate=True)
@@ -82,9 +82,11 @@ def test_fewer_may_be_there_than_shall_take_part():
 
 def test_a_world_in_which_all_are_there_is_the_world_without_presence():
     always = ScheduledAvailability(schedule={k: [(1, 0)] for k in range(DEVICES)})
-    one, other = (run(Scaffold(lr=0.1), 3, population=drifting(availability=p), evaluate=True) for p in (always, None))
-    assert difference(one.server, other.server) == 0
-    assert one.record.metrics["valid/accuracy"] == other.record.metrics["valid/accuracy"]
+    scheduled, other = (
+        run(Scaffold(lr=0.1), 3, population=drifting(availability=p), evaluate=True) for p in (always, None)
+    )
+    assert difference(scheduled.server, other.server) == 0
+    assert scheduled.record.metrics["valid/accuracy"] == other.record.metrics["valid/accuracy"]
 
 
 @pytest.mark.parametrize(

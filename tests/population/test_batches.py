@@ -79,9 +79,9 @@ def test_cohorts_are_pure_functions_of_seed_and_round():
     population, again = drifting().settle((0, 44)), drifting().settle((0, 44))
     later = population.cohort(8)
     population.cohort(4)
-    for one, other in ((later, population.cohort(8)), (later, again.cohort(8))):
-        assert all(torch.equal(a, b) for a, b in zip(one.batches, other.batches, strict=True))
-        assert torch.equal(one.jobs.client, other.jobs.client)
+    for cohort, other in ((later, population.cohort(8)), (later, again.cohort(8))):
+        assert all(torch.equal(a, b) for a, b in zip(cohort.batches, other.batches, strict=True))
+        assert torch.equal(cohort.jobs.client, other.jobs.client)
     assert not torch.equal(later.batches.rows[0], population.cohort(9).batches.rows[0])
     swapped = drifting().settle((44, 0)).cohort(8)
     assert torch.equal(later.jobs.client[0], swapped.jobs.client[1])  # a replica is its seed, not its place

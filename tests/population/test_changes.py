@@ -91,8 +91,8 @@ def test_a_shift_has_the_given_size_and_is_the_same_for_everybody():
     assert torch.equal(tables.shift, FeatureShift(size=0.7).tables(3, SHAPE, 5).shift)
     assert torch.equal(tables.shift[:2], FeatureShift(size=0.7).tables(2, SHAPE, 5).shift)
     assert not torch.equal(tables.shift, FeatureShift(size=0.7, seed=1).tables(3, SHAPE, 5).shift)
-    given = FeatureShift(by_feature=[1.0, -2.0]).tables(3, (2,), 5).shift
-    assert given.tolist() == [[0, 0], [1, -2], [2, -4]]
+    shift = FeatureShift(by_feature=[1.0, -2.0]).tables(3, (2,), 5).shift
+    assert shift.tolist() == [[0, 0], [1, -2], [2, -4]]
 
 
 def test_a_rotation_is_numpy_s():
@@ -107,7 +107,7 @@ def test_gathering_is_the_same_for_many_devices_for_one_and_mapped(change):
     held = stack(change)
     rows, concept = torch.tensor([[0, 3], [2, -1], [1, 1]]), torch.tensor([0, 1, 2])
     together = held.gather(rows, concept)
-    alone = [held.gather(line, one) for line, one in zip(rows, concept, strict=True)]
+    alone = [held.gather(line, device_concept) for line, device_concept in zip(rows, concept, strict=True)]
     mapped = torch.vmap(held.gather)(rows, concept)
     one_each = held.gather(rows.view(6, 1), concept.repeat_interleave(2))  # as evaluation does
     for part in range(2):

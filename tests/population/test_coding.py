@@ -26,7 +26,7 @@ class Kept(Dataset):
 
     narrow: bool
     text: bool = False
-    own: bool = True
+    own_splits: bool = True
     classes = 11
 
     @property
@@ -39,7 +39,7 @@ class Kept(Dataset):
 
     @cached_property
     def ranges(self):
-        counts = SIZES if self.own else np.stack([SIZES.sum(1), 0 * SIZES[:, 0], 0 * SIZES[:, 0]], 1)
+        counts = SIZES if self.own_splits else np.stack([SIZES.sum(1), 0 * SIZES[:, 0], 0 * SIZES[:, 0]], 1)
         sizes = counts.sum(1)
         return Ranges(1 + sizes.cumsum() - sizes, counts)
 
@@ -59,12 +59,16 @@ class Kept(Dataset):
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["pixels", "tokens"])
-@pytest.mark.parametrize("own", [True, False], ids=["own splits", "shares"])
-def test_narrow_examples_side_by_side_give_the_same_bits(own, text):
+@pytest.mark.parametrize("own_splits", [True, False], ids=["own splits", "shares"])
+def test_narrow_examples_side_by_side_give_the_same_bits(own_splits, text):
     ends = []
     for narrow in (True, False):
         population = Population(
-            Kept(narrow=narrow, text=text, own=own), clients=3, participants=2, batch_size=4, drift=SuddenDrift(round=2)
+            Kept(narrow=narrow, text=text, own_splits=own_splits),
+            clients=3,
+            participants=2,
+            batch_size=4,
+            drift=SuddenDrift(round=2),
         )
         kind = Lstm if text else Logistic
         torch.manual_seed(3)
@@ -78,7 +82,7 @@ def test_narrow_examples_side_by_side_give_the_same_bits(own, text):
         )
     assert difference(ends[0][0], ends[1][0]) == 0
     assert ends[0][1]["valid/loss"] == ends[1][1]["valid/loss"]
-    for one, other in zip(ends[0][2], ends[1][2], strict=True):
-        assert one.dtype == other.dtype
+    for tensor, other in zip(ends[0][2], ends[1][2], strict=True):
+        assert tensor.dtype == other.dtype
     real = cohort.batches.rows >= 0
-    assert all(torch.equal(one[real], other[real]) for one, other in zip(ends[0][2], ends[1][2], strict=True))
+    assert all(torch.equal(tensor[real], other[real]) for tensor, other in zip(ends[0][2], ends[1][2], strict=True))

@@ -51,16 +51,16 @@ def test_sizes_are_cut_to_what_there_is():
 @pytest.mark.parametrize("source", ["everybody", "device"])
 def test_what_arrives_is_a_function_of_seed_round_and_device(source):
     draws = FreshDraws(mean=8, deviation=3, source=source)
-    one, other = (arriving(data_stream=replace(draws)).settle(SEEDS) for _ in range(2))
+    population, other = (arriving(data_stream=replace(draws)).settle(SEEDS) for _ in range(2))
     alone = arriving(data_stream=replace(draws), participants=DEVICES).settle((44,))
     for index in (3, 0, 7, 3):
-        cohort = one.cohort(index + 1)
+        cohort = population.cohort(index + 1)
         for s, line in enumerate(cohort.jobs.client.tolist()):
             for j, k in enumerate(line):
-                rows = one.device_data.held(s, k, "train", index + 1)
-                pool = np.concatenate([device["train"] for device in one.members[s]])
-                own = pool if source == "everybody" else one.members[s][k]["train"]
-                assert set(rows.tolist()) <= set(own.tolist())
+                rows = population.device_data.held(s, k, "train", index + 1)
+                pool = np.concatenate([device["train"] for device in population.members[s]])
+                source_rows = pool if source == "everybody" else population.members[s][k]["train"]
+                assert set(rows.tolist()) <= set(source_rows.tolist())
                 assert int(cohort.sizes[s, j]) == len(rows) == len(set(rows.tolist()))
                 read = cohort.batches.rows[s, j][cohort.batches.epoch[s, j].cumsum(0) == 0]
                 assert set(read[read >= 0].tolist()) <= set(rows.tolist())
@@ -77,8 +77,12 @@ def test_what_arrives_is_a_function_of_seed_round_and_device(source):
             for split in ("valid", "test"):
                 same = other.device_data.held(1, k, split, index + 1) == other.members[1][k][split]
                 assert same.all()
-    assert sorted(one.device_data.held(0, 1, "train", 1)) != sorted(one.device_data.held(0, 1, "train", 2))
-    assert sorted(one.device_data.held(0, 1, "train", 1)) != sorted(one.device_data.held(1, 1, "train", 1))
+    assert sorted(population.device_data.held(0, 1, "train", 1)) != sorted(
+        population.device_data.held(0, 1, "train", 2)
+    )
+    assert sorted(population.device_data.held(0, 1, "train", 1)) != sorted(
+        population.device_data.held(1, 1, "train", 1)
+    )
 
 
 def test_probe_rounds_read_what_the_round_has_brought():
@@ -129,15 +133,15 @@ def test_the_loss_that_is_asked_for_is_of_what_was_drawn():
     assert float(RoundLoss(still, logistic(), l2=0.1).optimum(2).loss) > 0
 
 
-def test_what_is_no_size_is_refused():
-    for given, sentence in (
+def test_invalid_settings_of_fresh_draws_are_refused():
+    for settings, sentence in (
         ({"mean": 0}, "mean must lie in (0, 1e12], got 0"),
         ({"deviation": -1}, "deviation must lie in [0, 1e12], got -1"),
         ({"mean": float("nan")}, "mean must lie in (0, 1e12], got nan"),
         ({"source": "all"}, "source must be one of everybody, device, got 'all'"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
-            FreshDraws(**given)
+            FreshDraws(**settings)
 
 
 def test_examples_of_others_cannot_be_hidden():

@@ -19,10 +19,10 @@ def settled(dataset, seeds=(3, 5), **changes):
     return Population(dataset, **{"clients": 4, "participants": 2, **changes}).settle(seeds)
 
 
-def same(one, other):
+def same(population, other):
     """Whether two populations hold the same examples and give them to the same devices."""
-    assert all(torch.equal(a, b) for a, b in zip(one.store, other.store, strict=True))
-    pairs = zip(one.members, other.members, strict=True)
+    assert all(torch.equal(a, b) for a, b in zip(population.store, other.store, strict=True))
+    pairs = zip(population.members, other.members, strict=True)
     assert all(
         np.array_equal(a[split], b[split])
         for devices, others in pairs
@@ -87,8 +87,8 @@ def test_a_keeper_asks_elsewhere_first_and_keeps_within_its_limit():
         assert load_examples(SMALL, [0], 4) is there
         assert load_examples(SMALL, [0], 4) is there
         assert len(asked) == 1
-        own = load_examples(SMALL, [1], 4)
-        assert load_examples(SMALL, [1], 4) is own
+        loaded = load_examples(SMALL, [1], 4)
+        assert load_examples(SMALL, [1], 4) is loaded
         load_examples(SMALL, [2], 4)
         assert list(cache.own) == [key(SMALL, (2,), 4)]
 

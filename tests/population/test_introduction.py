@@ -61,21 +61,21 @@ def test_nobody_holds_an_example_of_a_class_before_its_round(data_stream):
     for index, classes in enumerate(THERE):
         cohort = population.cohort(index + 1)
         seen.append(labels(population, cohort.batches.rows))
-        found = [seen[-1], labels(population, cohort.batches.valid)]
+        label_sets = [seen[-1], labels(population, cohort.batches.valid)]
         for split in SPLITS:
-            found += [labels(population, population.device_data.evaluation_index(split, index + 1).rows)]
-            found += [
+            label_sets += [labels(population, population.device_data.evaluation_index(split, index + 1).rows)]
+            label_sets += [
                 labels(population, population.device_data.evaluation_index(split, index + 1, cohort.jobs.client).rows)
             ]
-            found += [labels(population, population.device_data.examples_of(split, everybody, index + 1))]
-        assert all(one <= set(classes) for one in found)
+            label_sets += [labels(population, population.device_data.examples_of(split, everybody, index + 1))]
+        assert all(label_set <= set(classes) for label_set in label_sets)
         assert set(RoundLoss(population, logistic()).batch(index + 1, 1).y.tolist()) <= set(classes)
         assert population.concepts(index + 1).unique().tolist() == [sum(index + 1 >= first for first in ROUNDS)]
         for s, line in enumerate(population.members):
             for k, device in enumerate(line):
                 for split in ("valid", "test"):
-                    own = [row for row in device[split].tolist() if int(population.store.y[row]) in classes]
-                    assert population.device_data.held(s, k, split, index + 1).tolist() == own
+                    rows = [row for row in device[split].tolist() if int(population.store.y[row]) in classes]
+                    assert population.device_data.held(s, k, split, index + 1).tolist() == rows
     assert seen[-1] == set(range(CLASSES))  # all classes have come in the end
 
 
@@ -171,7 +171,7 @@ def test_it_goes_with_a_change_and_with_sessions():
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("settings", "sentence"),
     [
         ({"rounds": [5, 5], "groups": [[0], [1], [2]]}, "rounds must be one or more rising numbers, got [5, 5]"),
         ({"rounds": [5], "groups": [[0], [1], [2]]}, "one for each of 1 rounds, got 3"),
@@ -179,9 +179,9 @@ def test_it_goes_with_a_change_and_with_sessions():
         ({"rounds": [5], "groups": [[0, 1], []]}, "groups must hold one or more classes each"),
     ],
 )  # fmt: skip
-def test_what_is_no_introduction_is_refused(given, sentence):
+def test_invalid_class_introductions_are_refused(settings, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        ClassIntroduction(**given)
+        ClassIntroduction(**settings)
 
 
 def test_what_does_not_suit_the_world_is_refused():

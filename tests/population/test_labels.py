@@ -32,10 +32,10 @@ def held(owner, clients):
 def test_sets_overlap_as_asked(overlap, first, second):
     assert LabelGroups(overlap=overlap).sets(10) == [first, second]
     owner = LabelGroups(overlap=overlap, alpha=None).assign(LABELS, 8, RNG(0))
-    for group, own in ((owner[(owner >= 0) & (owner < 4)], first), (owner[owner >= 4], second)):
+    for group, labels in ((owner[(owner >= 0) & (owner < 4)], first), (owner[owner >= 4], second)):
         assert len(group) > 0
         rows = np.isin(owner, np.unique(group))
-        assert set(LABELS[rows].tolist()) == set(own)
+        assert set(LABELS[rows].tolist()) == set(labels)
     common = np.intersect1d(first, second)
     for label in common:  # shared equally
         count = [np.count_nonzero((label == LABELS) & np.isin(owner, part)) for part in (range(4), range(4, 8))]

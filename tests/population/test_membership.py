@@ -44,35 +44,35 @@ def all_of(population, round=1):
     return [*map(torch.from_numpy, held), *indices, *of_some, *cohort.jobs, *cohort.batches, cohort.sizes]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(tensors, other):
+    return all(torch.equal(a, b) for a, b in zip(tensors, other, strict=True))
 
 
 def pooled(**changes):
     rng = np.random.default_rng(1)
-    given = InMemory((torch.zeros(400, 2), torch.from_numpy(rng.integers(0, 4, 400))))
+    dataset = InMemory((torch.zeros(400, 2), torch.from_numpy(rng.integers(0, 4, 400))))
     usual = {"clients": 7, "participants": 3, "partition": Dirichlet(alpha=0.5, min_size=9), "batch_size": 8}
-    return Population(given, **{**usual, **changes}).settle(SEEDS)
+    return Population(dataset, **{**usual, **changes}).settle(SEEDS)
 
 
 @pytest.mark.parametrize("drift", [None, ClassIntroduction(rounds=[2, 3], groups=[[0, 1], [2], [3]])])
 def test_what_is_made_for_those_asked_for_is_what_is_kept_for_all(monkeypatch, drift):
-    kept = pooled(drift=drift)
+    cached = pooled(drift=drift)
     monkeypatch.setattr(membership, "KEPT", 0)
     monkeypatch.setattr(membership, "TOGETHER", 60)
     asked = pooled(drift=drift)
     for round in (1, 2, 3):
-        assert same(all_of(kept, round), all_of(asked, round))
-        assert np.array_equal(kept.available(round), asked.available(round))
+        assert same(all_of(cached, round), all_of(asked, round))
+        assert np.array_equal(cached.available(round), asked.available(round))
 
 
 @pytest.mark.parametrize("counts", [[[9, 0, 0], [4, 0, 0], [30, 0, 0]], [[5, 2, 1], [2, 1, 3], [9, 4, 4]]])
 def test_ranges_say_what_owners_and_splits_say(counts):
-    one, other = (
+    ranged, other = (
         Population(Side(counts, by_range=by_range), clients=3, participants=2).settle(SEEDS)
         for by_range in (True, False)
     )
-    assert same(all_of(one), all_of(other))
+    assert same(all_of(ranged), all_of(other))
 
 
 def test_ranges_name_as_many_devices_as_there_are():

@@ -21,8 +21,8 @@ def test_splits_are_disjoint_complete_and_of_the_asked_size():
             assert len(parts[1]) == max(1, round(0.3 * size))
             assert len(parts[2]) == max(1, round(0.1 * size))
         assert sorted(owned) == list(range(sum(SIZES)))
-    one, other = population.members
-    assert one[3]["train"].tolist() != other[3]["train"].tolist()  # each seed deals anew
+    first, other = population.members
+    assert first[3]["train"].tolist() != other[3]["train"].tolist()  # each seed deals anew
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])

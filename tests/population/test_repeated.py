@@ -48,7 +48,7 @@ def test_no_more_concepts_than_drifts_reach():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"rounds": []}, "rounds must be one or more rising numbers, got []"),
         ({"rounds": [1, 5]}, "rounds must lie in [2, 1e6], got [1, 5]"),
@@ -56,6 +56,6 @@ def test_no_more_concepts_than_drifts_reach():
         ({"rounds": [5], "cycle": 1}, "cycle must lie in [2, 1e6], got 1"),
     ],
 )
-def test_bad_values_are_named(values, said):
-    with pytest.raises(ValueError, match=re.escape(f"RepeatedDrift: {said}")):
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ValueError, match=re.escape(f"RepeatedDrift: {message}")):
         RepeatedDrift(**values)

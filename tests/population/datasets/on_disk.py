@@ -164,9 +164,9 @@ def write_svhn(root: Path, images: int = 60) -> None:
         savemat(root / f"{part}_32x32.mat", {"X": pixels, "y": label})
 
 
-def write_tiny_imagenet(root: Path, each: int = 2, held_out: int = 40) -> None:
-    """The folder tiny-imagenet-200 with ``each`` JPEG files of a class and ``held_out`` of validation, the first of
-    each class and of validation in grey."""
+def write_tiny_imagenet(root: Path, per_class: int = 2, held_out: int = 40) -> None:
+    """The folder tiny-imagenet-200 with ``per_class`` JPEG files of a class and ``held_out`` of validation, the first
+    of each class and of validation in grey."""
     rng = np.random.default_rng(0)
     folder = root / "tiny-imagenet-200"
     names = [f"n{number:08d}" for number in rng.permutation(np.arange(200) * 37 + 1443537)]
@@ -179,7 +179,7 @@ def write_tiny_imagenet(root: Path, each: int = 2, held_out: int = 40) -> None:
 
     for name in names:
         label = sorted(names).index(name)
-        for number in range(each):
+        for number in range(per_class):
             image(folder / f"train/{name}/images/{name}_{number}.JPEG", label, number == 0)
         (folder / f"train/{name}/{name}_boxes.txt").write_text(f"{name}_0.JPEG\t0\t10\t63\t58\n")
     lines = []
@@ -241,25 +241,25 @@ def accept_any_checksum(monkeypatch: Any) -> None:
         monkeypatch.setattr(module, "check_integrity", lambda path, md5=None: Path(path).is_file())
 
 
-def write_libsvm(root: Path, name: str, each: int = 12) -> None:
-    """The files of covtype or mnist, ``each`` examples of every class."""
+def write_libsvm(root: Path, name: str, per_class: int = 12) -> None:
+    """The files of covtype or mnist, ``per_class`` examples of every class."""
     from sklearn.datasets import dump_svmlight_file
 
-    known, rng = KNOWN[name], np.random.default_rng(0)
-    for file in known.files:
-        y = np.repeat(known.labels, each)
-        x = np.where(rng.random((len(y), known.features)) < 0.2, rng.random((len(y), known.features)), 0)
-        dump_svmlight_file((known.largest * x).round(4), y, str(root / file), zero_based=False)
+    facts, rng = KNOWN[name], np.random.default_rng(0)
+    for file in facts.files:
+        y = np.repeat(facts.labels, per_class)
+        x = np.where(rng.random((len(y), facts.features)) < 0.2, rng.random((len(y), facts.features)), 0)
+        dump_svmlight_file((facts.largest * x).round(4), y, str(root / file), zero_based=False)
 
 
-def write_leaf(root: Path, name: str, people: Sequence[int] = (12, 5, 18, 2, 13), each: int = 2) -> None:
-    """train/*.json and test/*.json of LEAF's femnist or shakespeare, ``each`` people in a file; the last fifth of a
+def write_leaf(root: Path, name: str, people: Sequence[int] = (12, 5, 18, 2, 13), per_file: int = 2) -> None:
+    """train/*.json and test/*.json of LEAF's femnist or shakespeare, ``per_file`` people in a file; the last fifth of a
     person's examples is of testing."""
     rng = np.random.default_rng(0)
     text = b"".join(LINES).decode() * 3
-    for number, begin in enumerate(range(0, len(people), each)):
+    for number, begin in enumerate(range(0, len(people), per_file)):
         parts: dict[str, dict[str, Any]] = {part: {} for part in ("train", "test")}
-        for k in range(begin, min(begin + each, len(people))):
+        for k in range(begin, min(begin + per_file, len(people))):
             if name == "femnist":
                 y = rng.integers(0, 62, people[k]).tolist()
                 x = [[round(label / 62, 6)] * 784 for label in y]
@@ -269,7 +269,7 @@ def write_leaf(root: Path, name: str, people: Sequence[int] = (12, 5, 18, 2, 13)
             for part, here in (("train", slice(0, cut)), ("test", slice(cut, None))):
                 parts[part][f"f{k:04d}_{k:02d}"] = {"x": x[here], "y": y[here]}
         for part, held in parts.items():
-            counts = [len(own["y"]) for own in held.values()]
+            counts = [len(samples["y"]) for samples in held.values()]
             content = {"users": list(held), "num_samples": counts, "user_data": held}
             path = root / part / f"all_data_{number}_niid_0_keep_0_{part}_8.json"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +287,7 @@ SMALL_FILES: dict[str, Callable[[Path], None]] = {
     "Mnist": lambda root: write_idx(root, "MNIST"),
     "FashionMnist": lambda root: write_idx(root, "FashionMNIST"),
     "Svhn": write_svhn,
-    "TinyImageNet": lambda root: write_tiny_imagenet(root, each=1, held_out=10),
+    "TinyImageNet": lambda root: write_tiny_imagenet(root, per_class=1, held_out=10),
     "AgNews": write_ag_news,
 }
 """By the data set's class, what writes the files that shipped configs read."""

@@ -42,13 +42,13 @@ def test_a_round_of_fedavg_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: HeavyTails(tails="pareto"), "HeavyTails: tails must be one of student, cauchy, got 'pareto'"),
         (lambda: HeavyTails(examples=2), "HeavyTails: examples must lie in [3, 1e8], got 2"),
         (lambda: Quadratic((1,), near=0), "Quadratic: near must lie in (0, 1e12], got 0"),
     ],
 )
-def test_bad_values_are_named(make, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_bad_values_are_named(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()

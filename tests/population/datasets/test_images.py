@@ -211,9 +211,9 @@ def test_what_no_checksum_guards_is_looked_at(kind, values, sentence, tmp_path):
     write_idx(tmp_path, "MNIST")
     parts = ("train", "t10k") if kind == "images" else ("train",)
     for part in parts:
-        kept = values if part == "train" else values[:12]
-        head = struct.pack(f">i{kept.ndim}i", 2048 + kept.ndim, *kept.shape)
-        (tmp_path / "MNIST" / "raw" / f"{part}-{kind}-idx{kept.ndim}-ubyte").write_bytes(head + kept.tobytes())
+        array = values if part == "train" else values[:12]
+        head = struct.pack(f">i{array.ndim}i", 2048 + array.ndim, *array.shape)
+        (tmp_path / "MNIST" / "raw" / f"{part}-{kind}-idx{array.ndim}-ubyte").write_bytes(head + array.tobytes())
     with pytest.raises(ValueError, match=sentence):
         Mnist(root=str(tmp_path)).load(0, 2)
 

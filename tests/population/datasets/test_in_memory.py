@@ -97,14 +97,14 @@ BY_CLIENT = [
 
 
 @pytest.mark.parametrize(
-    "given",
+    "make_data",
     [
         lambda folder: table(),
         lambda folder: table(client=np.array([f"clinic {k}" for k in owned])),
         lambda folder: table().to_pandas(),
         lambda folder: {SAID[name]: hub(split_of == name) for name in SAID},
         lambda folder: BY_CLIENT,
-        lambda folder: [[tuple(one.tensors) for one in three] for three in BY_CLIENT],
+        lambda folder: [[tuple(subset.tensors) for subset in three] for three in BY_CLIENT],
         lambda folder: InMemory(
             table(label=None, client=None, ward=owned, kind=Y), label="kind", client="ward", inputs=["f0", "f1", "f2"]
         ),
@@ -114,8 +114,8 @@ BY_CLIENT = [
     ],
     ids=["arrow", "names", "pandas", "hub", "sets", "tensors", "columns", "csv", "parquet", "file"],
 )
-def test_owners_and_splits_are_kept(given, tmp_path):
-    world = settled(given(tmp_path))
+def test_owners_and_splits_are_kept(make_data, tmp_path):
+    world = settled(make_data(tmp_path))
     assert world.dataset.shape == (3,)
     assert world.dataset.classes == 3
     for replica in range(2):
@@ -145,10 +145,10 @@ def test_a_data_module_s_three_sets_are_divided_by_a_partition_and_kept_apart():
 def test_lists_of_each_client_s_examples():
     lists = [[0, 1, 2, 3], [10, 11, 12], list(range(20, 30)), np.arange(40, 46)]
     world = settled(PAIR, partition=lists)
-    for device, own in enumerate(lists):
+    for device, rows in enumerate(lists):
         held = [set(world.members[0][device][split].tolist()) for split in SAID]
-        assert set.union(*held) == set(np.asarray(own).tolist())
-        assert sum(map(len, held)) == len(own)
+        assert set.union(*held) == set(np.asarray(rows).tolist())
+        assert sum(map(len, held)) == len(rows)
 
 
 def test_a_split_that_nobody_made_is_taken_from_the_training_examples():
@@ -157,15 +157,15 @@ def test_a_split_that_nobody_made_is_taken_from_the_training_examples():
     for device in range(CLIENTS):
         assert inputs(world, 0, device, "test") == expected(device, "test")
         rows, size = inputs(world, 0, device, "train")
-        held, kept = inputs(world, 0, device, "valid")
+        held, valid_size = inputs(world, 0, device, "valid")
         assert rows | held == expected(device, "train")[0]
         assert not rows & held
-        assert kept == round(0.25 * (size + kept))
+        assert valid_size == round(0.25 * (size + valid_size))
 
 
 def test_rows_of_images_and_labels_with_names():
     images = [Image.fromarray(np.full((4, 5, 3), 51 * k, dtype=np.uint8)) for k in range(6)]
-    data = InMemory(Hub([{"image": one, "label": name} for one, name in zip(images, "babbab", strict=True)]))
+    data = InMemory(Hub([{"image": image, "label": name} for image, name in zip(images, "babbab", strict=True)]))
     assert data.shape == (3, 4, 5)
     assert data.examples.x[2].unique().item() == pytest.approx(0.4)
     assert data.examples.y.tolist() == [1, 0, 1, 1, 0, 1]
@@ -239,7 +239,7 @@ def test_a_run_on_own_splits_trains():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "changes", "said"),
+    ("dataset", "changes", "message"),
     [
         (PAIR, {"partition": [[0, 1, 2], [2, 3, 4], [5, 6, 7], [8, 9, 10]]}, "2 stands in the lists of 0, 1"),
         (PAIR, {"partition": [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 9, 10]]}, "9 stands in the lists of 3, 3"),
@@ -272,8 +272,8 @@ def test_a_run_on_own_splits_trains():
         ({"train": PAIR, "rest": PAIR}, {}, "dataset must be"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_sentence_before_the_first_round(dataset, changes, said):
-    with pytest.raises(ValueError, match=said) as refusal:
+def test_invalid_data_are_refused_in_one_sentence_before_the_first_round(dataset, changes, message):
+    with pytest.raises(ValueError, match=message) as refusal:
         settled(dataset, **changes)
     assert len(str(refusal.value)) <= 200
 
@@ -282,20 +282,20 @@ def test_a_partition_of_the_user_s_own_that_returns_something_else():
     from flstudy.population import Partition
 
     class Odd(Partition):
-        def __init__(self, found):
-            self.found = found
+        def __init__(self, owners):
+            self.found = owners
 
         def assign(self, labels, clients, rng):
             return self.found
 
-    for found, said in [
+    for owners, message in [
         (np.zeros(3, dtype=np.int64), "48 integers, got int64"),
         (np.zeros(COUNT), "48 integers, got float64"),
         ([0] * COUNT, "48 integers, got list"),
         (np.full(COUNT, 7), "Odd names 7: set clients: 8"),
     ]:
-        with pytest.raises(ValueError, match=said):
-            settled(PAIR, partition=Odd(found))
+        with pytest.raises(ValueError, match=message):
+            settled(PAIR, partition=Odd(owners))
 
 
 def test_a_table_file_in_a_config(tmp_path):

@@ -31,10 +31,10 @@ def test_covtype_packed_as_it_is_published(tmp_path):
 
 def test_mnist_pools_its_two_files_and_pixels_lie_in_0_1(tmp_path):
     rng = np.random.default_rng(0)
-    one = written(tmp_path, "mnist", rng.integers(0, 10, 30), 780, 255, rng)
+    first = written(tmp_path, "mnist", rng.integers(0, 10, 30), 780, 255, rng)
     other = written(tmp_path, "mnist.t", rng.integers(0, 10, 10), 780, 255, rng)
     population = Population(LibSvm(name="mnist", root=str(tmp_path)), clients=4, participants=2).settle((0,))
-    np.testing.assert_allclose(population.store.x.numpy(), np.concatenate([one, other]) / 255, rtol=1e-5)
+    np.testing.assert_allclose(population.store.x.numpy(), np.concatenate([first, other]) / 255, rtol=1e-5)
     assert float(population.store.x.max()) <= 1
 
 
@@ -46,12 +46,12 @@ def test_what_is_no_such_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*mnist'"):
         LibSvm(name="mnist", root=str(tmp_path)).load(0, 2)
     rng = np.random.default_rng(0)
-    for name, labels, features, said in (
+    for name, labels, features, message in (
         ("labels", [1, 8], 54, r"labels must be 1 … 7, got \[8.0\]"),
         ("wide", [1, 2], 60, "n_features"),
     ):
         written(tmp_path, name, labels, features, 1.0, rng)
-        with pytest.raises(ValueError, match=f"{name} is not as published: .*{said}"):
+        with pytest.raises(ValueError, match=f"{name} is not as published: .*{message}"):
             LibSvm(root=str(tmp_path), file=name).load(0, 2)
     (tmp_path / "text").write_text("1 nothing\n")
     with pytest.raises(ValueError, match="text is not as published"):

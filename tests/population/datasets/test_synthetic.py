@@ -36,15 +36,15 @@ def test_inputs_have_the_definition_s_means_and_covariance():
     """v_kj ~ N(B_k, 1), B_k ~ N(0, β): device means have variance 1 + β² in all, β² of it shared by coordinates."""
     beta, clients, features = 2.0, 300, 20
     data = Synthetic(beta=beta, features=features, log_std=0.0, extra=150)
-    each = [x for x, _ in devices(data, 1, clients)]
-    means = np.stack([x.mean(0) for x in each])
+    device_inputs = [x for x, _ in devices(data, 1, clients)]
+    means = np.stack([x.mean(0) for x in device_inputs])
     assert means.mean(1).std() == pytest.approx(np.sqrt(beta**2 + 1 / features), rel=0.12)
     assert (means - means.mean(1, keepdims=True)).std() == pytest.approx(1.0, rel=0.05)
-    variance = np.mean([x.var(0) for x in each], 0)
+    variance = np.mean([x.var(0) for x in device_inputs], 0)
     np.testing.assert_allclose(variance, np.arange(1, features + 1) ** -1.2, rtol=0.05)
     noise = reference.inputs(0.0, np.zeros(features), np.random.default_rng(0).normal(size=(60_000, features)), beta)
     np.testing.assert_allclose(variance, noise.var(0), rtol=0.06)
-    x = np.concatenate([x - x.mean(0) for x in each])
+    x = np.concatenate([x - x.mean(0) for x in device_inputs])
     correlation = np.corrcoef(x.T) - np.eye(features)
     assert np.abs(correlation).max() < 0.03  # Σ is diagonal
 

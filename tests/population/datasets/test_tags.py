@@ -39,8 +39,8 @@ def test_bags_and_tags_are_those_of_the_file(files):
                 words = (sentence + b" " + title).decode().split()
                 counted = Counter(words)
                 expected.append([counted[word] / len(words) for word in vocabulary])
-                known = [TAGS.index(tag) for tag in tags.split(b"|") if tag in TAGS]
-                assert [tag for tag in loaded.y[place].tolist() if tag >= 0] == known
+                known_tags = [TAGS.index(tag) for tag in tags.split(b"|") if tag in TAGS]
+                assert [tag for tag in loaded.y[place].tolist() if tag >= 0] == known_tags
                 place += 1
     assert place == len(loaded.y) == sum(train for train, _ in SIZES)
     counts = torch.nn.functional.one_hot(loaded.x, source.tokens).sum(1).double()

@@ -71,8 +71,8 @@ def test_images_are_pooled_normalised_and_labelled_in_alphabetic_order(files):
 def test_images_are_decoded_once(files, decoded):
     first = source(files).load(0, 5)
     assert len(decoded) == 440
-    kept = np.load(files / "tiny-imagenet-200.npy", mmap_mode="r")
-    assert (kept.dtype, kept.size) == (np.uint8, 32 + 440 * 3 * 64 * 64)
+    decoded_copy = np.load(files / "tiny-imagenet-200.npy", mmap_mode="r")
+    assert (decoded_copy.dtype, decoded_copy.size) == (np.uint8, 32 + 440 * 3 * 64 * 64)
     again = source(files).load(1, 7)
     assert len(decoded) == 440
     assert torch.equal(first.x, again.x)
