@@ -92,8 +92,8 @@ CASES = {
 
 @pytest.mark.parametrize(("curve", "rounds"), CASES.values(), ids=CASES)
 def test_a_model_that_rises_has_recovered_and_one_that_moves_below_its_level_has_not(curve, rounds):
-    found = recovery_rounds(np.arange(1, 31), curve, 11, window=1, tolerance=0.02, steady=5)
-    np.testing.assert_equal(found, float(rounds))
+    recovery = recovery_rounds(np.arange(1, 31), curve, 11, window=1, tolerance=0.02, steady=5)
+    np.testing.assert_equal(recovery, float(rounds))
 
 
 def test_the_report_s_case():
@@ -108,8 +108,8 @@ def test_recovery_is_that_of_the_formula_as_it_is_printed():
         accuracy = np.clip(rng.uniform(0.3, 0.9) + np.cumsum(rng.normal(0, 0.03, 30)), 0, 1)
         drift, window, steady = int(rng.integers(1, 61)), int(rng.integers(1, 5)), int(rng.integers(1, 8))
         expected = reference.recovery(rounds, accuracy, drift, window=window, tolerance=0.05, steady=steady)
-        found = recovery_rounds(rounds, accuracy, drift, window=window, tolerance=0.05, steady=steady)
-        assert found == expected or (np.isnan(found) and expected is None)
+        recovery = recovery_rounds(rounds, accuracy, drift, window=window, tolerance=0.05, steady=steady)
+        assert recovery == expected or (np.isnan(recovery) and expected is None)
 
 
 def test_recovery_stops_at_the_next_drift():

@@ -43,16 +43,16 @@ def test_a_run_logs_equation_7(scene):
     optima = [round_loss.optimum(i + 1, tolerance=1e-3) for i in range(ROUNDS)]
     losses = np.stack([round_loss.loss(i + 1, server.x).numpy() for i, server in enumerate(module.servers)], -1)
     least = np.stack([best.loss.numpy() for best in optima], -1)
-    found = measured(module, "regret/round", "regret/dynamic", "world/variation").numpy()  # [T, 3, S]
-    assert difference(found[:, 0].T, losses - least) <= 1e-12
-    assert difference(found[:, 1].T, dynamic_regret(losses, least)) <= 1e-12
-    assert (found[:, 0] > 0).all()
+    curves = measured(module, "regret/round", "regret/dynamic", "world/variation").numpy()  # [T, 3, S]
+    assert difference(curves[:, 0].T, losses - least) <= 1e-12
+    assert difference(curves[:, 1].T, dynamic_regret(losses, least)) <= 1e-12
+    assert (curves[:, 0] > 0).all()
     for s in range(len(SEEDS)):
         for t in range(1, ROUNDS):
             models = torch.stack([module.servers[t].x[s], optima[t].x[s], optima[t - 1].x[s]])[None].expand(3, -1, -1)
             pair = torch.stack([round_loss.loss(t, models)[s], round_loss.loss(t + 1, models)[s]], -1)
-            assert found[t, 2, s] == pytest.approx(float(variation(pair)[0]), abs=1e-12)
-    moved = [t + 1 for t in range(ROUNDS) if (found[t, 2] > 0).any()]
+            assert curves[t, 2, s] == pytest.approx(float(variation(pair)[0]), abs=1e-12)
+    moved = [t + 1 for t in range(ROUNDS) if (curves[t, 2] > 0).any()]
     assert moved == DRIFTS
 
 
@@ -97,8 +97,8 @@ def test_several_models_are_refused():
 
 
 def test_a_config_asks_for_it():
-    made = load(QUICK, {"regret.tolerance": 1e-4}).build()[0]
-    assert made.run.round_metrics.regret == Regret(tolerance=1e-4)
+    coordinator = load(QUICK, {"regret.tolerance": 1e-4}).build()[0]
+    assert coordinator.run.round_metrics.regret == Regret(tolerance=1e-4)
     assert load(QUICK).build()[0].run.round_metrics.regret is None
     for overrides, sentence in (
         ({"regret.tolerance": 0.0}, "regret.tolerance must lie in (0, 1e12], got 0.0"),

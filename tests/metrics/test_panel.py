@@ -20,8 +20,8 @@ VALUES = np.log(SIZES + 1) + RANDOM.normal(size=1000)  # what a device tells goe
 
 
 def go(panel=None, algorithm=None, rounds=4, **world):
-    given = {"population": wide(**world), "seeds": SEEDS, "initial": "seeded", "evaluate": True, "panel": panel}
-    return run(algorithm or FedAvg(lr=0.1), rounds, **given)
+    settings = {"population": wide(**world), "seeds": SEEDS, "initial": "seeded", "evaluate": True, "panel": panel}
+    return run(algorithm or FedAvg(lr=0.1), rounds, **settings)
 
 
 def test_a_panel_has_devices_of_all_sizes():
@@ -38,9 +38,9 @@ def test_a_panel_has_devices_of_all_sizes():
 def test_means_over_panels_are_off_by_the_standard_error_and_no_more(count):
     panel, everybody = Panel(clients=count), np.ones(1000, dtype=bool)
     drawn = [VALUES[panel.draw(seed, SIZES, everybody, count)] for seed in range(400)]
-    means, told = np.mean(drawn, 1), np.std(drawn, 1).mean() * panel.error(count, 1000)
+    means, predicted = np.mean(drawn, 1), np.std(drawn, 1).mean() * panel.error(count, 1000)
     assert abs(means.mean() - VALUES.mean()) < 4 * means.std() / 20
-    assert 0.5 * told < means.std() < 1.05 * told  # strata are worth something
+    assert 0.5 * predicted < means.std() < 1.05 * predicted  # strata are worth something
 
 
 def test_who_leaves_is_replaced_and_others_stay():
@@ -65,9 +65,9 @@ def test_a_panel_of_everybody_tells_what_everybody_tells():
 def test_everybody_is_asked_as_often_as_wanted_and_training_does_not_feel_it():
     plain, asked = go(), go(Panel(clients=12, examples=2, full_every=2))
     names = ["test/accuracy", "test/loss"]
-    one, other = measured(plain, *names), measured(asked, *names)
-    assert torch.equal(one[1::2], other[1::2])
-    assert not torch.equal(one[::2], other[::2])
+    plain_values, asked_values = measured(plain, *names), measured(asked, *names)
+    assert torch.equal(plain_values[1::2], asked_values[1::2])
+    assert not torch.equal(plain_values[::2], asked_values[::2])
     error = measured(asked, "test/accuracy_se", "test/loss_se")
     assert (error[::2] > 0).all()
     assert not error[1::2].any()
@@ -85,17 +85,17 @@ def test_a_device_is_asked_about_few_examples_and_the_model_that_it_uses(algorit
         index = data.evaluation_index("test", round, asked.clients, 3)
         assert torch.bincount(index.device[0][index.rows[0] >= 0]).max() <= 3
         for s in range(2):
-            own = np.concatenate([data.held(s, k, "test", round) for k in asked.clients[s].tolist()])
-            assert set(index.rows[s][index.rows[s] >= 0].tolist()) <= set(own.tolist())
+            held_rows = np.concatenate([data.held(s, k, "test", round) for k in asked.clients[s].tolist()])
+            assert set(index.rows[s][index.rows[s] >= 0].tolist()) <= set(held_rows.tolist())
     assert np.isfinite(measured(module, "test/accuracy").numpy()).all()
     assert module.personal(29) is not None  # whether it is asked or not
 
 
-def test_what_is_told_is_named_before():
+def test_standard_errors_are_named_before_the_run():
     module = go(Panel(clients=12), rounds=1)
-    told = module.measures(module.population, 1)
-    assert {"test/accuracy_se", "test/loss_se", "valid/accuracy_se", "valid/loss_se"} <= set(told)
-    assert {name for name in module.record.metrics if name.endswith("_se")} <= set(told) & set(METRICS)
+    announced = module.measures(module.population, 1)
+    assert {"test/accuracy_se", "test/loss_se", "valid/accuracy_se", "valid/loss_se"} <= set(announced)
+    assert {name for name in module.record.metrics if name.endswith("_se")} <= set(announced) & set(METRICS)
 
 
 def test_panels_that_cannot_be_are_refused():

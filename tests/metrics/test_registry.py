@@ -60,7 +60,7 @@ def test_every_algorithm_logs_what_it_names(name):
     algorithm = shipped()[name]()
     logs, promised = logged(algorithm, world(drift=RepeatedDrift(rounds=[2])))
     assert logs == promised <= set(METRICS)
-    assert {own for own in logs if own.startswith("server/")} == set(algorithm.measures)
+    assert {measure for measure in logs if measure.startswith("server/")} == set(algorithm.measures)
 
 
 @pytest.mark.slow
@@ -73,10 +73,10 @@ def test_every_condition_adds_its_metrics():
 
 
 def test_nothing_is_described_that_no_run_logs():
-    own = {name for kind in (*shipped().values(), MasterFL) for name in kind.measures}
-    own |= {*measured_names(WorstDevices())}
-    assert {name for name, metric in METRICS.items() if metric.needs == ("own",)} == own
-    assert set(measured_by(NEEDS, own)) == set(METRICS)
+    measures = {name for kind in (*shipped().values(), MasterFL) for name in kind.measures}
+    measures |= {*measured_names(WorstDevices())}
+    assert {name for name, metric in METRICS.items() if metric.needs == ("own",)} == measures
+    assert set(measured_by(NEEDS, measures)) == set(METRICS)
     assert {need for metric in METRICS.values() for need in metric.needs} == set(NEEDS)
 
 

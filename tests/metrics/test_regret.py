@@ -41,9 +41,9 @@ def test_detections_by_hand():
     fired = np.zeros((2, 20))
     fired[0, [2, 9, 12, 18]] = [1, 2, 3, 2]  # rounds 3, 10, 13 and 19
     fired[1, [4, 14]] = 2  # rounds 5 and 15
-    found = detections(fired, [5, 10, 15, 30])  # the last never came
-    np.testing.assert_equal(found.delay, [[np.nan, 0.0, 4.0], [0.0, np.nan, 0.0]])
-    assert found.false_alarms.tolist() == [2, 0]  # before the first drift; a second time after the second
+    detected = detections(fired, [5, 10, 15, 30])  # the last never came
+    np.testing.assert_equal(detected.delay, [[np.nan, 0.0, 4.0], [0.0, np.nan, 0.0]])
+    assert detected.false_alarms.tolist() == [2, 0]  # before the first drift; a second time after the second
     soon = detections(fired, [5, 10, 15], within=3)
     np.testing.assert_equal(soon.delay[0], [np.nan, 0.0, np.nan])
     assert soon.false_alarms.tolist() == [3, 0]
@@ -53,8 +53,8 @@ def test_detections_by_hand():
 
 
 def test_restarts_by_cause():
-    found = count_restarts([[0, 1, 2, 2], [0, 0, 1, 1]])
-    assert (found["block"].tolist(), found["detection"].tolist()) == ([1, 2], [2, 0])
+    restarts = count_restarts([[0, 1, 2, 2], [0, 0, 1, 1]])
+    assert (restarts["block"].tolist(), restarts["detection"].tolist()) == ([1, 2], [2, 0])
 
 
 def test_the_optimum_is_one_by_the_plain_gradient():
@@ -84,7 +84,9 @@ def test_the_optimum_is_one_by_the_plain_gradient():
 def test_the_optimum_under_the_task_s_own_penalty(penalty):
     """0 is in the subdifferential: ∇ + λ₂ x + λ₁ sign(x) = 0 where x is not 0, |∇| ≤ λ₁ where it is."""
     population = drifting().settle((0, 44))
-    round_loss, bare = (RoundLoss(population, Logistic((FEATURES,), CLASSES, **given)) for given in (penalty, {}))
+    round_loss, bare = (
+        RoundLoss(population, Logistic((FEATURES,), CLASSES, **penalties)) for penalties in (penalty, {})
+    )
     best = round_loss.optimum(4, tolerance=1e-6)
     l1, l2 = penalty.get("l1", 0.0), penalty.get("l2", 0.0)
     for s in range(2):

@@ -26,15 +26,15 @@ RHO = correlation(10, 3.5, 0.5e-3)
 CELL = Wireless(complexity=91.04)
 
 
-def some(cell=CELL, seeds=(0,), number=3, clients=None, **given):
+def some(cell=CELL, seeds=(0,), number=3, clients=None, **work):
     """The costs of a round, of 20 devices and a small model by default."""
     clients = [list(range(20))] * len(seeds) if clients is None else clients
-    given = {"down": 32 * 10_000, "up": 32 * 10_000, "steps": 5, "batch_size": 128, "parameters": 10_000, **given}
-    return cell.costs(seeds, number, clients, **given)
+    work = {"down": 32 * 10_000, "up": 32 * 10_000, "steps": 5, "batch_size": 128, "parameters": 10_000, **work}
+    return cell.costs(seeds, number, clients, **work)
 
 
-def same(one: Costs, other: Costs) -> bool:
-    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+def same(costs: Costs, other: Costs) -> bool:
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(costs, other, strict=True))
 
 
 # ---- path loss and places ------------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def test_fading_told_in_pieces_is_fading_told_at_once():
 
     everyone = np.arange(3)
     whole, pieces = begun().powers(everyone, 300), begun()
-    told = [pieces.powers(everyone, 100), pieces.powers(everyone, 50), pieces.powers(np.array([0, 2]), 150)]
-    assert difference(whole[:, :150], torch.cat(told[:2], 1)) <= 1e-12
-    assert difference(whole[[0, 2], 150:], told[2]) <= 1e-12
+    in_pieces = [pieces.powers(everyone, 100), pieces.powers(everyone, 50), pieces.powers(np.array([0, 2]), 150)]
+    assert difference(whole[:, :150], torch.cat(in_pieces[:2], 1)) <= 1e-12
+    assert difference(whole[[0, 2], 150:], in_pieces[2]) <= 1e-12
 
 
 # ---- rates and slots -----------------------------------------------------------------------------------------------
@@ -145,37 +145,37 @@ def test_a_rate_by_hand():
 
 
 def test_slots_are_those_of_a_plain_loop():
-    found = some(seeds=(0, 8), clients=[[3, 1, 4], [1, 5, 9]], down=3e6, up=2e6)
+    costs = some(seeds=(0, 8), clients=[[3, 1, 4], [1, 5, 9]], down=3e6, up=2e6)
     band, noise = 100e6 / 3, 10**-17.4 / 1000
     for lane in range(6):
-        seed, device = (0, 8)[found.replica[lane]], found.device[[lane]]
+        seed, device = (0, 8)[costs.replica[lane]], costs.device[[lane]]
         gain = float(CELL.gains(seed, 3, device)[0])
         power = Fading(np.array([seed]), 3, device, RHO).powers(np.array([0]), 2000)[0].tolist()
-        for sender, amount, told in ((20.0, 3e6, found.down_s[lane]), (0.2, 2e6, found.up_s[lane])):
+        for sender, amount, seconds in ((20.0, 3e6, costs.down_s[lane]), (0.2, 2e6, costs.up_s[lane])):
             sent, slots = 0.0, 0
             while sent < amount:
                 sent += band * math.log2(1 + sender * gain * power[slots] / (noise * band)) * 0.5e-3
                 slots += 1
-            assert told == pytest.approx(slots * 0.5e-3)
+            assert seconds == pytest.approx(slots * 0.5e-3)
             assert slots > 1
 
 
 def test_many_chunks_of_slots_are_counted_as_a_plain_sum_counts_them():
-    found = some(clients=[[7]], down=0, up=1e8, cell=Wireless(bandwidth=1e6))  # more slots than one chunk has
+    costs = some(clients=[[7]], down=0, up=1e8, cell=Wireless(bandwidth=1e6))  # more slots than one chunk has
     snr = CELL.snr(CELL.gains(0, 3, np.array([7])), 1e6)[1]
     power = Fading(np.array([0]), 3, np.array([7]), RHO).powers(np.array([0]), 40_000)[0].numpy()
     slots = np.searchsorted(np.cumsum(np.log2(1 + snr * power)) * 1e6 * 0.5e-3, 1e8) + 1
     assert slots > 3 * 4096
-    assert found.up_s[0] == pytest.approx(slots * 0.5e-3)
-    assert found.down_s[0] == 0
+    assert costs.up_s[0] == pytest.approx(slots * 0.5e-3)
+    assert costs.down_s[0] == 0
 
 
 def test_without_motion_the_fading_stays():
-    found = some(Wireless(speed=0), clients=[[0]], down=1e6, up=1e8)
+    costs = some(Wireless(speed=0), clients=[[0]], down=1e6, up=1e8)
     power = float(Fading(np.array([0]), 3, np.array([0]), 0.5).last.square().sum())
-    rates = [1e8 * math.log2(1 + float(each[0]) * power) for each in CELL.snr(CELL.gains(0, 3, np.array([0])), 1e8)]
-    assert found.down_s[0] == pytest.approx(math.ceil(1e6 / (rates[0] * 0.5e-3)) * 0.5e-3)
-    assert found.up_s[0] == pytest.approx(math.ceil(1e8 / (rates[1] * 0.5e-3)) * 0.5e-3)
+    rates = [1e8 * math.log2(1 + float(snr[0]) * power) for snr in CELL.snr(CELL.gains(0, 3, np.array([0])), 1e8)]
+    assert costs.down_s[0] == pytest.approx(math.ceil(1e6 / (rates[0] * 0.5e-3)) * 0.5e-3)
+    assert costs.up_s[0] == pytest.approx(math.ceil(1e8 / (rates[1] * 0.5e-3)) * 0.5e-3)
 
 
 # ---- computation and sums ------------------------------------------------------------------------------------------
@@ -186,20 +186,20 @@ def test_without_motion_the_fading_stays():
 )
 def test_computation_by_hand(parameters, complexity, seconds):
     cell = Wireless(complexity=complexity)
-    found = some(cell, clients=[[0]], down=0, up=0, parameters=parameters)
-    assert found.latency[0] == pytest.approx(parameters * complexity * 5 * 128 / (1e9 * 8))
-    assert found.latency[0] == pytest.approx(seconds, abs=5e-4)
-    assert found.energy[0] == pytest.approx(1e-28 * seconds * 1e9 * 1e18, rel=1e-3)  # ξ, cycles, f²
+    costs = some(cell, clients=[[0]], down=0, up=0, parameters=parameters)
+    assert costs.latency[0] == pytest.approx(parameters * complexity * 5 * 128 / (1e9 * 8))
+    assert costs.latency[0] == pytest.approx(seconds, abs=5e-4)
+    assert costs.energy[0] == pytest.approx(1e-28 * seconds * 1e9 * 1e18, rel=1e-3)  # ξ, cycles, f²
 
 
 def test_latency_is_the_slowest_devices_and_energy_everybodys():
-    found = some(seeds=(0, 1), steps=[list(range(1, 21)), [5] * 20])
-    seconds, joules = found.seconds.reshape(2, 20), found.joules.reshape(2, 20)
-    assert found.latency.tolist() == seconds.max(1).tolist()
-    assert found.energy == pytest.approx(joules.sum(1))
-    assert np.allclose(found.seconds, found.down_s + found.computation_s + found.up_s)
-    assert np.allclose(found.communication_j, 0.1 * found.down_s + 0.2 * found.up_s)
-    assert np.allclose(found.computation_s[:20] / found.computation_s[0], range(1, 21))
+    costs = some(seeds=(0, 1), steps=[list(range(1, 21)), [5] * 20])
+    seconds, joules = costs.seconds.reshape(2, 20), costs.joules.reshape(2, 20)
+    assert costs.latency.tolist() == seconds.max(1).tolist()
+    assert costs.energy == pytest.approx(joules.sum(1))
+    assert np.allclose(costs.seconds, costs.down_s + costs.computation_s + costs.up_s)
+    assert np.allclose(costs.communication_j, 0.1 * costs.down_s + 0.2 * costs.up_s)
+    assert np.allclose(costs.computation_s[:20] / costs.computation_s[0], range(1, 21))
 
 
 def test_jobs_of_one_device_add_up_and_it_counts_once():
@@ -265,21 +265,21 @@ def test_initialization_is_charged_or_free_and_always_told():
     assert charged["wireless/initialization_s"] == pytest.approx(extra[0].latency + extra[1].latency)
     assert charged["wireless/initialization_j"] == pytest.approx(extra[0].energy + extra[1].energy)
     for what, unit in (("latency", "s"), ("energy", "j")):
-        ours, theirs = (np.array(each[f"wireless/{what}_{unit}"]) for each in (charged, free))
+        ours, theirs = (np.array(metrics[f"wireless/{what}_{unit}"]) for metrics in (charged, free))
         assert ours - theirs == pytest.approx(np.array(charged[f"wireless/initialization_{unit}"]))
 
 
 def test_a_round_within_a_session_has_no_initialization():
-    found = Wireless().metrics(some())
-    assert found["wireless/initialization_s"] == found["wireless/initialization_j"] == [0.0]
-    assert found["wireless/latency_s"] == some().latency.tolist()
+    metrics = Wireless().metrics(some())
+    assert metrics["wireless/initialization_s"] == metrics["wireless/initialization_j"] == [0.0]
+    assert metrics["wireless/latency_s"] == some().latency.tolist()
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("settings", "words"),
     [
         ({"bandwidth": 0}, "bandwidth must lie in"),
         ({"share": "half"}, "share must be one of split, each"),
@@ -290,13 +290,13 @@ def test_a_round_within_a_session_has_no_initialization():
         ({"shadowing": -1}, "shadowing must lie in"),
     ],
 )
-def test_a_wrong_cell_is_refused(given, words):
+def test_a_wrong_cell_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
-        Wireless(**given)
+        Wireless(**settings)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("work", "words"),
     [
         ({"clients": [[1, 2], [3, 4]]}, "clients must have shape"),
         ({"clients": [[1, -2]]}, "clients must be devices"),
@@ -305,6 +305,6 @@ def test_a_wrong_cell_is_refused(given, words):
         ({"up": 1e18}, "a device needs .* slots"),
     ],
 )
-def test_wrong_work_is_refused(given, words):
+def test_wrong_work_is_refused(work, words):
     with pytest.raises(ValueError, match=words):
-        some(**given)
+        some(**work)
