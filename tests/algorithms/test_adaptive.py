@@ -89,10 +89,10 @@ CHANGES = {
 @pytest.mark.parametrize("kind", ACCUMULATORS)
 def test_rules_equal_their_transcriptions(kind, beta2, change):
     beta1, grads = 0.0 if beta2 is None else 0.8, gradients(14)
-    given = {"eps": 0.01, "beta1": beta1, "beta2": beta2, **CHANGES[change]}
-    ours = path(adaptive(0.2, ACCUMULATORS[kind](beta2), **given), grads, per_epoch=4 if "epoch" in change else None)
+    options = {"eps": 0.01, "beta1": beta1, "beta2": beta2, **CHANGES[change]}
+    ours = path(adaptive(0.2, ACCUMULATORS[kind](beta2), **options), grads, per_epoch=4 if "epoch" in change else None)
     optimizer = reference.Optimizer(
-        0.2, reference.cover(SHAPES) if kind != "exact" else None, per_epoch=4, **given, version=kind[4:]
+        0.2, reference.cover(SHAPES) if kind != "exact" else None, per_epoch=4, **options, version=kind[4:]
     )
     x = np.ones(LAYOUT.n)
     for k, g in enumerate(grads.numpy(), start=1):
@@ -114,8 +114,8 @@ def test_the_changes_matter():
 @pytest.mark.parametrize("unit", ["step", "epoch"])
 def test_a_delay_of_one_is_none_and_longer_ones_carry_the_accumulator(kind, unit):
     plain = path(adaptive(0.2, ACCUMULATORS[kind](0.9), beta2=0.9), gradients(9))
-    one = path(adaptive(0.2, ACCUMULATORS[kind](0.9), beta2=0.9, delay=1, delay_unit=unit), gradients(9))
-    assert torch.equal(plain, one)
+    delayed = path(adaptive(0.2, ACCUMULATORS[kind](0.9), beta2=0.9, delay=1, delay_unit=unit), gradients(9))
+    assert torch.equal(plain, delayed)
     rule, x = adaptive(0.2, ACCUMULATORS[kind](None), delay=3), torch.zeros(LAYOUT.n, dtype=torch.float64)
     state, held = rule.init(x, LAYOUT), []
     for g in gradients(7):
@@ -175,8 +175,8 @@ def test_sm3_started_at_a_moment_bounds_it_and_keeps_vectors(version):
 def test_what_is_off_keeps_nothing():
     n, layout = LAYOUT.n, LAYOUT
 
-    def numbers(accumulator, **given):
-        return rule_memory(adaptive(0.1, accumulator, **given), layout, torch.float64) // 8
+    def numbers(accumulator, **options):
+        return rule_memory(adaptive(0.1, accumulator, **options), layout, torch.float64) // 8
 
     covers = (4 + 3) + 4 + (2 + 3 + 2) + 1
     assert numbers(exact()) == n

@@ -34,18 +34,18 @@ def test_zero_and_the_edge_are_finite(name):
 
 def test_eg_starts_half_way_to_the_edge_and_stays_inside():
     module = run(FedOmd(lr=2.0, mirror="eg", radius=3.0), 4, task=logistic())
-    given = run(FedOmd(lr=1e-300, mirror="euclidean"), 1, task=logistic()).server.x
-    start = FedOmd(mirror="eg", radius=3.0).server_init(given[0], module.task_function.layout).x
-    assert difference(start, given[0] * 1.5 / given.abs().sum()) <= 1e-15
+    initial = run(FedOmd(lr=1e-300, mirror="euclidean"), 1, task=logistic()).server.x
+    start = FedOmd(mirror="eg", radius=3.0).server_init(initial[0], module.task_function.layout).x
+    assert difference(start, initial[0] * 1.5 / initial.abs().sum()) <= 1e-15
     norms = [float(server.x.abs().sum()) for server in module.servers]
     assert 1.5 < max(norms) < 3.0
-    kept = FedOmd(mirror="eg", radius=1e3).server_init(given[0], module.task_function.layout).x
-    assert torch.equal(kept, given[0])
+    inside = FedOmd(mirror="eg", radius=1e3).server_init(initial[0], module.task_function.layout).x
+    assert torch.equal(inside, initial[0])
 
 
 def test_hypentropy_with_a_large_b_is_fedavg():
-    one, other = (
+    by_hypentropy, other = (
         run(FedOmd(lr=0.1 / b, mirror=mirror, b=b), 3, task=logistic())
         for b, mirror in ((1e4, "hypentropy"), (1.0, "euclidean"))
     )
-    assert difference(one.server.x, other.server.x) <= 1e-6
+    assert difference(by_hypentropy.server.x, other.server.x) <= 1e-6

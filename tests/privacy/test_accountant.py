@@ -22,21 +22,21 @@ def converted(divergence, order):
 def test_the_budget_that_fedada2_prints():
     """FedAda², app. H.1: 400 clients, q = 0.1, 500 rounds, σ = 1: (13.1, 0.0025) with optimal order 2.0."""
     rounds = {Sample(400, 40): 500}
-    found = accountant(orders=[2.0]).epsilon(1.0, rounds)
-    assert round(found, 1) == 13.1
+    epsilon = accountant(orders=[2.0]).epsilon(1.0, rounds)
+    assert round(epsilon, 1) == 13.1
     # E of the squared ratio of (1 - q) N(0, σ²) + q N(1, σ²) to N(0, σ²) is 1 + q² (exp(1/σ²) - 1)
-    assert found == pytest.approx(converted(500 * math.log1p(0.1**2 * (math.e - 1)), 2), rel=1e-12)
-    assert accountant().epsilon(1.0, rounds) == pytest.approx(found, rel=1e-12)  # 2.0 is the best of the usual ones
-    assert 11.4 < accountant(accountant="pld").epsilon(1.0, rounds) < 11.6 < found
+    assert epsilon == pytest.approx(converted(500 * math.log1p(0.1**2 * (math.e - 1)), 2), rel=1e-12)
+    assert accountant().epsilon(1.0, rounds) == pytest.approx(epsilon, rel=1e-12)  # 2.0 is the best of the usual ones
+    assert 11.4 < accountant(accountant="pld").epsilon(1.0, rounds) < 11.6 < epsilon
 
 
 def test_drawing_a_fixed_number_costs_what_wang_et_al_prove():
     """Theorem 27 at order 2: log(1 + q² min(4 (e^ε(2) - 1), 2 e^ε(2))), ε(2) = 1 / s², s = σ c / (2 c)."""
     s = 2.5 / 2
     inner = 1 / s**2
-    one = math.log1p(0.1**2 * min(4 * (math.exp(inner) - 1), 2 * math.exp(inner)))
-    found = accountant("fixed", orders=[2.0]).epsilon(2.5, {Sample(400, 40): 30})
-    assert found == pytest.approx(converted(30 * one, 2), rel=1e-12)
+    divergence = math.log1p(0.1**2 * min(4 * (math.exp(inner) - 1), 2 * math.exp(inner)))
+    epsilon = accountant("fixed", orders=[2.0]).epsilon(2.5, {Sample(400, 40): 30})
+    assert epsilon == pytest.approx(converted(30 * divergence, 2), rel=1e-12)
     everybody = accountant("fixed", orders=[3.0]).epsilon(2.5, {Sample(400, 400): 7})
     assert everybody == pytest.approx(converted(7 * 3 / (2 * s**2), 3), rel=1e-12)
 
@@ -86,5 +86,5 @@ def test_a_thousand_coins_are_no_cheaper_than_their_formula():
     k = np.arange(order + 1)
     terms = [math.comb(order, int(i)) * (1 - q) ** (order - i) * q**i for i in k]
     divergence = math.log(np.dot(terms, np.exp((k**2 - k) / (2 * sigma**2)))) / (order - 1)
-    found = accountant(orders=[6.0]).epsilon(sigma, {Sample(1000, 50): 100})
-    assert found == pytest.approx(converted(100 * divergence, order), rel=1e-10)
+    epsilon = accountant(orders=[6.0]).epsilon(sigma, {Sample(1000, 50): 100})
+    assert epsilon == pytest.approx(converted(100 * divergence, order), rel=1e-10)

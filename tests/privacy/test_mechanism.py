@@ -21,37 +21,37 @@ def uploads(*, jobs=6, n=40):
     return Upload(delta, torch.randn(2, jobs, generator=generator, dtype=torch.float64) * scale)
 
 
-def norms(tree, each=1):
+def norms(tree, jobs_per_device=1):
     both = torch.cat([tree.delta, tree.a[..., None]], -1)
-    return both.unflatten(1, (-1, each)).flatten(2).norm(dim=-1)
+    return both.unflatten(1, (-1, jobs_per_device)).flatten(2).norm(dim=-1)
 
 
-@pytest.mark.parametrize("each", [1, 2])
-def test_no_device_is_longer_than_the_bound_and_directions_stay(each):
-    bound, given = torch.tensor([0.5, 2.0], dtype=torch.float64), uploads()
-    shorter, within = clipped(given, bound, each)
-    before, after = norms(given, each), norms(shorter, each)
+@pytest.mark.parametrize("jobs_per_device", [1, 2])
+def test_no_device_is_longer_than_the_bound_and_directions_stay(jobs_per_device):
+    bound, sent = torch.tensor([0.5, 2.0], dtype=torch.float64), uploads()
+    shorter, within = clipped(sent, bound, jobs_per_device)
+    before, after = norms(sent, jobs_per_device), norms(shorter, jobs_per_device)
     assert torch.equal(within, before <= bound[:, None])
     assert 0 < within.sum() < within.numel()
     assert (after <= bound[:, None] * (1 + 1e-15)).all()
     torch.testing.assert_close(after, torch.minimum(before, bound[:, None]), rtol=1e-14, atol=0)
-    ratio = (after / before).repeat_interleave(each, 1)
-    torch.testing.assert_close(shorter.delta, given.delta * ratio[..., None], rtol=1e-12, atol=0)
-    torch.testing.assert_close(shorter.a, given.a * ratio, rtol=1e-12, atol=0)
+    ratio = (after / before).repeat_interleave(jobs_per_device, 1)
+    torch.testing.assert_close(shorter.delta, sent.delta * ratio[..., None], rtol=1e-12, atol=0)
+    torch.testing.assert_close(shorter.a, sent.a * ratio, rtol=1e-12, atol=0)
 
 
 def test_who_is_within_the_bound_stays_as_it_is_to_the_last_bit():
-    given = uploads()
-    shorter, within = clipped(given, torch.full((2,), 1e30, dtype=torch.float64))
+    sent = uploads()
+    shorter, within = clipped(sent, torch.full((2,), 1e30, dtype=torch.float64))
     assert within.all()
-    assert torch.equal(shorter.delta, given.delta)
-    assert torch.equal(shorter.a, given.a)
+    assert torch.equal(shorter.delta, sent.delta)
+    assert torch.equal(shorter.a, sent.a)
 
 
 def test_an_upload_that_is_not_finite_says_nothing_and_empty_ones_are_left_alone():
-    given = uploads()
-    given.delta[0, 1, 3], given.delta[1, 2, 0] = math.nan, math.inf
-    shorter, within = clipped(given, torch.ones(2, dtype=torch.float64))
+    sent = uploads()
+    sent.delta[0, 1, 3], sent.delta[1, 2, 0] = math.nan, math.inf
+    shorter, within = clipped(sent, torch.ones(2, dtype=torch.float64))
     assert not within[0, 1]
     assert not within[1, 2]
     assert not shorter.delta[0, 1].any()
@@ -79,24 +79,24 @@ def test_the_noise_of_the_mean_has_the_deviation_of_theory():
 
 
 def test_noise_belongs_to_a_seed_and_leaves_the_mean_where_it_is():
-    given = uploads()
-    both, more = draws(given, [3, 4])
-    alone, one = draws(Upload(given.delta[:1], given.a[:1]), [4])
+    sent = uploads()
+    both, more = draws(sent, [3, 4])
+    alone, alone_more = draws(Upload(sent.delta[:1], sent.a[:1]), [4])
     assert torch.equal(both.delta[1], alone.delta[0])
     assert torch.equal(both.a[1], alone.a[0])
-    assert more[1] == one[0] != more[0]
-    silent = noisy_mean(given, both, torch.zeros(2, dtype=torch.float64), 6)
-    torch.testing.assert_close(silent.delta, given.delta.mean(1))
-    torch.testing.assert_close(silent.a, given.a.mean(1))
-    loud = noisy_mean(given, both, torch.tensor([3.0, 0.0], dtype=torch.float64), 12)
-    torch.testing.assert_close(loud.delta[0], (given.delta[0].sum(0) + 3 * both.delta[0]) / 12)
+    assert more[1] == alone_more[0] != more[0]
+    silent = noisy_mean(sent, both, torch.zeros(2, dtype=torch.float64), 6)
+    torch.testing.assert_close(silent.delta, sent.delta.mean(1))
+    torch.testing.assert_close(silent.a, sent.a.mean(1))
+    loud = noisy_mean(sent, both, torch.tensor([3.0, 0.0], dtype=torch.float64), 12)
+    torch.testing.assert_close(loud.delta[0], (sent.delta[0].sum(0) + 3 * both.delta[0]) / 12)
 
 
 def test_what_uploads_and_their_count_spend_is_the_whole():
     """Andrew et al. 2021, Theorem 1: z = (z_Δ⁻² + (2 σ_b)⁻²)^(-1/2)."""
-    own = split(1.2, 5.0)
-    assert (own**-2 + (2 * 5.0) ** -2) ** -0.5 == pytest.approx(1.2, rel=1e-12)
-    assert own > 1.2
+    upload_noise = split(1.2, 5.0)
+    assert (upload_noise**-2 + (2 * 5.0) ** -2) ** -0.5 == pytest.approx(1.2, rel=1e-12)
+    assert upload_noise > 1.2
     assert split(1.2, math.inf) == 1.2
     assert split(0.0, 0.0) == 0
     with pytest.raises(ValueError, match=r"count_noise must be > noise / 2 = 0\.6,.*got 0\.6"):
@@ -108,6 +108,6 @@ def test_the_bound_moves_as_andrew_et_al_print():
     bound = torch.tensor([0.5, 2.0], dtype=torch.float64)
     within = torch.tensor([[True, False, True, True], [False, False, False, True]])
     noise = torch.tensor([0.3, -0.7], dtype=torch.float64)
-    found = moved(bound, within, AdaptiveClip(quantile=0.6, lr=0.25), noise, 4)
+    new_bound = moved(bound, within, AdaptiveClip(quantile=0.6, lr=0.25), noise, 4)
     expected = [0.5 * math.exp(-0.25 * (3.3 / 4 - 0.6)), 2 * math.exp(-0.25 * (0.3 / 4 - 0.6))]
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    assert new_bound.tolist() == pytest.approx(expected, rel=1e-12)

@@ -59,8 +59,8 @@ def relation(w, x, y, classes, teacher, old):
     dz = weight[:, None] * (s - e) / classes / len(y)
     if teacher is None:
         return back(dz, x), loss
-    q, known = e.copy(), sorted(old)
-    q[:, known] = (1 / (1 + np.exp(-logits(teacher, x, classes))))[:, known]
+    q, old_classes = e.copy(), sorted(old)
+    q[:, old_classes] = (1 / (1 + np.exp(-logits(teacher, x, classes))))[:, old_classes]
     dz = (dz + (s - q) / classes / len(y)) / 2
     return back(dz, x), (loss + float(np.mean(bce(z, q)))) / 2
 

@@ -48,28 +48,28 @@ def step(model, x, y, lr):
     return after
 
 
-def round(shared, own, cohort, lr, mode):
+def round(shared, local_parts, cohort, lr, mode):
     """The server's model and the devices' parts after a round.
 
     Args:
         shared: the server's model.
-        own: what devices keep, by number.
+        local_parts: what devices keep, by number.
         cohort: dicts with client, size and batches (epochs of minibatches).
         lr: of the devices.
         mode: ``local`` or ``average``.
     """
-    total, fits, own = sum(device["size"] for device in cohort), [], dict(own)
+    total, fits, local_parts = sum(device["size"] for device in cohort), [], dict(local_parts)
     for device in cohort:
-        model = {**shared, **own.get(device["client"], {})}
+        model = {**shared, **local_parts.get(device["client"], {})}
         model["count"] = np.round(model["count"])  # a module counts in whole numbers
         for x, y in (pair for epoch in device["batches"] for pair in epoch):
             model = step(model, x, y, lr)
         fits.append((device["size"] / total, model))
         if mode == "local":
-            own[device["client"]] = {name: model[name] for name in OWN}
+            local_parts[device["client"]] = {name: model[name] for name in OWN}
     averaged = SHARED if mode == "local" else (*SHARED, *OWN)
     after = {name: sum(p * model[name] for p, model in fits) for name in averaged}
-    return {**shared, **after}, own
+    return {**shared, **after}, local_parts
 
 
 def logits(model, x):

@@ -35,9 +35,9 @@ def round(state, cohort, hyper):
         grads[device["client"]] = mine - alpha * (fit.y - x)
         fits.append(fit)
     p = local.weights(cohort, h["weighting"])
-    own = state["own"] - alpha * np.sum([fit.y - x for fit in fits], axis=0) / h["population"]  # the paper's h
+    paper_h = state["own"] - alpha * np.sum([fit.y - x for fit in fits], axis=0) / h["population"]  # the paper's h
     theta = np.einsum("i,in->n", p, [fit.y for fit in fits])
-    moved = theta - own / alpha
+    moved = theta - paper_h / alpha
     rows = {client: (-grad / alpha,) for client, grad in grads.items()}
-    return {"x": x + h["server_lr"] * (moved - x), "h": -own / alpha, "own": own, "rows": rows,
+    return {"x": x + h["server_lr"] * (moved - x), "h": -paper_h / alpha, "own": paper_h, "rows": rows,
             "t": state["t"] + 1, "stats": fits}  # fmt: skip

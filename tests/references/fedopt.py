@@ -13,19 +13,19 @@ OWN = {"server_lr": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3, "v_init": "ta
        "weighting": "uniform"}  # fmt: skip
 
 
-def branch(own, second_moment):
+def branch(defaults, second_moment):
     """`init`, `step` and `round` of the branch with these settings, whose v_t is second_moment(v_{t-1}, Delta_t, h)."""
 
     def init(x, hyper=None):
         """Initialisation: x_0, m = 0, v_{-1} >= tau^2 ('tau_sq': equal to it; 'zero': as in the authors' runs)."""
-        h = local.settings(hyper or {}, **own)
+        h = local.settings(hyper or {}, **defaults)
         x = np.array(x, dtype=np.float64)
         v = np.full_like(x, {"tau_sq": h["tau"] ** 2, "zero": 0.0}[h["v_init"]])
         return {"x": x, "m": np.zeros_like(x), "v": v, "t": 0, "stats": []}
 
     def step(state, delta, hyper):
         """The server's step for a given mean update Delta."""
-        h = local.settings(hyper, **own)
+        h = local.settings(hyper, **defaults)
         t = state["t"] + 1
         m = h["beta1"] * state["m"] + (1 - h["beta1"]) * delta  # m_t = b1 m_{t-1} + (1 - b1) Delta_t
         v = second_moment(state["v"], delta, h)
@@ -37,7 +37,7 @@ def branch(own, second_moment):
 
     def round(state, cohort, hyper):
         """One round: Delta_i = x_{i,K} - x_t on every device, their mean, the server's step."""
-        h = local.settings(hyper, **own)
+        h = local.settings(hyper, **defaults)
         fits = [local.train(state["x"], device, h) for device in cohort]  # x_{i,k+1} = x_{i,k} - eta_l g_{i,k}
         delta = local.mean_update(state["x"], cohort, fits, h["weighting"])  # Delta_t = (1/|S|) sum_i Delta_i
         return {**step(state, delta, hyper), "stats": fits}

@@ -16,12 +16,12 @@ LOCAL = {"classes": None, "lr": None, "momentum": 0.0, "weight_decay": 0.0, "cli
 Fit = namedtuple("Fit", "y steps epochs loss")
 
 
-def settings(hyper, **own):
-    """The local defaults, the method's `own` defaults, then what the caller gave; a misspelt name is an error."""
-    unknown = set(hyper) - set(LOCAL) - set(own)
+def settings(hyper, **defaults):
+    """The local defaults, the method's `defaults`, then what the caller gave; a misspelt name is an error."""
+    unknown = set(hyper) - set(LOCAL) - set(defaults)
     if unknown:
         raise KeyError(f"unknown settings {sorted(unknown)}")
-    return {**LOCAL, **own, **hyper}
+    return {**LOCAL, **defaults, **hyper}
 
 
 def clip(g, limit):

@@ -9,12 +9,12 @@ import math
 
 def schedule(block, m, rho, draw):
     """Alg. 1, relative: for tau = 0 ... 2^m - 1, for k = m ... 0: if tau mod 2^k = 0, w.p. rho(2^m) / rho(2^k)."""
-    found = []
+    instances = []
     for tau in range(2**m):
         for k in range(m, -1, -1):
             if tau % 2**k == 0 and draw(block, k, tau // 2**k) < rho(2**m) / rho(2**k):
-                found.append({"k": k, "s": tau, "e": tau + 2**k - 1, "F": []})
-    return found
+                instances.append({"k": k, "s": tau, "e": tau + 2**k - 1, "F": []})
+    return instances
 
 
 def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect, tests):
@@ -37,8 +37,8 @@ def master(loss, horizon, rounds, draw, c1, c2, delta, scale, on_detect, tests):
             f = loss(t, running["k"])
             running["F"].append(f)
             every.append(f)
-            own = running["F"]
-            optimistic.append(max(0.0, sum(own) / len(own) - rho(len(own))))
+            instance_losses = running["F"]
+            optimistic.append(max(0.0, sum(instance_losses) / len(instance_losses) - rho(len(instance_losses))))
             highest = max(optimistic)  # U_t = max F~ over [t_new, t]
             flags = 0
             for a in planned:  # Test 1: (1/2^k) sum_{tau = s}^{e} F + 9 rho_hat(2^k) <= U_t where t = A.e

@@ -106,5 +106,7 @@ def round(state, cohort, hyper):
         fits.append(fit)
     x = w + h["server_lr"] * local.mean_update(w, cohort, fits, h["weighting"])
     empty = [np.zeros_like(w)] * h["buffer"]
-    rows = {k: (np.stack([*kept, *empty][: h["buffer"]]), float(len(kept))) for k, kept in last.items()}
+    rows = {
+        k: (np.stack([*last_models, *empty][: h["buffer"]]), float(len(last_models))) for k, last_models in last.items()
+    }
     return {"x": x, "last": last, "rows": rows, "t": state["t"] + 1, "stats": fits}

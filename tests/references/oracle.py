@@ -17,8 +17,8 @@ OWN = {**fedyogi.OWN, "models": 2, "ahead": True}
 def init(x, hyper=None):
     """State before round 1: FedYogi's, for every concept, all from the same x [n]."""
     h = {**OWN, **(hyper or {})}
-    one = {name: value for name, value in h.items() if name in fedyogi.OWN}
-    return together([fedyogi.init(x, one) for _ in range(h["models"])], [])
+    model_settings = {name: value for name, value in h.items() if name in fedyogi.OWN}
+    return together([fedyogi.init(x, model_settings) for _ in range(h["models"])], [])
 
 
 def together(states, fits):

@@ -51,8 +51,8 @@ def test_rounds_do_not_change_the_state_they_are_given(x0, cohort):
     for method in (fedavg, fedavgm, fedprox, fedadagrad, fedadam, fedyogi, flash, scaffold):
         hyper = {**LOCAL, **({"population": 3} if method is scaffold else {})}
         state = method.round(method.init(x0, hyper), cohort, hyper)
-        kept = {k: np.copy(v) for k, v in state.items() if isinstance(v, np.ndarray)}
+        copies = {k: np.copy(v) for k, v in state.items() if isinstance(v, np.ndarray)}
         after = method.round(state, cohort, hyper)
         assert after["t"] == 2
-        assert all(np.array_equal(state[k], v) for k, v in kept.items())
+        assert all(np.array_equal(state[k], v) for k, v in copies.items())
         assert not np.array_equal(after["x"], state["x"])

@@ -20,16 +20,16 @@ def test_covers_are_rows_columns_and_single_entries():
 def test_sm3_by_hand():
     """g = (1, 2; 0, 3), then (2, 0; 0, 1)."""
     first, second, x = np.array([1.0, 2.0, 0.0, 3.0]), np.array([2.0, 0.0, 0.0, 1.0]), np.zeros(4)
-    one = Optimizer(1.0, SQUARE, eps=1.0, version="I")
-    one.step(first, x)  # mu = rows (4, 9), columns (1, 9)
-    assert one.v.tolist() == [1.0, 4.0, 1.0, 9.0]
-    one.step(second, x)  # mu = rows (8, 10), columns (5, 10)
-    assert one.v.tolist() == [5.0, 8.0, 5.0, 10.0]
-    two = Optimizer(1.0, SQUARE, eps=1.0, version="II")
-    assert two.step(first, x).tolist() == [0.5, 2 / 3, 0.0, 0.75]  # v = g^2
-    two.step(second, x)  # mu = rows (4, 9), columns (1, 9): v = (1 + 4, 4; 1, 9 + 1)
-    assert two.v.tolist() == [5.0, 4.0, 1.0, 10.0]
-    assert two.mu == [5.0, 10.0, 5.0, 10.0]
+    version_i = Optimizer(1.0, SQUARE, eps=1.0, version="I")
+    version_i.step(first, x)  # mu = rows (4, 9), columns (1, 9)
+    assert version_i.v.tolist() == [1.0, 4.0, 1.0, 9.0]
+    version_i.step(second, x)  # mu = rows (8, 10), columns (5, 10)
+    assert version_i.v.tolist() == [5.0, 8.0, 5.0, 10.0]
+    version_ii = Optimizer(1.0, SQUARE, eps=1.0, version="II")
+    assert version_ii.step(first, x).tolist() == [0.5, 2 / 3, 0.0, 0.75]  # v = g^2
+    version_ii.step(second, x)  # mu = rows (4, 9), columns (1, 9): v = (1 + 4, 4; 1, 9 + 1)
+    assert version_ii.v.tolist() == [5.0, 4.0, 1.0, 10.0]
+    assert version_ii.mu == [5.0, 10.0, 5.0, 10.0]
 
 
 def test_a_skipped_step_keeps_v_and_mu():
@@ -68,7 +68,7 @@ def test_rounds_do_not_change_the_state_they_are_given(x0, cohort):
     for method in (jointadaptivity, directjointadaptivity, mimelite, mime):
         hyper = {"classes": CLASSES, "lr": 0.1}
         state = method.round(method.init(x0, hyper), cohort, hyper)
-        kept = {name: np.copy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+        copies = {name: np.copy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
         after = method.round(state, cohort, hyper)
-        assert all(np.array_equal(state[name], value) for name, value in kept.items())
+        assert all(np.array_equal(state[name], value) for name, value in copies.items())
         assert not np.array_equal(after["x"], state["x"])

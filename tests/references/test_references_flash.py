@@ -37,12 +37,12 @@ def test_flash_round_one_scalar(delta):
 
 def test_flash_round_two_scalar():
     hyper = {"beta1": 0.5, "beta2": 0.5, "tau": 0.5, "v_init": "zero"}
-    one, two = (steps(flash, np.zeros(1), [np.array([0.5])] * n, hyper) for n in (1, 2))
-    assert (one["v"], one["d"]) == (0.125, 0.125)
+    after_one, after_two = (steps(flash, np.zeros(1), [np.array([0.5])] * n, hyper) for n in (1, 2))
+    assert (after_one["v"], after_one["d"]) == (0.125, 0.125)
     # v = .0625 + .125 = .1875; innovation .25 - .1875 = .0625; b3 = .125 / (.0625 + .125) = 2/3 (the OLD v)
-    assert two["v"] == 0.1875
-    assert two["d"][0] == pytest.approx(2 / 3 * 0.125 + 1 / 3 * 0.0625)
-    assert (two["x"] - one["x"])[0] == pytest.approx(0.375 / (np.sqrt(0.1875) - two["d"][0] + 0.5))
+    assert after_two["v"] == 0.1875
+    assert after_two["d"][0] == pytest.approx(2 / 3 * 0.125 + 1 / 3 * 0.0625)
+    assert (after_two["x"] - after_one["x"])[0] == pytest.approx(0.375 / (np.sqrt(0.1875) - after_two["d"][0] + 0.5))
 
 
 def test_flash_d_turns_negative_when_updates_shrink():

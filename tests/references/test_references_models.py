@@ -203,10 +203,10 @@ def test_rounds_do_not_change_the_state_they_are_given(rng, x0, cohort):
         state = method.init(start, hyper)
         for number in range(4):
             devices = [both(device, number % 2) for device in cohort]
-            kept = {name: np.copy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+            copies = {name: np.copy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
             rows = {client: tuple(map(np.copy, row)) for client, row in state.get("rows", {}).items()}
             after = method.round(state, devices, hyper)
-            assert all(np.array_equal(state[name], value) for name, value in kept.items())
+            assert all(np.array_equal(state[name], value) for name, value in copies.items())
             for client, row in rows.items():
                 assert all(np.array_equal(a, b) for a, b in zip(row, state["rows"][client], strict=True))
             state = after

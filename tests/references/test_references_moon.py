@@ -40,10 +40,10 @@ def test_moon_without_mu_or_last_models_knows_no_contrast(rng, cohort):
     np.testing.assert_array_equal(plain["x"], strong["x"])
     plain, strong = (play(moon, x0, cohort, {"mu": mu, "buffer": 2}) for mu in (0.0, 5.0))
     assert np.abs(plain["x"] - strong["x"]).max() > 1e-3
-    assert all(len(kept) == 2 for kept in strong["last"].values())
-    v, known = strong["rows"][cohort[0]["client"]]
+    assert all(len(last_models) == 2 for last_models in strong["last"].values())
+    v, last_count = strong["rows"][cohort[0]["client"]]
     np.testing.assert_array_equal(v[0], strong["stats"][0].y)
-    assert (v.shape, known) == ((2, SIZE), 2.0)
+    assert (v.shape, last_count) == ((2, SIZE), 2.0)
 
 
 def test_fedacg_by_hand(x0, cohort):
