@@ -131,10 +131,10 @@ def trainer(rounds: int, precision: str = "64-true", **changes: Any) -> L.Traine
         return L.Trainer(**{"max_epochs": rounds, "precision": precision, **usual, **quiet, **changes})  # type: ignore
 
 
-def arguments(**given: Any) -> dict[str, Any]:
+def arguments(**values: Any) -> dict[str, Any]:
     """Arguments of a run or a coordinator, of which fields of the settings are given by their own names."""
-    names = [field.name for field in fields(RunSettings) if field.name in given]
-    return {"settings": RunSettings(**{name: given.pop(name) for name in names}), **given}
+    names = [field.name for field in fields(RunSettings) if field.name in values]
+    return {"settings": RunSettings(**{name: values.pop(name) for name in names}), **values}
 
 
 def run(
@@ -156,8 +156,8 @@ def run(
     # On a busy machine `auto` may compile a test's few rounds, and one run's digits would not be the other's.
     chosen = {} if coordinator.get("executor") == "auto" else {"compile": False}
     module = Coordinator(task or mlp(), algorithm, **arguments(**chosen | coordinator))
-    kept = Records()
-    changes = {"callbacks": [*callbacks, kept], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
+    recorder = Records()
+    changes = {"callbacks": [*callbacks, recorder], **({} if evaluate else {"limit_val_batches": 0}), **(fit or {})}
     with warnings.catch_warnings():
         # Few workers, few batches: known and meant. What waits for a GPU is counted by the warnings that CUDA gives.
         warnings.filterwarnings("ignore", message="(?!.*synchronizing CUDA operation)")
@@ -168,7 +168,7 @@ def run(
         trainer(rounds, precision, **changes).fit(
             module, datamodule=population or world(), ckpt_path=ckpt_path, weights_only=True if ckpt_path else None
         )
-    module.records, module.servers = kept.records, kept.servers
+    module.records, module.servers = recorder.records, recorder.servers
     return module
 
 
@@ -181,14 +181,14 @@ def play(
     evaluate: bool = False,
     precision: str = "64-true",
     resume: Path | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> FederatedRun:
     """The run after some rounds without a Trainer, with ``records`` and ``servers``, one for each of them."""
-    made = FederatedRun(task or mlp(), algorithm, **arguments(**{"compile": False} | given))
-    begin = made.start if resume is None else partial(made.resume, resume)
+    federated = FederatedRun(task or mlp(), algorithm, **arguments(**{"compile": False} | settings))
+    begin = federated.start if resume is None else partial(federated.resume, resume)
     begin(population or world(), rounds, precision=precision)
-    made.records, made.servers = played(made, evaluate)
-    return made
+    federated.records, federated.servers = played(federated, evaluate)
+    return federated
 
 
 def played(federated: FederatedRun, evaluate: bool) -> tuple[list[Record], list[Any]]:
@@ -204,7 +204,7 @@ def played(federated: FederatedRun, evaluate: bool) -> tuple[list[Record], list[
     return records, servers
 
 
-def difference(one: Any, other: Any) -> float:
+def difference(tree: Any, other: Any) -> float:
     """The largest difference between two trees of tensors, arrays or numbers, each relative to the size of the two
     values where that is above one; equal infinities do not differ, and what is not a number is below no bound.
 
@@ -213,12 +213,12 @@ def difference(one: Any, other: Any) -> float:
     the number of terms stands in the tests' bounds: 1e-14 for some 50 of them, 1e-13 for 500, 1e-12 for 5,000. What
     stands beside larger values in one tensor, as losses beside bytes, is bound by its own size.
     """
-    pairs = list(zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True))
+    pairs = list(zip(pytree.tree_leaves(tree), pytree.tree_leaves(other), strict=True))
     doubles = [[torch.as_tensor(leaf, dtype=torch.float64).detach() for leaf in pair] for pair in pairs]
     assert all(a.shape == b.shape for a, b in doubles)
     relative = [(a - b).abs() / torch.maximum(a.abs(), b.abs()).clamp(min=1.0) for a, b in doubles]
-    each = [torch.where(a == b, 0.0, r).flatten() for (a, b), r in zip(doubles, relative, strict=True)]
-    return float(torch.cat([torch.zeros(1), *each]).max())  # torch's: Python's loses a NaN that is not the first
+    differences = [torch.where(a == b, 0.0, r).flatten() for (a, b), r in zip(doubles, relative, strict=True)]
+    return float(torch.cat([torch.zeros(1), *differences]).max())  # torch's: Python's loses a NaN that is not the first
 
 
 def state(module: Coordinator | FederatedRun) -> Any:

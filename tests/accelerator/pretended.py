@@ -93,12 +93,12 @@ allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDic
 def allocation(inner: Tensor) -> Allocation:
     """Of a tensor's storage: views share it."""
     storage = inner.untyped_storage()
-    found = allocations.get(storage.data_ptr()) if storage.nbytes() else None
-    if found is None:
-        found = Allocation(storage.nbytes())
+    entry = allocations.get(storage.data_ptr()) if storage.nbytes() else None
+    if entry is None:
+        entry = Allocation(storage.nbytes())
         if storage.nbytes():
-            allocations[storage.data_ptr()] = found
-    return found
+            allocations[storage.data_ptr()] = entry
+    return entry
 
 
 # ---- tensors -------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Pretended(Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> "Pretended":
         held = allocation(inner)
-        made = Tensor._make_wrapper_subclass(
+        tensor = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
@@ -120,8 +120,8 @@ class Pretended(Tensor):
             dtype=inner.dtype,
             device=DEVICE,
         )
-        made.inner, made.held = inner, held  # type: ignore[attr-defined]
-        return made  # type: ignore[return-value]
+        tensor.inner, tensor.held = inner, held  # type: ignore[attr-defined]
+        return tensor  # type: ignore[return-value]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -161,7 +161,7 @@ class Kind(NamedTuple):
     """What an operation is like."""
 
     pointwise: bool
-    told: bool  # its result, or the shape of it, is told to the host
+    host_reads: bool  # its result, or the shape of it, is told to the host
     random: bool
     changes: bool  # its first argument
 
@@ -170,25 +170,25 @@ class Kind(NamedTuple):
 def kind(func: Any) -> Kind:
     """Of an operation."""
     first = func._schema.arguments[0] if func._schema.arguments else None
-    told = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+    host_reads = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
     return Kind(
         pointwise=torch.Tag.pointwise in func.tags,
-        told=told and func is not aten.index.Tensor,  # that only where it is given a mask
+        host_reads=host_reads and func is not aten.index.Tensor,  # that only where it is given a mask
         random=torch.Tag.nondeterministic_seeded in func.tags,
         changes=first is not None and first.alias_info is not None and first.alias_info.is_write,
     )
 
 
-def check(func: Any, given: list[Tensor]) -> None:
+def check(func: Any, operands: list[Tensor]) -> None:
     """Raise RuntimeError where a GPU would: for operands on the host, other than the numbers that kernels take."""
-    strangers = [tensor for tensor in given if not isinstance(tensor, Pretended)]
+    strangers = [tensor for tensor in operands if not isinstance(tensor, Pretended)]
     if not strangers or func in COPIES:
         return
-    written = kind(func).changes and not isinstance(given[0], Pretended)
+    written = kind(func).changes and not isinstance(operands[0], Pretended)
     if not written and (func in TAKES_HOST or kind(func).pointwise) and all(t.dim() == 0 for t in strangers):
         return
     indices = func in TAKES_HOST and all(t.dtype in (torch.int64, torch.bool) for t in strangers)
-    if indices and isinstance(given[0], Pretended):
+    if indices and isinstance(operands[0], Pretended):
         note(f"{func} with an index on the host")  # which is copied first
         return
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in strangers)
@@ -203,8 +203,8 @@ def check(func: Any, given: list[Tensor]) -> None:
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation on the device, or from and to it."""
     raise_refused()
-    given = [*tensors(args), *tensors(tuple(kwargs.values()))]
-    check(func, given)
+    operands = [*tensors(args), *tensors(tuple(kwargs.values()))]
+    check(func, operands)
     plain = {name: inside(value) for name, value in kwargs.items()}
     to = plain.get("device")
     if to is not None and to.type == DEVICE.type:
@@ -212,7 +212,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     away = to is not None and to.type == "cpu"
     how = kind(func)
     masked = func in TAKES_HOST and any(t.dtype in (torch.bool, torch.uint8) for t in tensors(args[1]))
-    if how.told or masked:
+    if how.host_reads or masked:
         note(str(func))
     if func in COPIES:
         source = args[1] if func is aten.copy_.default else args[0]
@@ -225,20 +225,20 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         out = func(*inside(args), **plain)
     if away:
         return out
-    known = {id(t.inner): t for t in given if isinstance(t, Pretended)}
-    changed = [t for t in given[:1] if how.changes and isinstance(t, Pretended)]
+    wrappers = {id(t.inner): t for t in operands if isinstance(t, Pretended)}
+    changed = [t for t in operands[:1] if how.changes and isinstance(t, Pretended)]
     assert all(t.shape == t.inner.shape for t in changed), f"{func} changes a shape in place: not pretended yet"
-    if how.changes and not isinstance(given[0], Pretended):
+    if how.changes and not isinstance(operands[0], Pretended):
         return out  # a tensor of the host, copied to
-    return outside(out, known)
+    return outside(out, wrappers)
 
 
-def outside(value: Any, known: Mapping[int, Pretended]) -> Any:
+def outside(value: Any, wrappers: Mapping[int, Pretended]) -> Any:
     """Results as tensors of the device; what was changed in place stays itself."""
     if isinstance(value, Tensor):
-        return known.get(id(value)) if id(value) in known else Pretended(value)
+        return wrappers.get(id(value)) if id(value) in wrappers else Pretended(value)
     if isinstance(value, list | tuple):
-        return type(value)(outside(part, known) for part in value)
+        return type(value)(outside(part, wrappers) for part in value)
     return value
 
 

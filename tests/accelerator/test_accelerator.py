@@ -79,10 +79,10 @@ def values(record):
 
 def check_alike(device, here, host, last=None):
     """Servers, rows and the records of the last rounds: on the pretended device bit for bit."""
-    for one, other in zip(pytree.tree_leaves(state(here)), pytree.tree_leaves(state(host)), strict=True):
-        assert difference(one.cpu(), other.cpu()) <= device.tolerance
-    for one, other in zip(here.records[-(last or 0) :], host.records[-(last or 0) :], strict=True):
-        ours, theirs = values(one), values(other)
+    for leaf, other in zip(pytree.tree_leaves(state(here)), pytree.tree_leaves(state(host)), strict=True):
+        assert difference(leaf.cpu(), other.cpu()) <= device.tolerance
+    for record, other in zip(here.records[-(last or 0) :], host.records[-(last or 0) :], strict=True):
+        ours, theirs = values(record), values(other)
         assert ours.keys() == theirs.keys()
         near = {"rtol": device.tolerance, "atol": device.tolerance, "equal_nan": True}
         assert [name for name, value in ours.items() if not torch.allclose(value, theirs[name], **near)] == []
@@ -125,12 +125,12 @@ def test_where_memory_ends_lanes_are_halved(name, device, monkeypatch):
         with device.limited(int(0.98 * needed)):
             return fit(self, *work)
 
-    with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
+    with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught_warnings:
         patch.setattr(Vectorized, "fit", bounded)
         warnings.simplefilter("always")
         patch.setattr(warnings, "filterwarnings", lambda *_, **__: None)  # the run's own filter
         tight = on(device, plain()[name], 1, task=task(), **more)
-    assert any("out of memory with" in str(warning.message) for warning in told)
+    assert any("out of memory with" in str(warning.message) for warning in caught_warnings)
     lanes = tight.executor.max_lanes
     assert lanes is not None
     check_alike(device, tight, on_host(plain()[name], 1, task=task(), max_lanes=lanes, **more))
@@ -245,9 +245,9 @@ def test_a_constant_on_the_host_is_found(monkeypatch):
         return g * torch.ones(len(g), dtype=g.dtype)
 
     monkeypatch.setattr(FedAvg, "correct", correct)
-    with pretended.pretending(), pytest.raises(RuntimeError, match=line_of(correct, "torch.ones")) as told:
+    with pretended.pretending(), pytest.raises(RuntimeError, match=line_of(correct, "torch.ones")) as failure:
         on(PRETENDED, FedAvg(lr=0.1), 1)
-    assert "found at least two devices, pretended:0 and cpu" in str(told.value)
+    assert "found at least two devices, pretended:0 and cpu" in str(failure.value)
 
 
 def test_a_number_of_the_host_is_no_fault(monkeypatch):

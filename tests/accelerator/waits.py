@@ -63,14 +63,14 @@ def watching(phases: Mapping[Callable[..., Any], str] | None = None) -> Iterator
     _waits = waits = []
     _phases = {function.__code__: name for function, name in (phases or {}).items()}
 
-    def told(message: Any, *where: Any, **more: Any) -> None:
+    def note_synchronization(message: Any, *where: Any, **more: Any) -> None:
         if "synchronizing CUDA operation" in str(message):
             note(str(message))
 
     with warnings.catch_warnings():
         if torch.cuda.is_available():
             warnings.filterwarnings("always", message=".*synchronizing CUDA operation")
-            warnings.showwarning = told
+            warnings.showwarning = note_synchronization
             torch.cuda.set_sync_debug_mode("warn")
         try:
             yield waits
