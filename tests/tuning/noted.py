@@ -18,15 +18,15 @@ class Noted(Config):
     @classmethod
     def of(cls, config: Config, notes: Path) -> "Noted":
         """The same config, noting."""
-        made = cls(config.path, config.content, config.options, config.overrides, "tune")
-        made.notes = str(notes)
-        return made
+        noted = cls(config.path, config.content, config.options, config.overrides, "tune")
+        noted.notes = str(notes)
+        return noted
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Noted":
         """As Config's."""
-        made = super().with_overrides(overrides)
-        made.__class__, made.notes = type(self), self.notes
-        return made  # type: ignore[return-value]
+        changed = super().with_overrides(overrides)
+        changed.__class__, changed.notes = type(self), self.notes
+        return changed  # type: ignore[return-value]
 
     def run(self, *arguments: Any, **named: Any) -> Any:
         """As Config's, and the note."""
@@ -41,7 +41,7 @@ class Noted(Config):
             "pid": os.getpid(),
             "programs": programs.compilations(),
             "loads": Digits.loads,  # type: ignore[attr-defined]
-            "warned": [str(told.message) for told in warned if "not writable" in str(told.message)],
+            "warned": [str(warning.message) for warning in warned if "not writable" in str(warning.message)],
         }
         with open(self.notes, "a") as file:
             file.write(json.dumps(noted) + "\n")  # one short write: lines of two workers do not mix

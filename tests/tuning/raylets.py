@@ -43,8 +43,8 @@ class Raylets:
         self._of = dict[int, subprocess.Popen[bytes]]()
         self._waiting = list[tuple[subprocess.Popen[bytes], Path]]()
         self.address = f"127.0.0.2:{free_port()}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self.environment = kept | {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self.environment = inherited | {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(16),
             "RAY_TMPDIR": str(folder),
@@ -75,8 +75,8 @@ class Raylets:
         os.kill(int(Path(f"/proc/{below}/task/{below}/children").read_text().split()[0]), signal.SIGTERM)
 
     def _start(self, command: Sequence[str], log: str, **environment: str) -> None:
-        said = Path(self.environment["RAY_TMPDIR"], f"{log}.txt")
-        with said.open("wb") as file:
+        log_path = Path(self.environment["RAY_TMPDIR"], f"{log}.txt")
+        with log_path.open("wb") as file:
             self.nodes.append(
                 subprocess.Popen(
                     [*command, "--block", "--object-store-memory=100000000", "--disable-usage-stats"],
@@ -86,15 +86,15 @@ class Raylets:
                     stderr=subprocess.STDOUT,
                 )
             )
-        self._waiting.append((self.nodes[-1], said))
+        self._waiting.append((self.nodes[-1], log_path))
 
     def wait(self) -> None:
         """Wait until the nodes that were started are there."""
         until = time.monotonic() + 300
-        for node, said in self._waiting:
-            while "Ray runtime started" not in said.read_text():
+        for node, log_path in self._waiting:
+            while "Ray runtime started" not in log_path.read_text():
                 if node.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(said.read_text()[-2000:])
+                    raise RuntimeError(log_path.read_text()[-2000:])
                 time.sleep(0.1)
         self._waiting.clear()
 
@@ -140,12 +140,12 @@ def _text(path: Path) -> str:
 @contextlib.contextmanager
 def raylets(folder: Path, hidden: Sequence[Path] = (), numbers: Sequence[int] = (3, 4)) -> Iterator[Raylets]:
     """A head and nodes, which are gone in the end."""
-    made = Raylets(folder, hidden)
+    cluster = Raylets(folder, hidden)
     try:
-        made.head()
+        cluster.head()
         for number in numbers:
-            made.node(number)
-            made.wait()  # beside others, on a machine with other work on it, one did not start within Ray's 30 s
-        yield made
+            cluster.node(number)
+            cluster.wait()  # beside others, on a machine with other work on it, one did not start within Ray's 30 s
+        yield cluster
     finally:
-        made.close()
+        cluster.close()

@@ -63,8 +63,8 @@ class StandIn:
         return self.flat()
 
     def flat(self) -> dict[str, Any]:
-        own = ALGORITHMS[self.values["algorithm"]]
-        return {**{f"algorithm.{name}": value for name, value in own.items()}, **self.values}
+        algorithm_values = ALGORITHMS[self.values["algorithm"]]
+        return {**{f"algorithm.{name}": value for name, value in algorithm_values.items()}, **self.values}
 
     def plain(self) -> dict[str, Any]:
         return {"values": self.flat(), "rounds": self.rounds, "seeds": self.seeds}
@@ -104,14 +104,14 @@ class StandIn:
         if name not in ALGORITHMS:
             raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}: correct it")
         overrides = dict(overrides)
-        made = replace(self, seeds=overrides.pop("seeds", self.seeds), values={**self.values, **overrides})
+        changed = replace(self, seeds=overrides.pop("seeds", self.seeds), values={**self.values, **overrides})
         for key in overrides:
-            if not made.has_key(key):
+            if not changed.has_key(key):
                 raise ConfigError(f"unknown key {key!r}: remove it")
-        lr = made.flat()["algorithm.lr"]
+        lr = changed.flat()["algorithm.lr"]
         if lr <= 0:
             raise ConfigError(f"algorithm.lr must be > 0, got {lr}: raise it")
-        return made
+        return changed
 
     variant = with_overrides
 

@@ -86,11 +86,11 @@ def test_every_algorithm_has_an_equal_share_and_a_search_of_its_own(tmp_path):
     assert play.algorithms() == {"FedAvg": 6, "Flash": 5}
     assert [proposal["number"] for proposal in proposals] == list(range(11))
     assert [proposal["overrides"]["algorithm"] for proposal in proposals[:4]] == ["FedAvg", "Flash", "FedAvg", "Flash"]
-    own = {"FedAvg": {"algorithm.lr": 0.1}, "Flash": {"algorithm.lr": 0.1, "algorithm.tau": 0.001}}
+    first_values = {"FedAvg": {"algorithm.lr": 0.1}, "Flash": {"algorithm.lr": 0.1, "algorithm.tau": 0.001}}
     for proposal in proposals[:2]:  # the algorithm's own values come first
         assert (
             proposal["overrides"]
-            == {"algorithm": proposal["overrides"]["algorithm"]} | own[proposal["overrides"]["algorithm"]]
+            == {"algorithm": proposal["overrides"]["algorithm"]} | first_values[proposal["overrides"]["algorithm"]]
         )
     free = Play(tmp_path / "free", trials=40, allocation="free", sampler=Tpe(startup_trials=4))
     free.play()
@@ -103,10 +103,10 @@ def test_the_history_opens_from_its_journal(tmp_path):
     storage = JournalStorage(JournalFileBackend(str(play.folder.journal)))
     names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
     assert sorted(names) == ["s FedAvg", "s Flash"]
-    kept = optuna.load_study(study_name="s Flash", storage=storage)
-    assert [trial.state for trial in kept.trials] == [TrialState.COMPLETE] * 3
-    assert [trial.user_attrs["trial"] for trial in kept.trials] == [1, 3, 5]
-    assert set(kept.best_trial.params) == {"algorithm.lr", "algorithm.tau"}
+    flash_study = optuna.load_study(study_name="s Flash", storage=storage)
+    assert [trial.state for trial in flash_study.trials] == [TrialState.COMPLETE] * 3
+    assert [trial.user_attrs["trial"] for trial in flash_study.trials] == [1, 3, 5]
+    assert set(flash_study.best_trial.params) == {"algorithm.lr", "algorithm.tau"}
 
 
 def test_a_budget_of_rounds_is_never_exceeded_and_shared_by_rounds(tmp_path):
@@ -197,8 +197,8 @@ def test_a_resumed_search_goes_on_where_it_was(tmp_path):
     assert again.algorithms() == {"FedAvg": 6, "Flash": 6}
     drawn = [str(trial.overrides) for trial in again.table.trials]
     assert len(set(drawn)) == 12  # none of the first draws again
-    kept = [trial for arm in again.search.arms for trial in arm.study.trials]
-    assert sorted(trial.user_attrs["trial"] for trial in kept) == list(range(12))
+    optuna_trials = [trial for arm in again.search.arms for trial in arm.study.trials]
+    assert sorted(trial.user_attrs["trial"] for trial in optuna_trials) == list(range(12))
 
 
 def test_a_search_that_was_killed_before_any_trial_ended_draws_nothing_twice(tmp_path):
@@ -247,13 +247,19 @@ def test_privacy_may_be_an_objective_beside_accuracy(tmp_path):
     play = Play(tmp_path, trials=12, objectives=[epsilon], allocation="free", sampler=RandomSearch(seed=2))
     while (started := play.start()) is not None:
         play.end(len(play.proposals) - 1, privacy__epsilon=10 * started["overrides"]["algorithm.lr"])
-    told = {trial.number: trial.values for trial in play.table.trials}
-    assert all(spent == 10 * play.table.trials[number].overrides["algorithm.lr"] for number, (_, spent) in told.items())
+    values_by_trial = {trial.number: trial.values for trial in play.table.trials}
+    assert all(
+        spent == 10 * play.table.trials[number].overrides["algorithm.lr"]
+        for number, (_, spent) in values_by_trial.items()
+    )
     front = {trial.user_attrs["trial"] for trial in play.search.arms[0].study.best_trials}
     beaten = {
-        a for a, one in told.items() for two in told.values() if two[0] >= one[0] and two[1] <= one[1] and two != one
+        a
+        for a, values in values_by_trial.items()
+        for others in values_by_trial.values()
+        if others[0] >= values[0] and others[1] <= values[1] and others != values
     }
-    assert front == set(told) - beaten
+    assert front == set(values_by_trial) - beaten
     assert 1 < len(front) < 12
 
 
@@ -267,17 +273,17 @@ def test_trials_are_only_compared_with_their_own_kind(tmp_path):
         asha = Asha(grace_rounds=2, reduction_factor=2)
         config = StandIn(study=study(search=SPACE, scheduler=asha, allocation=allocation))
         scheduler = ray_scheduler(config)  # type: ignore[arg-type]
-        found = []
-        given = [("FedAvg", 0.9), ("FedAvg", 0.8), ("Flash", 0.3), ("Flash", 0.2)]
-        for number, (algorithm, value) in enumerate(given):
+        verdicts = []
+        reports = [("FedAvg", 0.9), ("FedAvg", 0.8), ("Flash", 0.3), ("Flash", 0.2)]
+        for number, (algorithm, value) in enumerate(reports):
             trial = Given(number, algorithm)
             scheduler.on_trial_add(None, trial)
             result = {"round": 2, "objective": value, "training_iteration": 1}
-            found.append(scheduler.on_trial_result(None, trial, result))
+            verdicts.append(scheduler.on_trial_result(None, trial, result))
         confirmation = Given(9, "Flash", "confirm")
         scheduler.on_trial_add(None, confirmation)
         assert scheduler.on_trial_result(None, confirmation, {"round": 2, "objective": 0.0}) == "CONTINUE"
-        return found
+        return verdicts
 
     assert decisions("equal") == ["CONTINUE", "STOP", "CONTINUE", "STOP"]
     assert decisions("free") == ["CONTINUE", "STOP", "STOP", "STOP"]

@@ -46,10 +46,10 @@ def prepared(folder, mlflow: Server) -> StandIn:
 
 
 def assert_nothing_is_missing(store, trials) -> None:
-    found = store.client.search_runs([store.experiment_id], max_results=100)
-    assert sorted(run.data.tags.get("flstudy.trial", "") for run in found) == ["", *map(str, range(TRIALS))]
-    assert {run.info.status for run in found} == {"FINISHED"}
-    by_id = {run.info.run_id: run for run in found}
+    runs = store.client.search_runs([store.experiment_id], max_results=100)
+    assert sorted(run.data.tags.get("flstudy.trial", "") for run in runs) == ["", *map(str, range(TRIALS))]
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    by_id = {run.info.run_id: run for run in runs}
     for trial in trials:
         run = by_id[trial.run_id]
         assert run.data.params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])

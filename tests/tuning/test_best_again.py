@@ -111,7 +111,7 @@ def test_a_best_trial_is_trained_again_from_another_folder(
     assert sorted(best.trial.algorithm for best in study.best) == sorted(content["study"]["arms"])
     client = result.run.store.client
     trained = {best.trial.algorithm: config.with_overrides(best.trial.overrides) for best in study.best}
-    assert all(made.method == name for name, made in trained.items())
+    assert all(trained_config.method == name for name, trained_config in trained.items())
     monkeypatch.chdir(elsewhere)
     for best in study.best:
         name, trial = best.trial.algorithm, best.trial
@@ -128,8 +128,8 @@ def test_a_best_trial_is_trained_again_from_another_folder(
         capsys.readouterr()
         same_curves(elsewhere / "runs" / name / "records.parquet", study.folder.records(trial.number))
         monkeypatch.chdir(tmp_path)  # and the run's own file, from yet another folder
-        own, options = elsewhere / "runs" / name / "config.yaml", ["--run.folder", str(elsewhere / "runs")]
-        assert cli.main(["run", str(own), "--run.name", f"{name}-again", *options]) == 0
+        run_config, options = elsewhere / "runs" / name / "config.yaml", ["--run.folder", str(elsewhere / "runs")]
+        assert cli.main(["run", str(run_config), "--run.name", f"{name}-again", *options]) == 0
         capsys.readouterr()
         same_curves(elsewhere / "runs" / f"{name}-again" / "records.parquet", study.folder.records(trial.number))
         monkeypatch.chdir(elsewhere)
@@ -176,7 +176,7 @@ def test_a_shipped_study_s_best_file_gives_its_trial_s_curve(
     whole = yaml.safe_load(yaml.safe_dump(config.whole_study()))
     best = tmp_path / "best.yaml"
     best.write_text(yaml.safe_dump(trial_config(whole, proposal)))
-    curves = [first_rounds(made) for made in (config.with_overrides(proposal), load(best))]
+    curves = [first_rounds(variant) for variant in (config.with_overrides(proposal), load(best))]
     assert len(curves[0]) == 2
     np.testing.assert_equal(curves[0], curves[1])  # two diverge alike
 
@@ -186,7 +186,7 @@ def first_rounds(config: Config) -> list[dict[str, list[float]]]:
     metrics: list[dict[str, list[float]]] = []
 
     def keep(record: Record) -> None:
-        metrics.append({name: [*each] for name, each in record.metrics.items() if not name.startswith("time/")})
+        metrics.append({name: [*values] for name, values in record.metrics.items() if not name.startswith("time/")})
         if record.round == 2:
             raise StopRun
 

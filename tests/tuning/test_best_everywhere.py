@@ -66,13 +66,13 @@ def test_all_name_the_same_best_trial(tmp_path, name):
     for place, (confirms, value) in enumerate(confirmed, start=len(searched)):
         again = proposal(place, stage="confirm", confirms=confirms, overrides=tried[confirms])
         ends.append((again, ("finished", ROUNDS, value, 1)))
-    for given, (status, rounds, value, up_bytes) in ends:
-        table.started(given)
-        if given["stage"] == "search":
-            keep(folder, given["number"], rounds, value)
+    for proposed, (status, rounds, value, up_bytes) in ends:
+        table.started(proposed)
+        if proposed["stage"] == "search":
+            keep(folder, proposed["number"], rounds, value)
         result = report(status, value, rounds, traffic__up_bytes=up_bytes, test__accuracy=value)
-        table.report(given, result)
-        table.end(given, result)
+        table.report(proposed, result)
+        table.end(proposed, result)
     table.close(complete=True)
     folder.write_state("finished")
 
@@ -81,7 +81,7 @@ def test_all_name_the_same_best_trial(tmp_path, name):
     run = store.find({"flstudy.study_id": "5" * 32, "flstudy.kind": "study"})
     written = write_report(folder.path)
     result = StudyResult(folder, table.trials, table.best, run=type("Run", (), {"run_id": run.info.run_id}))
-    found = {
+    best_by_source = {
         "live table": [trial.number for trial in progress.best.values()],
         "--json": [best["number"] for best in json.loads(json.dumps(result.to_json()))["best"].values()],
         "MLflow": [int(value) for tag, value in run.data.tags.items() if tag == "best.trial"],
@@ -89,7 +89,7 @@ def test_all_name_the_same_best_trial(tmp_path, name):
         "kept model": [n for n in range(len(ends)) if folder.model(n).is_file()],
         "best/*.yaml": [int(heading(path).removesuffix(".").split()[-1]) for path in written.best_paths.values()],
     }
-    assert found == dict.fromkeys(found, [] if expected is None else [expected])
+    assert best_by_source == dict.fromkeys(best_by_source, [] if expected is None else [expected])
 
 
 def heading(path: Path) -> str:

@@ -33,8 +33,8 @@ def server():
 
 @pytest.fixture
 def door(server):
-    with Door(server) as made:
-        yield made
+    with Door(server) as bucket_door:
+        yield bucket_door
 
 
 def move(monkeypatch, home, door):
@@ -90,10 +90,10 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
     store = f"sqlite:///{tmp_path}/second.db"
     again = ("tune", "--resume", URI, "--store", store, "--json")
     with command(*again, home=tmp_path / "second", door=door) as driver:
-        said = driver.communicate()[0]
-        assert driver.returncode == 0, said
-    told = json.loads(said[said.index('{\n  "study"') :])
-    assert (told["uri"], told["mirrored"], told["delivered"]) == (URI, True, True)
+        output = driver.communicate()[0]
+        assert driver.returncode == 0, output
+    summary = json.loads(output[output.index('{\n  "study"') :])
+    assert (summary["uri"], summary["mirrored"], summary["delivered"]) == (URI, True, True)
     assert not list((tmp_path / "second").glob("studies"))
 
     study = Study.open(URI)
@@ -121,12 +121,12 @@ def test_a_killed_study_goes_on_from_its_bucket(tmp_path, door, monkeypatch, cap
 def test_a_folder_that_cannot_be_written_is_refused_before_any_trial(tmp_path, door, monkeypatch, capsys):
     move(monkeypatch, tmp_path, door)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, "store": f"sqlite:///{tmp_path}/mlflow.db"}))
-    for folder, said in (
+    for folder, sentence in (
         ("s3://nothing/x", "there is no such bucket"),
         ("foo://x/y", "must be a URI that pyarrow knows"),
     ):
         assert cli.main(["tune", "small.yaml", "--study.folder", folder]) == 2
-        assert said in capsys.readouterr().err
+        assert sentence in capsys.readouterr().err
     door.refuses = DENIED
     assert cli.main(["tune", "small.yaml"]) == 2
     assert capsys.readouterr().err.endswith("study.folder: s3://bucket/studies cannot be used: access is denied\n")

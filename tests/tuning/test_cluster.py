@@ -57,7 +57,7 @@ def long_folder(place, length):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"TMPDIR": 50}, r"TMPDIR must be a folder whose path has at most \d+ bytes, .* of 50: set RAY_TMPDIR=/tmp"),
         ({"TMPDIR": 95}, r"TMPDIR must be a folder whose path has at most 75 bytes, .* of 95: set TMPDIR=/tmp"),
@@ -67,14 +67,14 @@ def long_folder(place, length):
         ({"TMPDIR": 30}, None),
     ],
 )
-def test_folders_that_are_too_long_for_sockets_are_named(variables, said, monkeypatch):
+def test_folders_that_are_too_long_for_sockets_are_named(variables, message, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(tempfile, "tempdir", None)  # which Python finds once
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         for name, length in variables.items():
             monkeypatch.setenv(name, str(long_folder(Path(place), length)) if length else "/tmp")
-        with contextlib.nullcontext() if said is None else pytest.raises(ConfigError, match=said):
+        with contextlib.nullcontext() if message is None else pytest.raises(ConfigError, match=message):
             check_resources(Resources())
 
 
@@ -110,7 +110,7 @@ def test_a_server_of_another_kind_is_told(tmp_path):
 
 
 def test_pages_of_rays_become_a_sentence():
-    told = """Traceback
+    error_text = """Traceback
 RuntimeError: Version mismatch: The cluster was started with:
     Ray: 2.55.0
     Python: 3.12.1
@@ -118,7 +118,7 @@ This process on 10.0.0.7 was started with:
     Ray: 2.60.0
     Python: 3.11.2
 """
-    assert sentence("head:1", told).startswith(
+    assert sentence("head:1", error_text).startswith(
         "the cluster at head:1 has Ray 2.55.0 and Python 3.12.1, this machine Ray 2.60.0 and Python 3.11.2: install"
     )
     assert "does not take the token" in sentence("head:1", "ray.exceptions.AuthenticationError: RPC error")
@@ -152,14 +152,14 @@ def listening(pids: set[int]) -> dict[str, str]:
                 inodes.add(os.readlink(link))
             except OSError:
                 continue
-    found = {}
+    address_by_port = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             row = line.split()
             if row[3] == "0A" and f"socket:[{row[9]}]" in inodes:
                 address, _, port = row[1].rpartition(":")
-                found[port] = address
-    return found
+                address_by_port[port] = address
+    return address_by_port
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_history_is_made_of_trials_and_records(results):
     storage = storage_of(results)
     names = ("moving", "moving Flash", "moving FedAvg")
     whole, flash, fedavg = (optuna.load_study(study_name=name, storage=storage) for name in names)
-    assert [len(one.trials) for one in (whole, flash, fedavg)] == [3, 2, 1]
+    assert [len(study.trials) for study in (whole, flash, fedavg)] == [3, 2, 1]
     first = flash.trials[0]
     assert first.params == {"algorithm": "Flash", "algorithm.lr": 0.1}
     assert first.intermediate_values == pytest.approx({1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8})
@@ -65,7 +65,7 @@ def test_the_journal_of_a_study_that_runs_is_read_and_never_written(results, tmp
     with pytest.raises(PermissionError, match="is written by its study only"):
         reader.append_logs(entries)
     with folder.claim():
-        assert [one.study_name for one in storage_of(results).get_all_studies()] == ["moving"]
+        assert [summary.study_name for summary in storage_of(results).get_all_studies()] == ["moving"]
 
 
 def test_without_the_extra_it_says_what_to_install(results, monkeypatch, capsys):
@@ -80,7 +80,7 @@ def test_the_pages_answer(results):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         with urllib.request.urlopen(f"{address}/api/studies", timeout=LIMIT_S) as answer:
-            names = [one["study_name"] for one in json.loads(answer.read())["study_summaries"]]
+            names = [summary["study_name"] for summary in json.loads(answer.read())["study_summaries"]]
         with urllib.request.urlopen(f"{address}/dashboard/", timeout=LIMIT_S) as answer:
             assert b"<html" in answer.read()
         server.shutdown()

@@ -16,8 +16,8 @@ def test_the_terminal_tells_where_a_run_ended_and_what_it_spent(tmp_path):
     world = {"population.participants": 20, "population.epochs": 1, "algorithm.weighting": "uniform"}
     private = {"clip": 0.5, "noise": 4.0, "delta": 0.01, "orders": [2.0, 8.0], "target_epsilon": 3.0}
     config = load(QUICK, {**changes, **world, **{f"privacy.{key}": value for key, value in private.items()}})
-    told = io.StringIO()
-    run_once(config, Console(file=told, width=120))
-    assert "Flash after 2 rounds" in told.getvalue()
-    assert "privacy/epsilon" in told.getvalue()
-    assert "Round 3 of 4 would exceed privacy.target_epsilon." in told.getvalue()
+    output = io.StringIO()
+    run_once(config, Console(file=output, width=120))
+    assert "Flash after 2 rounds" in output.getvalue()
+    assert "privacy/epsilon" in output.getvalue()
+    assert "Round 3 of 4 would exceed privacy.target_epsilon." in output.getvalue()

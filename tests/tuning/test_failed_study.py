@@ -67,7 +67,7 @@ def test_a_study_whose_trials_all_failed_is_failed_everywhere(tmp_path, monkeypa
 def statuses(place):
     """Of all runs in the store, by their names."""
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
-    experiments = [one.experiment_id for one in client.search_experiments()]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     return {run.info.run_name: run.info.status for run in client.search_runs(experiments)}
 
 
@@ -75,9 +75,9 @@ def ended(table, *trials):
     """The table, told how trials ended."""
     for number, status, error in trials:
         table.started(proposal(number), anew=True)
-        own = Trial(number=number, algorithm="FedAvg", status=status, rounds=2, objective=0.1, error=error)
-        table.report(proposal(number), result_of(own))
-        table.end(proposal(number), result_of(own))
+        trial = Trial(number=number, algorithm="FedAvg", status=status, rounds=2, objective=0.1, error=error)
+        table.report(proposal(number), result_of(trial))
+        table.end(proposal(number), result_of(trial))
     return table
 
 

@@ -13,11 +13,11 @@ SMALL = {"population.clients": 8, "population.participants": 4, "rounds": 40}
 
 @pytest.mark.parametrize("algorithm", ["FedYogi", "Scaffold", "FedProx"])
 def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(algorithm):
-    one = load(QUICK, SMALL)
-    other = one.with_overrides({"algorithm": algorithm, "algorithm.lr": 0.3})
-    (first, here), (second, there) = one.build(), other.build()
+    config = load(QUICK, SMALL)
+    other = config.with_overrides({"algorithm": algorithm, "algorithm.lr": 0.3})
+    (first, here), (second, there) = config.build(), other.build()
     for population in (here, there):
-        population.settle(one.seeds)
+        population.settle(config.seeds)
     assert type(first.algorithm) is not type(second.algorithm)
     for index in (0, 1, 29, 30, 39):  # the drift comes with round 31
         a, b = here.cohort(index + 1), there.cohort(index + 1)
@@ -28,13 +28,13 @@ def test_all_algorithms_meet_the_same_devices_batches_concepts_and_first_models(
         assert torch.equal(
             here.device_data.evaluation_index(split, 1).rows, there.device_data.evaluation_index(split, 1).rows
         )
-    models = [made.run.initial.first(made.task_function, 1) for made in (first, second)]
+    models = [coordinator.run.initial.first(coordinator.task_function, 1) for coordinator in (first, second)]
     assert torch.equal(*models)
 
 
 def test_other_seeds_make_another_world():
-    one = load(QUICK, SMALL)
-    (_, here), (_, there) = one.build(), one.with_overrides({"seeds": [1000, 1001, 1002]}).build()
+    config = load(QUICK, SMALL)
+    (_, here), (_, there) = config.build(), config.with_overrides({"seeds": [1000, 1001, 1002]}).build()
     here.settle([0, 44, 56])
     there.settle([1000, 1001, 1002])
     assert not torch.equal(here.cohort(1).jobs.client, there.cohort(1).jobs.client)

@@ -121,7 +121,7 @@ def test_a_resumed_scheduler_decides_as_an_undisturbed_one(settings, at_once, la
     assert min(expected.values()) < ROUNDS
     for until in (9, 40, 57, 90):
         ended, under_way = race(scheduled(settings), {}, until)
-        kept = {number: max(0, rounds - lag) for number, rounds in under_way.items()}
+        saved_rounds = {number: max(0, rounds - lag) for number, rounds in under_way.items()}
         past = [
             History(
                 f"past-{number}",
@@ -129,10 +129,10 @@ def test_a_resumed_scheduler_decides_as_an_undisturbed_one(settings, at_once, la
                 list(enumerate(series[number, :rounds].tolist(), start=1)),
                 over=number in ended,
             )
-            for number, rounds in (ended | kept).items()
+            for number, rounds in (ended | saved_rounds).items()
             if rounds
         ]
-        resumed, _ = race(scheduled(settings, past), dict.fromkeys(ended, ROUNDS) | kept)
+        resumed, _ = race(scheduled(settings, past), dict.fromkeys(ended, ROUNDS) | saved_rounds)
         assert ended | resumed == expected
 
 
@@ -170,12 +170,12 @@ def test_what_was_reported_is_read_from_the_records(tmp_path):
     folder.snapshot(1).parent.mkdir()
     torch.save({"epoch": 2}, folder.snapshot(1))  # after three rounds
     folder.snapshot(3).write_bytes(b"damaged")
-    given = {"algorithm": "Flash", "overrides": {"algorithm.lr": 0.1}}
+    shared = {"algorithm": "Flash", "overrides": {"algorithm.lr": 0.1}}
     trials = [
-        Trial(number=0, status=Status.DIVERGED, rounds=6, objective=0.0, **given),
-        Trial(number=1, status=Status.INTERRUPTED, rounds=5, objective=0.4, **given),  # goes on from its snapshot
-        Trial(number=2, status=Status.FAILED, **given),  # before its first round
-        Trial(number=3, status=Status.INTERRUPTED, rounds=5, objective=0.4, **given),  # starts anew
+        Trial(number=0, status=Status.DIVERGED, rounds=6, objective=0.0, **shared),
+        Trial(number=1, status=Status.INTERRUPTED, rounds=5, objective=0.4, **shared),  # goes on from its snapshot
+        Trial(number=2, status=Status.FAILED, **shared),  # before its first round
+        Trial(number=3, status=Status.INTERRUPTED, rounds=5, objective=0.4, **shared),  # starts anew
     ]
     first, early, last = read_history(folder, trials, "valid/accuracy")
     assert first.reported == [(2, pytest.approx(0.3)), (4, pytest.approx(0.5)), (6, 0.0)]
@@ -214,13 +214,13 @@ def presets(tmp_path_factory, ray_cluster):
 def test_a_search_begins_with_what_another_study_trained_alike(presets):
     path, folder = presets
     config = load(path, options=["--study.name", "search", "--study.trials", "4"], command="tune")
-    said = io.StringIO()
-    result = carry_out(config, Console(file=said), import_from=folder, report=False)
-    assert "search: 2 trials imported from presets" in said.getvalue()
+    output = io.StringIO()
+    result = carry_out(config, Console(file=output), import_from=folder, report=False)
+    assert "search: 2 trials imported from presets" in output.getvalue()
     assert [trial.status for trial in result.trials] == ["finished"] * 4
     assert [trial.source for trial in result.trials] == ["presets/0", "presets/1", None, None]
     assert sorted(trial.algorithm for trial in result.trials[2:]) == ["FedAvg", "Flash"]  # shares stay equal
-    first, again = (load_study(one) for one in (folder, result.folder.path))
+    first, again = (load_study(study_path) for study_path in (folder, result.folder.path))
     for mine, theirs in zip(again.trials[:2], first.trials, strict=True):
         assert (mine.overrides, mine.objective) == (theirs.overrides, theirs.objective)
         np.testing.assert_array_equal(again.curve(mine, "train/loss")[1], first.curve(theirs, "train/loss")[1])

@@ -128,29 +128,29 @@ def nodes(lab):
         pytest.skip("this user may not make namespaces")
     with (
         tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as path,
-        raylets(Path(path), [lab]) as made,
+        raylets(Path(path), [lab]) as cluster,
     ):
-        yield made
+        yield cluster
 
 
 def driver(nodes: Raylets, lab: Path, *arguments: str, outside: bool = False, **environment: str) -> subprocess.Popen:
     """`flstudy` in the lab, beside the head or as on a machine that is none of the cluster's."""
     command = [*(ALONE if outside else ()), sys.executable, "-m", "flstudy.cli", *arguments, "--address", nodes.address]
-    own = {"XDG_STATE_HOME": str(lab / ".state"), **environment}
+    variables = {"XDG_STATE_HOME": str(lab / ".state"), **environment}
     return subprocess.Popen(
-        command, cwd=lab, env=nodes.environment | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=lab, env=nodes.environment | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
 @pytest.mark.slow
 def test_the_doctor_looks_at_every_node(nodes, lab):
     asked = driver(nodes, lab, "doctor", "--json")
-    said = asked.communicate(timeout=LIMIT_S)[0]
-    found = {one["check"]: one for one in json.loads(said[said.index("[\n") :])}
-    assert {"Python", "packages", "torch", "compiler", "folder", "store", "Ray"} < set(found)
+    output = asked.communicate(timeout=LIMIT_S)[0]
+    checks = {check["check"]: check for check in json.loads(output[output.index("[\n") :])}
+    assert {"Python", "packages", "torch", "compiler", "folder", "store", "Ray"} < set(checks)
     for address in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
-        assert "same versions, clock within 5 s" in found[address]["said"], found[address]
-    assert asked.returncode == (0 if all(one["good"] for one in found.values()) else 1)
+        assert "same versions, clock within 5 s" in checks[address]["said"], checks[address]
+    assert asked.returncode == (0 if all(check["good"] for check in checks.values()) else 1)
 
 
 def under_way(folder: StudyFolder) -> list[int]:
@@ -170,20 +170,20 @@ def test_a_node_that_drains_and_a_worker_that_is_told_to_end_lose_no_round(nodes
         wait_until(lambda: len(under_way(folder)) == 2, driving.poll)
         assert not nodes.places_of([*secrets.values()])[0]
         nodes.drain(4)
-        said = driving.communicate(timeout=2 * LIMIT_S)[0]
+        output = driving.communicate(timeout=2 * LIMIT_S)[0]
     finally:
         driving.kill()
-    assert driving.returncode == 0, said
+    assert driving.returncode == 0, output
     trials = folder.read_trials()
-    assert [trial.status for trial in trials] == ["finished"] * 3, said
-    assert sum(trial.attempts for trial in trials) == 4, said
-    assert " starts again: its worker had to leave, with a snapshot" in " ".join(said.split())
+    assert [trial.status for trial in trials] == ["finished"] * 3, output
+    assert sum(trial.attempts for trial in trials) == 4, output
+    assert " starts again: its worker had to leave, with a snapshot" in " ".join(output.split())
     monkeypatch.chdir(lab)
     (lab / "inner" / "helper.py").write_text("SECONDS = 0.0\n")
     config = load(folder.config, command="tune")
     for trial in trials:
-        found = [one.round for one in rounds_of(read_records(folder.records(trial.number)))]
-        assert found == list(range(1, ROUNDS + 1))
+        rounds = [record.round for record in rounds_of(read_records(folder.records(trial.number)))]
+        assert rounds == list(range(1, ROUNDS + 1))
     moved = max(trials, key=lambda trial: trial.attempts)
     again = Trial(number=0, algorithm=moved.algorithm, overrides=moved.overrides)
     run_trial(config, again, report=lambda *_: True, files=TrialFiles(lab / "alone"))
@@ -199,9 +199,9 @@ def test_a_node_that_cannot_import_the_user_s_file_is_named(nodes, lab, tmp_path
     (lab / "other.yaml").write_text(content)
     path = f"{nodes.environment['PYTHONPATH']}:{tmp_path}"
     refused = driver(nodes, lab, "tune", "other.yaml", PYTHONPATH=path)
-    said = refused.communicate(timeout=LIMIT_S)[0]
+    output = refused.communicate(timeout=LIMIT_S)[0]
     assert refused.returncode == 2
-    assert "cannot import other: ModuleNotFoundError: No module named 'onlyhere'" in said
+    assert "cannot import other: ModuleNotFoundError: No module named 'onlyhere'" in output
     assert not (lab / "studies" / "other").exists()
 
 
@@ -218,6 +218,6 @@ def test_a_node_with_another_flstudy_is_named(nodes, lab, tmp_path):
     nodes.node(5, PYTHONPATH=str(tmp_path))
     nodes.wait()
     refused = driver(nodes, lab, "tune", "mine.yaml")
-    said = refused.communicate(timeout=LIMIT_S)[0]
+    output = refused.communicate(timeout=LIMIT_S)[0]
     assert refused.returncode == 2
-    assert "node 127.0.0.5 of the cluster cannot take trials: it has flstudy 0.1.9" in " ".join(said.split())
+    assert "node 127.0.0.5 of the cluster cannot take trials: it has flstudy 0.1.9" in " ".join(output.split())

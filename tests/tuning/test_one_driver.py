@@ -24,22 +24,22 @@ def children(pid: int) -> set[int]:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found, grown = {pid}, {pid}
+    descendants, grown = {pid}, {pid}
     while grown:
-        grown = {child for child, parent in parents.items() if parent in grown} - found
-        found |= grown
-    return found - {pid}
+        grown = {child for child, parent in parents.items() if parent in grown} - descendants
+        descendants |= grown
+    return descendants - {pid}
 
 
 def open_files(pid: int) -> set[str]:
     """What a process has open."""
-    found = set()
+    paths = set()
     for file in Path(f"/proc/{pid}/fd").glob("*"):
         try:
-            found.add(os.readlink(file))
+            paths.add(os.readlink(file))
         except OSError:
             continue
-    return found
+    return paths
 
 
 def test_one_of_two_drivers_goes_on(tmp_path):
@@ -54,12 +54,12 @@ def test_one_of_two_drivers_goes_on(tmp_path):
     with errors.open("a") as file:
         both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file) for _ in range(2)]
     try:
-        wait_until(lambda: any(one.poll() is not None for one in both))
-        refused, driver = sorted(both, key=lambda one: one.poll() is None)
+        wait_until(lambda: any(process.poll() is not None for process in both))
+        refused, driver = sorted(both, key=lambda process: process.poll() is None)
         assert refused.returncode == 2
-        said = errors.read_text()
-        assert said.startswith(f"flstudy: error: study small is running in process {driver.pid} on ")
-        assert said.count("\n") == 1
+        message = errors.read_text()
+        assert message.startswith(f"flstudy: error: study small is running in process {driver.pid} on ")
+        assert message.count("\n") == 1
 
         wait_until(lambda: folder.read_trials() and list(folder.records(0).glob("*.parquet")), driver.poll)
         assert folder.state()["state"] == "running"
@@ -74,6 +74,6 @@ def test_one_of_two_drivers_goes_on(tmp_path):
         with folder.claim():
             pass
     finally:
-        for one in both:
-            one.kill()
-            one.wait()
+        for process in both:
+            process.kill()
+            process.wait()

@@ -52,7 +52,7 @@ def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "sampler", "said"),
+    ("scheduler", "sampler", "message"),
     [
         (Pbt(keys=[]), RandomSearch(), "study.scheduler.keys must name at least one searched key"),
         (Pbt(keys=["algorithm.lr"]), RandomSearch(), "got 'algorithm.lr', which is not searched"),
@@ -60,8 +60,8 @@ def test_who_is_behind_goes_on_from_who_leads(tmp_path, ray_cluster):
         (Pbt(), Tpe(), "study.sampler must be RandomSearch with Pbt, got Tpe"),
     ],
 )
-def test_populations_that_cannot_work_are_refused(tmp_path, scheduler, sampler, said):
+def test_populations_that_cannot_work_are_refused(tmp_path, scheduler, sampler, message):
     config = read(tmp_path)
     config.study = replace(config.study, scheduler=scheduler, sampler=sampler)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         scheduler.check(config)

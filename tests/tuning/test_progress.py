@@ -44,7 +44,7 @@ def test_the_live_view_shows_best_running_and_troubled_trials():
     view.update(trial(1, "Flash", "finished", 10, 0.6))
     view.update(trial(2, "FedAvg", rounds=3, objective=0.4))
     view.update(trial(3, "Flash", "pruned", 5, 0.9))
-    assert {name: one.number for name, one in view.best.items()} == {"Flash": 1}  # an early value leads nothing
+    assert {name: best.number for name, best in view.best.items()} == {"Flash": 1}  # an early value leads nothing
     early.status, early.objective = Status.DIVERGED, 0.0
     view.update(early)
     with view.console.capture() as shown:

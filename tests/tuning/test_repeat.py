@@ -147,8 +147,8 @@ FIRST = [("Tpe", "", 4)] + [(name, "", 1) for name in SAMPLERS if name != "Gauss
 
 @pytest.mark.parametrize(("name", "more", "at_once"), in_tiers(CASES, FIRST))
 def test_a_cut_search_proposes_what_an_undisturbed_one_does(tmp_path, caplog, name, more, at_once):
-    sampler, own = SAMPLERS[name]
-    settings = {"trials": 24, **own, **MORE[more], "sampler": sampler, "at_once": at_once}
+    sampler, sampler_settings = SAMPLERS[name]
+    settings = {"trials": 24, **sampler_settings, **MORE[more], "sampler": sampler, "at_once": at_once}
     whole = values(Start(tmp_path / "whole", **settings).play())
     assert len(whole) >= 16
     for time, cut in enumerate((1, 9, 10, 15) if name != "GaussianProcess" else (10,)):
@@ -223,8 +223,8 @@ def test_all_algorithms_draw_the_same_values_for_the_keys_that_they_share(tmp_pa
     settings = {"trials": 24, "sampler": sampler, "at_once": 2}
     Start(tmp_path, **settings).play(7)
     arms = by_algorithm(Start(tmp_path, **settings).play())
-    for one, two in itertools.combinations(arms.values(), 2):
-        for left, right in list(zip(one, two, strict=True))[1:]:  # their own values come first
+    for trials, others in itertools.combinations(arms.values(), 2):
+        for left, right in list(zip(trials, others, strict=True))[1:]:  # their own values come first
             shared = set(left.overrides) & set(right.overrides) - {"algorithm"}
             assert {"algorithm.lr", "population.participants"} <= shared
             assert {left.overrides[key] == right.overrides[key] for key in shared} == {True}
@@ -260,8 +260,8 @@ def test_trials_of_which_nobody_noted_what_the_search_knew_are_told_as_they_are(
 def test_a_proposal_is_on_disk_before_a_worker_has_it(tmp_path):
     start = Start(tmp_path, trials=6, sampler=Tpe())
     proposed = start.search.suggest("0")
-    (kept,) = start.folder.read_trials()
-    assert (kept.overrides, kept.known, kept.started, kept.attempts) == (proposed["overrides"], 0, None, 0)
+    (stored,) = start.folder.read_trials()
+    assert (stored.overrides, stored.known, stored.started, stored.attempts) == (proposed["overrides"], 0, None, 0)
 
 
 def test_of_two_ends_the_later_one_has_the_larger_time_whatever_the_clock_does(tmp_path, monkeypatch):

@@ -58,9 +58,9 @@ def test_what_no_node_has_together_is_refused(monkeypatch):
 
 def test_a_cluster_that_grows_is_waited_for(monkeypatch):
     monkeypatch.setattr("flstudy.tuning.resources.grows", lambda: True)
-    said = []
-    check_fit(Resources(cpu=32), [SMALL], said.append)
-    assert said == [
+    messages = []
+    check_fit(Resources(cpu=32), [SMALL], messages.append)
+    assert messages == [
         "study.resources.cpu must lie in [0, 4], what a node of this machine or cluster has, got 32: "
         "trials wait until the cluster has grown by such a node"
     ]

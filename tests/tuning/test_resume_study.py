@@ -89,9 +89,9 @@ def test_a_killed_study_goes_on(written, ray_cluster):
     assert not list((folder / "snapshots").iterdir())
 
     client = result.run.store.client
-    found = client.search_runs([result.run.store.experiment_id], max_results=100)
-    assert sorted(run.data.tags.get("flstudy.trial", "") for run in found) == ["", "0", "1", "2", "3"]
-    assert {run.info.status for run in found} == {"FINISHED"}
+    runs = client.search_runs([result.run.store.experiment_id], max_results=100)
+    assert sorted(run.data.tags.get("flstudy.trial", "") for run in runs) == ["", "0", "1", "2", "3"]
+    assert {run.info.status for run in runs} == {"FINISHED"}
     for trial in result.trials:
         steps = [metric.step for metric in client.get_metric_history(trial.run_id, "train/loss")]
         assert steps == list(range(1, ROUNDS + 1))
@@ -170,10 +170,10 @@ def test_what_cannot_be_resumed_is_refused(written, capsys):
     assert f"--resume: there is no study {str(folder)!r}: see flstudy studies" in capsys.readouterr().err
     StudyFolder.create(load(path, command="tune")).write_config(load(path, command="tune"))
     assert cli.main(["tune", "--resume", str(folder), "--rounds", "5"]) == 2
-    said = capsys.readouterr().err
-    assert "a study goes on as it began; rounds cannot change" in said
+    message = capsys.readouterr().err
+    assert "a study goes on as it began; rounds cannot change" in message
     config = f"{folder / 'study.yaml'} --rounds 5 --import-from {folder}"
-    assert f"begin another one, which takes over the trials that are the same: flstudy tune {config}" in said
+    assert f"begin another one, which takes over the trials that are the same: flstudy tune {config}" in message
     assert cli.main(["tune", "--resume", str(folder)]) == 2
     assert "cannot be resumed: it has no state.json" in capsys.readouterr().err
     assert cli.main(["tune", str(path), "--import-from", "nothing"]) == 2

@@ -70,12 +70,12 @@ def proposals(sampler: Sampler, trials: int) -> list[dict]:
     """What a study of these settings tries; the objective prefers learning rates near 0.1."""
     config = StandIn(study=study(trials=trials, search=SPACE, sampler=sampler))
     searcher = Search(Space.parse(SPACE), config, name="s", room=lambda: 1)  # type: ignore[arg-type]
-    found = []
-    while (proposed := searcher.suggest(str(len(found)))) != Searcher.FINISHED:
-        found.append(proposed["overrides"])
-        distance = abs(math.log10(found[-1]["algorithm.lr"]) + 1)
-        searcher.on_trial_complete(str(len(found) - 1), report("finished", -distance, 6))
-    return found
+    tried = []
+    while (proposed := searcher.suggest(str(len(tried)))) != Searcher.FINISHED:
+        tried.append(proposed["overrides"])
+        distance = abs(math.log10(tried[-1]["algorithm.lr"]) + 1)
+        searcher.on_trial_complete(str(len(tried) - 1), report("finished", -distance, 6))
+    return tried
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_every_sampler_proposes_conditional_spaces_and_repeats_itself(sampler):
 
 
 def test_a_grid_tries_every_combination_once():
-    found = proposals(GridSearch(points=3), 99)
-    assert len(found) == 3 + 3 * 3  # FedAvg has no tau
-    assert len({str(sorted(overrides.items())) for overrides in found}) == 12
-    assert sorted({overrides["algorithm.lr"] for overrides in found}) == pytest.approx([0.01, 0.1, 1.0])
-    assert found != proposals(GridSearch(points=3, seed=1), 99)  # another order
+    tried = proposals(GridSearch(points=3), 99)
+    assert len(tried) == 3 + 3 * 3  # FedAvg has no tau
+    assert len({str(sorted(overrides.items())) for overrides in tried}) == 12
+    assert sorted({overrides["algorithm.lr"] for overrides in tried}) == pytest.approx([0.01, 0.1, 1.0])
+    assert tried != proposals(GridSearch(points=3, seed=1), 99)  # another order
 
 
 def test_a_grid_that_its_trials_do_not_cover_is_refused():
@@ -116,7 +116,7 @@ def test_a_grid_that_its_trials_do_not_cover_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: GridSearch(points=0), "GridSearch: points must lie in [1, 1e6], got 0"),
         (lambda: Tpe(candidates=0), "Tpe: candidates must lie in [1, 1e6], got 0"),
@@ -129,8 +129,8 @@ def test_a_grid_that_its_trials_do_not_cover_is_refused():
         (lambda: Pbt(quantile=0.6), "Pbt: quantile must lie in (0, 0.5], got 0.6"),
     ],
 )
-def test_settings_outside_their_domains_are_refused(make, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_settings_outside_their_domains_are_refused(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 
@@ -143,8 +143,8 @@ def test_schedulers_know_when_they_decide():
 def test_a_sampler_of_optuna_s_own_proposes():
     sampler = OptunaSampler(class_path="optuna.samplers.QMCSampler", init_args={"qmc_type": "halton"}, seed=1)
     assert len(proposals(sampler, 6)) == 6
-    for path, said in (("no.such.Module", "can be imported"), ("pathlib.Path", "which is none")):
-        with pytest.raises(ConfigError, match=said):
+    for path, message in (("no.such.Module", "can be imported"), ("pathlib.Path", "which is none")):
+        with pytest.raises(ConfigError, match=message):
             OptunaSampler(class_path=path).build(0, None)
     with pytest.raises(ConfigError, match="refuses its init_args"):
         OptunaSampler(class_path="optuna.samplers.QMCSampler", init_args={"kind": 1}).build(0, None)

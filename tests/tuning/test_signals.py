@@ -60,14 +60,14 @@ def test_a_stopped_trial_loses_no_round(tmp_path):
         trial = Trial(number=0, algorithm="Scaffold", overrides={"algorithm.lr": 0.1})
         return run_trial(config, trial, report=report, files=TrialFiles(tmp_path / records, **more))
 
-    kept = {"snapshot": tmp_path / "snapshots" / "0.ckpt", "stop_signal": stop_signal.path}
-    stopped = train("stopped", **kept)
+    files = {"snapshot": tmp_path / "snapshots" / "0.ckpt", "stop_signal": stop_signal.path}
+    stopped = train("stopped", **files)
     assert (stopped.status, stopped.rounds, stopped.error) == ("interrupted", 15, None)
     assert reports[-1] == ("interrupted", 15)
-    assert kept["snapshot"].is_file()
+    assert files["snapshot"].is_file()
     StopSignal(stop_signal.path)
     reports.clear()
-    resumed = train("stopped", snapshot=kept["snapshot"])
+    resumed = train("stopped", snapshot=files["snapshot"])
     assert reports[0] == ("running", 20)  # five rounds after the snapshot
     assert (resumed.status, resumed.objective) == ("finished", train("alone").objective)
     assert values(tmp_path / "stopped") == values(tmp_path / "alone")
@@ -103,13 +103,13 @@ def test_sigterm_ends_a_study_that_then_goes_on_as_if_nothing_had_been(tmp_path,
         wait_until(lambda: all(folder.snapshot(n).is_file() for n in range(2)), driver.poll)
         driver.send_signal(signal.SIGTERM)
         driver.send_signal(signal.SIGTERM)  # some send it twice
-        told = driver.communicate(timeout=LIMIT_S)[0]
+        output = driver.communicate(timeout=LIMIT_S)[0]
     finally:
         driver.kill()  # does nothing where it has ended
-    assert "every running trial writes a snapshot after its round" in told
-    assert told.count("stopping: the results so far are kept") == 1
-    assert f"flstudy tune --resume {folder.path}" in told
-    assert "Traceback" not in told
+    assert "every running trial writes a snapshot after its round" in output
+    assert output.count("stopping: the results so far are kept") == 1
+    assert f"flstudy tune --resume {folder.path}" in output
+    assert "Traceback" not in output
     assert driver.returncode == 1  # no trial had finished: as after Ctrl-C
     assert folder.state()["state"] == "interrupted"
     stopped = folder.read_trials()

@@ -50,7 +50,7 @@ def done(tmp_path_factory, ray_cluster):
 
 
 def test_every_trial_ends_and_the_study_goes_on(done):
-    _, result, said = done
+    _, result, output = done
     assert len(result.trials) == 7 + 2  # two algorithms have a winner to confirm
     first = {trial.algorithm: trial for trial in result.trials[:6]}  # the algorithms take turns
     assert {name: trial.status for name, trial in first.items()} == {
@@ -67,15 +67,15 @@ def test_every_trial_ends_and_the_study_goes_on(done):
     assert first["Hangs"].error.endswith("no round ended within study.failures.round_timeout_s = 30 s")
     assert first["Flash"].overrides == {"algorithm": "Flash", "algorithm.lr": 0.1, "algorithm.tau": 0.001}
     assert not result.interrupted
-    assert not {one.trial.algorithm for one in result.best} & {"Raises", "Diverges", "Dies", "Hangs"}
-    assert "starts again: the worker process died" in said
-    assert "the third round is too much" in said
-    assert "the worker process died" in said
+    assert not {winner.trial.algorithm for winner in result.best} & {"Raises", "Diverges", "Dies", "Hangs"}
+    assert "starts again: the worker process died" in output
+    assert "the third round is too much" in output
+    assert "the worker process died" in output
 
 
 def test_winners_are_trained_again_on_new_seeds(done):
     _, result, _ = done
-    best = {one.trial.number: one.trial for one in result.best}
+    best = {winner.trial.number: winner.trial for winner in result.best}
     again = [trial for trial in result.trials if trial.stage == "confirm"]
     assert {trial.confirms for trial in again} == set(best)
     for trial in again:
@@ -91,8 +91,8 @@ def test_winners_are_trained_again_on_new_seeds(done):
 def test_the_folder_tells_the_study(done):
     folder, result, _ = done
     assert result.folder.path == folder / "studies" / "small"
-    kept = StandIn(study=study(name="small")).whole_study()
-    assert yaml.safe_load((result.folder.path / "study.yaml").read_text()) == kept
+    expected = StandIn(study=study(name="small")).whole_study()
+    assert yaml.safe_load((result.folder.path / "study.yaml").read_text()) == expected
     assert (result.folder.path / "optuna.journal").stat().st_size > 0
     listed = [trial.to_json() for trial in result.folder.read_trials()]
     assert [trial["number"] for trial in listed] == list(range(9))
@@ -133,31 +133,35 @@ def test_an_mlflow_server_shows_the_study_over_http(done):
         assert parents[0]["info"]["status"] == "FINISHED"
         children = {trial.number: trial.run_id for trial in result.trials}
         assert len(set(children.values())) == 9
-        assert set(children.values()) == {run for run, own in tags.items() if "mlflow.parentRunId" in own}
+        assert set(children.values()) == {run for run, run_tags in tags.items() if "mlflow.parentRunId" in run_tags}
         for trial in result.trials:
             run = next(run for run in runs if run["info"]["run_id"] == trial.run_id)
-            own = tags[trial.run_id]
-            assert own["mlflow.parentRunId"] == parents[0]["info"]["run_id"]
-            assert (own["algorithm"], own["drift"], own["dataset"]) == (trial.algorithm, "SuddenDrift", "none")
-            assert own["diverged"] == str(trial.status == "diverged").lower()
-            assert own["flstudy.trial"] == str(trial.number)
-            assert {"version.torch", "version.ray", "version.optuna", "version.mlflow"} <= set(own)
+            run_tags = tags[trial.run_id]
+            assert run_tags["mlflow.parentRunId"] == parents[0]["info"]["run_id"]
+            assert (run_tags["algorithm"], run_tags["drift"], run_tags["dataset"]) == (
+                trial.algorithm,
+                "SuddenDrift",
+                "none",
+            )
+            assert run_tags["diverged"] == str(trial.status == "diverged").lower()
+            assert run_tags["flstudy.trial"] == str(trial.number)
+            assert {"version.torch", "version.ray", "version.optuna", "version.mlflow"} <= set(run_tags)
             assert run["info"]["status"] == ("FAILED" if trial.status == "failed" else "FINISHED")
             if trial.algorithm == "Dies":
-                assert own["error"].startswith("the worker process died")
+                assert run_tags["error"].startswith("the worker process died")
                 continue  # before it could tell its parameters
             if trial.algorithm == "Hangs":
-                assert own["error"].startswith("the trial hung")
+                assert run_tags["error"].startswith("the trial hung")
                 continue
             params = {param["key"]: param["value"] for param in run["data"]["params"]}
             assert params["algorithm.lr"] == str(trial.overrides["algorithm.lr"])
             if trial.status == "failed":
-                assert own["error"] == "RuntimeError: the third round is too much"
+                assert run_tags["error"] == "RuntimeError: the third round is too much"
         best = next(trial for trial in result.trials if trial.status == "finished")
 
         def history(name):
-            found = ask(f"metrics/get-history?run_id={best.run_id}&metric_key={name}&max_results=100")
-            return {int(metric.get("step", 0)): metric["value"] for metric in found["metrics"]}
+            response = ask(f"metrics/get-history?run_id={best.run_id}&metric_key={name}&max_results=100")
+            return {int(metric.get("step", 0)): metric["value"] for metric in response["metrics"]}
 
         assert list(history("train/loss")) == [1, 2, 3, 4, 5, 6]
         accuracy = history("valid/accuracy")
@@ -223,11 +227,11 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
     threading.Thread(target=interrupt, daemon=True).start()
     console = Console(file=io.StringIO(), width=200)
     result = carry_out(interrupted, console, report=False)
-    said = console.file.getvalue()
+    output = console.file.getvalue()
     assert result.interrupted
     assert result.name == "small-2"
-    assert "study 'small' exists already: this one is 'small-2'" in said
-    assert "stopping: the results so far are kept" in said
+    assert "study 'small' exists already: this one is 'small-2'" in output
+    assert "stopping: the results so far are kept" in output
     assert len(result.trials) < 40
     assert "pruned" in {trial.status for trial in result.trials}
     assert {trial.status for trial in result.trials} <= {"finished", "pruned", "interrupted"}
@@ -240,7 +244,7 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"search": {"algorithm.lr": {"uniform": [1, 0]}}}, "study.search.algorithm.lr: uniform must have low < high"),
         ({"scheduler": Asha(grace_rounds=7)}, "study.scheduler.grace_rounds must be ≤ rounds (6), got 7"),
@@ -248,9 +252,9 @@ def test_a_second_study_of_a_name_stops_on_ctrl_c_and_prunes(tmp_path):
         ({"resources": Resources(cpu=10_000)}, "study.resources.cpu must lie in [0, "),
     ],
 )
-def test_a_study_that_cannot_work_leaves_nothing_behind(tmp_path, changed, said):
+def test_a_study_that_cannot_work_leaves_nothing_behind(tmp_path, changed, message):
     changed = {"search": {"algorithm.lr": {"loguniform": [1e-3, 1]}}, **changed}
     with pytest.raises(ConfigError) as refusal:
         carry_out(prepared(tmp_path, **changed), report=False)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     assert not (tmp_path / "studies").exists()

@@ -46,8 +46,8 @@ def run(overrides, report=lambda trial: True, config=None, **named):
 def test_a_trial_runs_to_its_end(tmp_path):
     trial, heard, tracker = run({"algorithm": "Flash", "algorithm.lr": 0.2}, files=TrialFiles(tmp_path / "0.parquet"))
     assert (trial.status, trial.rounds, trial.error) == ("finished", 6, None)
-    assert [one.rounds for one in heard] == [2, 4, 6]  # evaluations, the last one told at the end
-    assert [one.status for one in heard] == ["running", "running", "finished"]
+    assert [report.rounds for report in heard] == [2, 4, 6]  # evaluations, the last one told at the end
+    assert [report.status for report in heard] == ["running", "running", "finished"]
     assert heard[-1].objective == trial.objective
     assert tracker.started["params"]["algorithm.lr"] == 0.2
     assert tracker.started["tags"]["algorithm"] == "Flash"
@@ -75,7 +75,7 @@ class UndefinedInTheEnd(StandIn):
 
 def test_a_value_of_an_earlier_round_is_not_told_as_the_last_ones():
     trial, heard, _ = run({}, config=UndefinedInTheEnd())
-    assert [(one.rounds, one.objective) for one in heard] == [(2, 0.7), (6, 0.0)]
+    assert [(report.rounds, report.objective) for report in heard] == [(2, 0.7), (6, 0.0)]
     assert (trial.status, trial.objective) == ("finished", 0.0)
 
 

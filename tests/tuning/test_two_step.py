@@ -47,7 +47,9 @@ def methods(monkeypatch):
     monkeypatch.setitem(algorithms, "Joint", {"lr": 0.1, "server_lr": 0.1, "tau": 1.0e-3, "eps": 1.0e-3})
 
 
-def made(trials: int | None = 200, search: dict[str, Any] | None = None, **settings: Any) -> tuple[Space, StandIn]:
+def make_search(
+    trials: int | None = 200, search: dict[str, Any] | None = None, **settings: Any
+) -> tuple[Space, StandIn]:
     more = {key: settings.pop(key) for key in ("allocation", "confirm", "budget") if key in settings}
     sampler = TwoStep(**({"tie": TIE} | settings))
     config = StandIn(study=study(trials=trials, search=search or SEARCH, sampler=sampler, **more))
@@ -64,7 +66,7 @@ class Play:
     """A study without Ray: several workers, whose trials end in any order."""
 
     def __init__(self, folder, past=(), at_once: int = 1, **settings: Any) -> None:
-        self.space, self.config = made(**settings)
+        self.space, self.config = make_search(**settings)
         self.config.study.sampler.check(self.space, self.config)
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         self.folder = StudyFolder(folder)
@@ -110,7 +112,7 @@ class Play:
 
 
 def test_the_first_step_ties_what_an_algorithm_has_and_sweeps_the_rest():
-    space, config = made()
+    space, config = make_search()
     points = config.study.sampler.first_points(space, config)[0]
     joint = [point for point in points if point["algorithm"] == "Joint"]
     assert sorted((p[LR], p[SERVER], p[TAU], p[EPS]) for p in joint) == [
@@ -125,7 +127,7 @@ def test_the_first_step_ties_what_an_algorithm_has_and_sweeps_the_rest():
 
 def test_the_first_step_may_take_fewer_values_than_the_second():
     first = {LR: [0.001, 0.1], SERVER: [0.1, 0.001], TAU: [1.0e-3], EPS: [1.0e-3]}
-    space, config = made(first=first)
+    space, config = make_search(first=first)
     points = [p for p in config.study.sampler.first_points(space, config)[0] if p["algorithm"] == "Joint"]
     assert sorted(point[LR] for point in points) == [0.001, 0.1]
     around = config.study.sampler.second_step(space, {LR: 0.1, SERVER: 0.1, TAU: 1.0e-3, EPS: 1.0e-3}, [])
@@ -139,7 +141,7 @@ def test_the_second_step_is_the_neighbourhood_nearest_first_without_what_was_run
     space = Space.parse(SEARCH)
     best = {LR: 1.0, SERVER: 0.1, TAU: 1.0e-5, EPS: 1.0e-5}
     done = [{**best, LR: rate, SERVER: rate} for rate in RATES]
-    found = settings.second_step(space, best, done)
+    points = settings.second_step(space, best, done)
 
     def steps(point: dict[str, Any]) -> list[int]:
         grids = {LR: RATES, SERVER: RATES, TAU: ADAPTIVITY, EPS: ADAPTIVITY}
@@ -147,8 +149,8 @@ def test_the_second_step_is_the_neighbourhood_nearest_first_without_what_was_run
 
     everything = [dict(zip(best, v, strict=True)) for v in itertools.product(RATES, RATES, ADAPTIVITY, ADAPTIVITY)]
     wanted = [p for p in everything if max(steps(p)) <= radius and p not in done and p != best]
-    assert sorted(map(str, found)) == sorted(map(str, wanted))
-    assert [sum(steps(point)) for point in found] == sorted(sum(steps(point)) for point in found)
+    assert sorted(map(str, points)) == sorted(map(str, wanted))
+    assert [sum(steps(point)) for point in points] == sorted(sum(steps(point)) for point in points)
 
 
 def test_names_and_switches_keep_the_best_s_value_in_the_second_step():
@@ -189,12 +191,12 @@ def test_the_second_step_waits_for_the_first_one_s_last_trial_and_not_for_the_ot
     while play.start():
         continue
     assert len(play.proposals) == 16
-    own = [place for place, p in enumerate(play.proposals) if p["overrides"]["algorithm"] == "Joint"]
-    for place in own[:-1]:
+    places = [place for place, p in enumerate(play.proposals) if p["overrides"]["algorithm"] == "Joint"]
+    for place in places[:-1]:
         play.end(place)
         assert not play.start()
         assert not play.finished
-    play.end(own[-1])
+    play.end(places[-1])
     assert play.start()
     assert play.proposals[-1]["overrides"]["algorithm"] == "Joint"
 
@@ -241,14 +243,14 @@ def test_what_diverged_or_was_stopped_early_is_no_centre(tmp_path):
 
 
 def test_the_plan_is_told_before_it_begins():
-    def said(space: Space, config: StandIn) -> list[str]:
+    def describe(space: Space, config: StandIn) -> list[str]:
         return before_it_starts(config, config.study.sampler.plan(space, config))
 
-    assert said(*made(trials=40)) == ["step 1: 16 trials, step 2: up to 24 (Adaptive 8 + 12, Joint 8 + 12)"]
+    assert describe(*make_search(trials=40)) == ["step 1: 16 trials, step 2: up to 24 (Adaptive 8 + 12, Joint 8 + 12)"]
     alone = {LR: {"choice": RATES}, SERVER: {"choice": RATES}}
-    space, config = made(search=alone, tie=[[LR, SERVER]])
+    space, config = make_search(search=alone, tie=[[LR, SERVER]])
     config.values["algorithm"] = "Joint"
-    assert said(space, config) == ["step 1: 4 trials, step 2: up to 6"]
+    assert describe(space, config) == ["step 1: 4 trials, step 2: up to 6"]
     assert GridSearch().plan(space, config) == []
     assert before_it_starts(config, []) == []
 
@@ -259,7 +261,7 @@ NAMED = {**SEARCH, "population.participants": {"choice": ["a", "b"]}}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"search": RANGE}, "study.search.algorithm.lr must be a choice with TwoStep, got loguniform: list its grid"),
         ({"tie": [[LR]]}, "study.sampler.tie must hold lists of two keys or more, got ['algorithm.lr']"),
@@ -284,7 +286,7 @@ NAMED = {**SEARCH, "population.participants": {"choice": ["a", "b"]}}
         ({"trials": 17}, "study.trials must be >= 18 with TwoStep, got 17: step 1 of Joint takes 8 of its share of 8"),
     ],
 )
-def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs(settings, said):
-    space, config = made(**settings)
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs(settings, message):
+    space, config = make_search(**settings)
+    with pytest.raises(ConfigError, match=re.escape(message)):
         config.study.sampler.check(space, config)

@@ -90,10 +90,10 @@ def test_a_trial_s_files_arrive_whole(near):
         assert writer.under_way <= UNACKNOWLEDGED
     rounds.close()
     assert writer.most == UNACKNOWLEDGED + 1
-    found = list(rounds_of(read_records(folder.records(3))))
-    assert [one.round for one in found] == list(range(1, 1001))
-    assert found[9].metrics == {"train/loss": [0.1, 0.2], "fit/steps": [1.0, 2.0]}
-    assert [one.metrics for one in outbox.earlier()] == [one.metrics for one in found]
+    records = list(rounds_of(read_records(folder.records(3))))
+    assert [record.round for record in records] == list(range(1, 1001))
+    assert records[9].metrics == {"train/loss": [0.1, 0.2], "fit/steps": [1.0, 2.0]}
+    assert [record.metrics for record in outbox.earlier()] == [record.metrics for record in records]
     outbox.close()
     assert not outbox.place.exists()
 
@@ -186,11 +186,11 @@ def test_a_killed_writer_costs_no_round(tmp_path):
         wait_until(lambda: writer_below(driver.pid), driver.poll)
         os.kill(writer_below(driver.pid), signal.SIGKILL)
         slow.unlink()
-        said = driver.communicate(timeout=LIMIT_S)[0]
+        output = driver.communicate(timeout=LIMIT_S)[0]
     finally:
         driver.kill()
-    assert driver.returncode == 0, said
-    assert "Traceback" not in said
+    assert driver.returncode == 0, output
+    assert "Traceback" not in output
     trials = folder.read_trials()
     assert [trial.status for trial in trials] == ["finished"] * 2
     assert max(trial.attempts for trial in trials) > 1
