@@ -36,10 +36,10 @@ def make_study(folder: Path, trials, *, curves=None, events=None, rounds=10, see
     for name, curve in (curves or {}).items():
         metrics = curve if isinstance(curve, dict) else {"test/accuracy": curve}
         columns = {metric: np.atleast_2d(values) for metric, values in metrics.items()}
-        own = next(
+        trial_seeds = next(
             (t["overrides"]["seeds"] for t in trials if t["number"] == int(name) and "seeds" in t["overrides"]), seeds
         )
-        with RecordWriter(folder / "records" / f"{name}.parquet", own) as writer:
+        with RecordWriter(folder / "records" / f"{name}.parquet", trial_seeds) as writer:
             for index in range(next(iter(columns.values())).shape[1]):
                 writer.append(Record(index + 1, {metric: list(c[:, index]) for metric, c in columns.items()}))
     return folder
@@ -159,8 +159,8 @@ def searched(tmp_path_factory):
     error = "Traceback\n  ...\nRuntimeError: out of <memory> & 100 %"
     trials.append(make_trial(str(number + 2), "Flash", None, status="failed", rounds=0, error=error, attempts=2))
     number += 3
-    for algorithm, own in best.items():
-        for _, of, overrides in sorted(own, reverse=True)[:2]:
+    for algorithm, candidates in best.items():
+        for _, of, overrides in sorted(candidates, reverse=True)[:2]:
             level = ALGORITHMS[algorithm] - 0.02 + rng.normal(0, 0.004, 5)
             entry = make_confirmation(str(number), of, algorithm, float(level.mean()), metrics={"time/total_s": 60.0})
             entry["overrides"] |= overrides

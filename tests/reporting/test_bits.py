@@ -29,8 +29,8 @@ class Record(NamedTuple):
 
 def curves(down: float, up: float, level: float = 0.0) -> dict[str, np.ndarray]:
     """Of two seeds over four rounds."""
-    found = {"test/accuracy": RISING + level, "valid/accuracy": RISING + level}
-    return found | {
+    metrics = {"test/accuracy": RISING + level, "valid/accuracy": RISING + level}
+    return metrics | {
         "traffic/down_bytes": np.full((2, 4), down * N),
         "traffic/up_bytes": np.full((2, 4), up * N),
     }
@@ -40,16 +40,16 @@ def curves(down: float, up: float, level: float = 0.0) -> dict[str, np.ndarray]:
 def study(tmp_path, write_study, trial):
     def make(sent: dict[str, tuple[float, float, float]], **more):
         trials = [trial(str(place), name, 0.9 - place / 100, rounds=4) for place, name in enumerate(sent)]
-        given = {str(place): curves(*one) for place, one in enumerate(sent.values())}
-        folder = write_study(tmp_path / "s", trials, curves=given, seeds=[0, 1], rounds=4, **more)
+        trial_curves = {str(place): curves(*amounts) for place, amounts in enumerate(sent.values())}
+        folder = write_study(tmp_path / "s", trials, curves=trial_curves, seeds=[0, 1], rounds=4, **more)
         return Findings(results=load_study(folder))
 
     return make
 
 
 def test_the_unit_is_fedavg_s_round_and_the_costs_are_table_2_s(study):
-    found = study({"FedAvg": (1, 1, 0.0), "DirectJointAdaptivity": (2, 1, 0.1), "Mime": (3, 2, 0.1)})
-    traffic = traffic_of(found)
+    findings = study({"FedAvg": (1, 1, 0.0), "DirectJointAdaptivity": (2, 1, 0.1), "Mime": (3, 2, 0.1)})
+    traffic = traffic_of(findings)
     assert traffic.unit == MEASURED
     assert {line.algorithm: line.total for line in traffic.curves} == pytest.approx(
         {"FedAvg": 4.0, "DirectJointAdaptivity": 6.0, "Mime": 10.0}
@@ -61,8 +61,8 @@ def test_the_unit_is_fedavg_s_round_and_the_costs_are_table_2_s(study):
 
 
 def test_without_fedavg_its_round_is_two_models(study):
-    found = study({"DirectJointAdaptivity": (2, 1, 0.0), "FedAda2": (1, 1, 0.0), "LocalOnly": (0, 0, 0.0)})
-    traffic = traffic_of(found)
+    findings = study({"DirectJointAdaptivity": (2, 1, 0.0), "FedAda2": (1, 1, 0.0), "LocalOnly": (0, 0, 0.0)})
+    traffic = traffic_of(findings)
     assert traffic.unit == ASSUMED
     assert {line.algorithm: line.total for line in traffic.curves} == {"DirectJointAdaptivity": 6.0, "FedAda2": 4.0}
 
@@ -80,8 +80,8 @@ def test_rounds_without_an_evaluation_count_into_the_next_one(tmp_path, write_st
 
 
 def test_the_table_says_what_was_sent_until_levels_between_the_worst_and_the_best(study):
-    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    traffic = traffic_of(found)
+    findings = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    traffic = traffic_of(findings)
     assert accuracy_levels(traffic) == pytest.approx([0.75, 0.8, 0.85])  # peaks: 0.75 and 0.85
     cells = traffic_cells(traffic)
     assert cells.header == ("Algorithm", "75 %", "80 %", "85 %", "Whole run")
@@ -91,8 +91,8 @@ def test_the_table_says_what_was_sent_until_levels_between_the_worst_and_the_bes
 
 
 def test_the_figure_has_a_line_for_each_algorithm_in_its_colour(study):
-    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    (axes,) = traffic_figure(traffic_of(found), found.looks).axes
+    findings = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    (axes,) = traffic_figure(traffic_of(findings), findings.looks).axes
     lines = {line.get_label(): line for line in axes.lines}
     np.testing.assert_allclose(lines["Mime"].get_xdata(), [2.5, 5.0, 7.5, 10.0])
     np.testing.assert_allclose(lines["Mime"].get_ydata(), 100 * (RISING + 0.1).mean(0))
@@ -102,14 +102,14 @@ def test_the_figure_has_a_line_for_each_algorithm_in_its_colour(study):
 
 
 def test_where_all_send_the_same_rounds_say_it(study):
-    found = study({"FedAvg": (1, 1, 0.0), "FedAdam": (1, 1, 0.1)})
-    assert traffic_of(found) is None
+    findings = study({"FedAvg": (1, 1, 0.0), "FedAdam": (1, 1, 0.1)})
+    assert traffic_of(findings) is None
 
 
 @pytest.mark.slow
 def test_the_report_has_it(study):
-    found = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
-    written = write_report(found.results.folder.path)
+    findings = study({"FedAvg": (1, 1, 0.0), "Mime": (3, 2, 0.1)})
+    written = write_report(findings.results.folder.path)
     page = written.page_path.read_text()
     assert "Traffic until an accuracy (test) is first reached, in rounds of FedAvg" in page
     assert "Bits sent, down and up, in rounds of FedAvg" in page

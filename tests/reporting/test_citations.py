@@ -36,12 +36,12 @@ def test_entries_are_well_formed(key):
 
 
 def test_a_study_cites_what_it_used(searched):
-    found = {one.key: one.used for one in citations([load_study(searched)], importances=True)}
-    assert found["reddi2021"] == ("FedYogi",)
-    assert found["panchal2023"] == ("Flash", "SuddenDrift")
-    assert {"mcmahan2017", "alpaydin1998", "hsu2019", "bergstra2011", "li2020asha", "watanabe2023"} <= set(found)
-    assert set(TOOLS.values()) <= set(found)
-    assert not {"karimireddy2020", "deb2002", "demsar2006"} & set(found)
+    used_by = {citation.key: citation.used for citation in citations([load_study(searched)], importances=True)}
+    assert used_by["reddi2021"] == ("FedYogi",)
+    assert used_by["panchal2023"] == ("Flash", "SuddenDrift")
+    assert {"mcmahan2017", "alpaydin1998", "hsu2019", "bergstra2011", "li2020asha", "watanabe2023"} <= set(used_by)
+    assert set(TOOLS.values()) <= set(used_by)
+    assert not {"karimireddy2020", "deb2002", "demsar2006"} & set(used_by)
     text = bibtex(citations([load_study(searched)]))
     assert text.count("@") == len(re.findall(r"^@\w+\{", text, re.M))
     assert "% Flash, SuddenDrift\n@inproceedings{panchal2023," in text
@@ -49,8 +49,8 @@ def test_a_study_cites_what_it_used(searched):
 
 def test_a_class_of_ones_own_is_nobodys(tmp_path, write_study, trial):
     folder = write_study(tmp_path / "s", [trial("0", "MyOwn")], study={"sampler": {"class_path": "a.b.Mine"}})
-    found = {one.key for one in citations([load_study(folder)])}
-    assert found == set(TOOLS.values()) | set(STATISTICS.values())
+    keys = {citation.key for citation in citations([load_study(folder)])}
+    assert keys == set(TOOLS.values()) | set(STATISTICS.values())
 
 
 def test_an_arm_is_cited_by_its_class(tmp_path, write_study, trial):
@@ -62,7 +62,7 @@ def test_an_arm_is_cited_by_its_class(tmp_path, write_study, trial):
     chosen = {"population.drift": "SuddenDrift-round-2"}
     trials = [trial(str(n), name, overrides={"algorithm": name, **chosen}) for n, name in enumerate(arms)]
     folder = write_study(tmp_path / "s", trials, study={"arms": arms, "search": search})
-    found = {one.key: one.used for one in citations([load_study(folder)])}
+    used_by = {citation.key: citation.used for citation in citations([load_study(folder)])}
     assert names_used(load_study(folder))[:4] == ["FedAvgM", "FedYogi", "lion.FedYogi", "SuddenDrift"]
-    assert found["reddi2021"] == ("FedYogi",)
-    assert set(cited()["FedAvgM"]) <= set(found)
+    assert used_by["reddi2021"] == ("FedYogi",)
+    assert set(cited()["FedAvgM"]) <= set(used_by)

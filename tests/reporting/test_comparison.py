@@ -82,26 +82,26 @@ def test_a_lower_loss_comes_first():
 
 def test_a_study_is_compared_on_test_figures_of_the_new_seeds(searched):
     study = Findings(results=load_study(searched))
-    found = compare_study(study)
-    assert found.metric == "test/accuracy"
-    assert list(found.values) == ["Flash", "FedYogi", "FedAvg"]
-    assert list(found.values["Flash"]) == [101, 102, 103, 104, 105]
-    flash, yogi = (np.array(list(found.values[name].values())) for name in ("Flash", "FedYogi"))
+    comparison = compare_study(study)
+    assert comparison.metric == "test/accuracy"
+    assert list(comparison.values) == ["Flash", "FedYogi", "FedAvg"]
+    assert list(comparison.values["Flash"]) == [101, 102, 103, 104, 105]
+    flash, yogi = (np.array(list(comparison.values[name].values())) for name in ("Flash", "FedYogi"))
     np.testing.assert_allclose(flash, study.ranking.rows[0].final)
-    assert found.pairs[0].p == pytest.approx(stats.ttest_rel(flash, yogi).pvalue)
-    assert [pair.verdict for pair in found.pairs] == ["different"] * 3  # four points apart, noise of half a point
-    assert found.notes == ()
-    cells = comparison_cells(found)
+    assert comparison.pairs[0].p == pytest.approx(stats.ttest_rel(flash, yogi).pvalue)
+    assert [pair.verdict for pair in comparison.pairs] == ["different"] * 3  # four points apart, noise of half a point
+    assert comparison.notes == ()
+    cells = comparison_cells(comparison)
     assert cells.rows[0][0] == "Flash - FedYogi"
     assert cells.rows[0][-1] == "different: Flash is better"
-    assert len(comparison_cells(found, 2).rows) == 2  # with the leader only
+    assert len(comparison_cells(comparison, 2).rows) == 2  # with the leader only
 
 
 def test_without_confirmation_the_comparison_says_what_it_is_worth(drifting):
-    found = compare_study(Findings(results=load_study(drifting)))
-    assert [pair.verdict for pair in found.pairs] == ["cannot tell"]  # two seeds
-    assert any("Compared on the seeds of the search, which chose these trials" in note for note in found.notes)
-    assert any("fewer than 3 seeds" in note for note in found.notes)
+    comparison = compare_study(Findings(results=load_study(drifting)))
+    assert [pair.verdict for pair in comparison.pairs] == ["cannot tell"]  # two seeds
+    assert any("Compared on the seeds of the search, which chose these trials" in note for note in comparison.notes)
+    assert any("fewer than 3 seeds" in note for note in comparison.notes)
 
 
 def test_different_numbers_of_confirmations_are_told(tmp_path, write_study, confirmed):
@@ -115,10 +115,10 @@ def test_different_numbers_of_confirmations_are_told(tmp_path, write_study, conf
 def test_an_algorithm_without_records_is_left_out_with_a_note(tmp_path, write_study, trial):
     trials = [trial("0", "A", 0.9), trial("1", "B", 0.8)]
     study = Findings(results=load_study(write_study(tmp_path / "s", trials, curves={"1": [[0.5] * 10] * 2})))
-    found = compare_study(study)
-    assert list(found.values) == ["B"]
-    assert found.pairs == ()
-    assert found.notes[0] == "A: trial 0 has no test/accuracy in its records, so it is not compared."
+    comparison = compare_study(study)
+    assert list(comparison.values) == ["B"]
+    assert comparison.pairs == ()
+    assert comparison.notes[0] == "A: trial 0 has no test/accuracy in its records, so it is not compared."
 
 
 def world(tmp_path, write_study, trial, name, levels, **config):
@@ -141,18 +141,20 @@ def test_ranks_over_worlds_and_friedman(tmp_path, write_study, trial):
         {"A": 0.4, "B": 0.45, "C": 0.3},
         {"A": 0.8, "B": 0.7, "C": 0.6, "D": 0.9},
     ]
-    studies = [world(tmp_path, write_study, trial, f"w{i}", own) for i, own in enumerate(levels)]
-    found = compare_studies(studies)
-    assert found.metric == "test/accuracy"
-    told = [(one.algorithm, one.mean_rank, one.wins, one.worlds) for one in found.standings]
-    assert told == [("A", 1.25, 3, 4), ("B", 2.0, 1, 4), ("C", 2.75, 0, 4)]
-    means = [[comparison.mean(name) for comparison in found.comparisons] for name in "ABC"]
+    studies = [world(tmp_path, write_study, trial, f"w{i}", world_levels) for i, world_levels in enumerate(levels)]
+    standings = compare_studies(studies)
+    assert standings.metric == "test/accuracy"
+    rows = [
+        (standing.algorithm, standing.mean_rank, standing.wins, standing.worlds) for standing in standings.standings
+    ]
+    assert rows == [("A", 1.25, 3, 4), ("B", 2.0, 1, 4), ("C", 2.75, 0, 4)]
+    means = [[comparison.mean(name) for comparison in standings.comparisons] for name in "ABC"]
     expected = stats.friedmanchisquare(*means)
-    assert found.friedman == pytest.approx((expected.statistic, expected.pvalue))
+    assert standings.friedman == pytest.approx((expected.statistic, expected.pvalue))
     # by hand: 12/(n k (k+1)) Σ R² - 3 n (k+1) with rank sums 5, 8, 11 of n = 4 worlds and k = 3
-    assert found.friedman[0] == pytest.approx(12 / (4 * 3 * 4) * (25 + 64 + 121) - 3 * 4 * 4)
-    assert found.notes == ("Without a result in every study, and so without a rank: D.",)
-    cells = standing_cells(found)
+    assert standings.friedman[0] == pytest.approx(12 / (4 * 3 * 4) * (25 + 64 + 121) - 3 * 4 * 4)
+    assert standings.notes == ("Without a result in every study, and so without a rank: D.",)
+    cells = standing_cells(standings)
     assert cells.header == ("Algorithm", "Mean\nrank", "Wins", "w0", "w1", "w2", "w3")
     assert cells.rows[0][:3] == ("A", "1.25", "3 of 4")
     assert (0, 3) in cells.best
@@ -161,17 +163,17 @@ def test_ranks_over_worlds_and_friedman(tmp_path, write_study, trial):
 
 def test_two_worlds_have_ranks_and_no_test(tmp_path, write_study, trial):
     studies = [world(tmp_path, write_study, trial, name, {"A": 0.9, "B": 0.8}) for name in ("one", "two")]
-    found = compare_studies(studies)
-    assert [standing.wins for standing in found.standings] == [2, 0]
-    assert found.friedman is None
-    assert found.notes == (
+    standings = compare_studies(studies)
+    assert [standing.wins for standing in standings.standings] == [2, 0]
+    assert standings.friedman is None
+    assert standings.notes == (
         "Friedman's test needs at least 3 studies and 3 algorithms that all of them have; here are 2 and 2.",
     )
 
 
 def test_studies_of_different_objectives_are_refused(tmp_path, write_study, trial):
-    one = world(tmp_path, write_study, trial, "one", {"A": 0.9})
-    two = world(
+    by_accuracy = world(tmp_path, write_study, trial, "one", {"A": 0.9})
+    by_loss = world(
         tmp_path, write_study, trial, "two", {"A": 0.9}, study={"objective": {"metric": "valid/loss", "mode": "min"}}
     )
     with pytest.raises(
@@ -179,4 +181,4 @@ def test_studies_of_different_objectives_are_refused(tmp_path, write_study, tria
         match=r"^studies in one report must have the same objective, got valid/accuracy \(max\) in one and "
         r"valid/loss \(min\) in two: report them one by one$",
     ):
-        compare_studies([one, two])
+        compare_studies([by_accuracy, by_loss])

@@ -38,7 +38,7 @@ def test_of_another_the_rounds_are_added_up(tmp_path, write_study, trial):
     clock = {"started": 100.0, "ended": 1900.0}
     trials = [trial("0"), trial("1", status="pruned", **clock), trial("2", attempts=2, **clock), trial("3")]
     results = load_study(write_study(tmp_path / "s", trials, curves=dict.fromkeys("012", ROUNDS)))
-    summed, clocked, again, lost = (trial_cost(results, one) for one in results.trials)
+    summed, clocked, again, lost = (trial_cost(results, entry) for entry in results.trials)
     assert summed.hours == pytest.approx(36 / 3600)
     assert summed.bits == 8 * (10 * 200 + 10 * 50)  # mean over the two seeds
     assert clocked.hours == 0.5
@@ -48,8 +48,8 @@ def test_of_another_the_rounds_are_added_up(tmp_path, write_study, trial):
 
 
 def test_by_algorithm(searched):
-    found = {one.algorithm: one for one in algorithm_costs(Findings(results=load_study(searched)))}
-    flash = found["Flash"]
+    costs = {cost.algorithm: cost for cost in algorithm_costs(Findings(results=load_study(searched)))}
+    flash = costs["Flash"]
     assert (flash.trials, flash.confirmations) == (14, 2)
     assert flash.rounds == 11 * 10 + 2 + 4 + 0 + 2 * 10
     # 11 trials of 36 s, one pruned of 36 s by the clock, two confirmations of 60 s; nothing is known of the others
@@ -57,7 +57,7 @@ def test_by_algorithm(searched):
     assert flash.run_bits == 8 * 10 * 1500
     assert flash.bits == 11 * 3 * 120000 + 2 * 5 * 8 * 15000
     assert math.isnan(flash.joules)
-    cells = cost_cells(tuple(found.values()))
+    cells = cost_cells(tuple(costs.values()))
     assert "Energy" not in cells.header
     assert cells.rows[0][:4] == ("Flash", "14", "2", "136")
 
@@ -72,8 +72,8 @@ def test_energy_is_a_column_where_it_was_measured(tmp_path, write_study, trial):
 
 def test_unequal_searches_are_told(tmp_path, write_study, trial):
     trials = [trial(str(i), "A") for i in range(6)] + [trial("6", "B")]
-    found = Findings(results=load_study(write_study(tmp_path / "s", trials)))
-    assert "different numbers of trials (A 6, B 1)" in budget_notes(found)[0]
+    unequal = Findings(results=load_study(write_study(tmp_path / "s", trials)))
+    assert "different numbers of trials (A 6, B 1)" in budget_notes(unequal)[0]
     alike = Findings(results=load_study(write_study(tmp_path / "t", trials[4:])))
     assert budget_notes(alike) == []
 

@@ -28,19 +28,19 @@ def written(searched):
 @pytest.mark.slow
 def test_its_values_are_those_of_the_study(written, searched):
     page = values_of(written.interactive_path)
-    found = Findings(results=load_study(searched))
+    findings = Findings(results=load_study(searched))
     assert [method["name"] for method in page["methods"]] == ["Flash", "FedYogi", "FedAvg"]
-    assert [method["colour"] for method in page["methods"]] == [look.colour for look in found.looks.values()]
+    assert [method["colour"] for method in page["methods"]] == [look.colour for look in findings.looks.values()]
     first = page["charts"][0]
     assert first["name"] == "Accuracy, %"
-    row = found.ranking.rows[0]
+    row = findings.ranking.rows[0]
     np.testing.assert_allclose(first["lines"][0]["y"], 100 * row.accuracy.mean(0), rtol=1e-4)
     np.testing.assert_allclose(first["lines"][0]["deviation"], 100 * row.accuracy.std(0, ddof=1), rtol=1e-4)
     assert page["events"] == [{"round": 5, "label": "sudden drift"}]
     assert [key["name"] for key in page["keys"]] == ["lr", "momentum", "tau"]
-    assert len(page["trials"]) == len(found.results.searched)
+    assert len(page["trials"]) == len(findings.results.searched)
     whole = [trial for trial in page["trials"] if trial[5]]
-    assert len(whole) == sum(found.results.eligible(trial) for trial in found.results.searched)
+    assert len(whole) == sum(findings.results.eligible(trial) for trial in findings.results.searched)
     assert 'href="interactive.html"' in written.page_path.read_text()
 
 
@@ -78,8 +78,8 @@ def test_it_stays_below_two_megabytes(tmp_path, write_study, trial):
             )
     best = {str(200 * place + 199): rng.uniform(0, 1, (2, 10)) for place in range(18)}
     study = {"objective": {"metric": "valid/accuracy", "mode": "max"}, "search": keys}
-    found = Findings(results=load_study(write_study(tmp_path / "s", trials, curves=best, study=study)))
-    page = interactive_values(found)
+    findings = Findings(results=load_study(write_study(tmp_path / "s", trials, curves=best, study=study)))
+    page = interactive_values(findings)
     assert len(page["trials"]) == 3600
     of_trials = len(json.dumps(page, separators=(",", ":")))
     a_chart = len(names) * POINTS * 3 * 8  # x, mean and deviation of at most so many characters
@@ -105,10 +105,10 @@ def test_the_interactive_page_in_a_browser(written, browser, shoot):
     assert lines.count() == 3
     box = page.locator("#curves svg").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
-    said = page.locator("#tip").inner_text()
-    assert said.startswith("Round ")
-    assert all(f"{name}\n" in said for name in ("Flash", "FedYogi", "FedAvg"))
-    assert "±" in said
+    tip = page.locator("#tip").inner_text()
+    assert tip.startswith("Round ")
+    assert all(f"{name}\n" in tip for name in ("Flash", "FedYogi", "FedAvg"))
+    assert "±" in tip
 
     page.get_by_role("button", name="Flash", exact=True).click()
     assert sorted(lines.evaluate_all("all => all.map(one => one.dataset.method)")) == ["FedAvg", "FedYogi"]
@@ -129,9 +129,9 @@ def test_the_interactive_page_in_a_browser(written, browser, shoot):
     dot.scroll_into_view_if_needed()
     spot = dot.bounding_box()
     page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
-    said = page.locator("#tip").inner_text()
-    assert said.startswith("Trial ")
-    assert "lr\n" in said
+    tip = page.locator("#tip").inner_text()
+    assert tip.startswith("Trial ")
+    assert "lr\n" in tip
     shoot(page, full_page=True)
     context.close()
     assert asked == [address]

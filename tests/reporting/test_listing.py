@@ -12,9 +12,9 @@ from flstudy.study import StudyFolder, load_study
 from flstudy.study.results import list_studies
 
 
-def state(folder, **told):
+def state(folder, **fields):
     (folder / "state.json").write_text(
-        json.dumps({"format": 2, "host": platform.node(), "pid": os.getpid(), "started": 1.0} | told)
+        json.dumps({"format": 2, "host": platform.node(), "pid": os.getpid(), "started": 1.0} | fields)
     )
 
 
@@ -28,13 +28,13 @@ def test_studies_are_listed_with_state_and_best(drifting, write_study, trial, ca
     (write_study(home / "fourth", []) / "study.yaml").write_text("{\n")
 
     with StudyFolder(running).claim():
-        found = {entry["study"]: entry for entry in list_studies(home)}
-    assert found["quick"]["state"] == "finished"
-    assert found["quick"]["best"] == {"trial": 2, "algorithm": "Flash", "value": 0.89}  # not the pruned one's 0.95
-    assert found["quick"]["counts"] == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
-    assert found["second"]["state"] == "running"
-    assert found["third"]["state"] == "killed"
-    assert found["fourth"]["state"] == "damaged"
+        listed = {entry["study"]: entry for entry in list_studies(home)}
+    assert listed["quick"]["state"] == "finished"
+    assert listed["quick"]["best"] == {"trial": 2, "algorithm": "Flash", "value": 0.89}  # not the pruned one's 0.95
+    assert listed["quick"]["counts"] == {"finished": 3, "pruned": 1, "diverged": 1, "failed": 1}
+    assert listed["second"]["state"] == "running"
+    assert listed["third"]["state"] == "killed"
+    assert listed["fourth"]["state"] == "damaged"
 
     assert cli.main(["studies", str(home)]) == 0
     printed = capsys.readouterr().out

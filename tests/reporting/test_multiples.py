@@ -53,8 +53,8 @@ def test_methods_of_papers_have_colours_of_their_own():
 
 def test_a_colour_does_not_depend_on_what_else_is_there():
     everywhere = [looks_of(names) for names in (MANY, MANY[::-1], ["Flash", "FedAvg", "Mine"], ["Mine", "Flash"])]
-    for one, other in itertools.combinations(everywhere, 2):
-        assert all(one[name].colour == other[name].colour for name in set(one) & set(other))
+    for looks, other in itertools.combinations(everywhere, 2):
+        assert all(looks[name].colour == other[name].colour for name in set(looks) & set(other))
     assert len({look.colour for look in looks_of([*MANY, *(f"Own{i}" for i in range(6))]).values()}) == 24
 
 
@@ -98,16 +98,16 @@ def test_trials_of_many_methods_have_panels_of_their_own(crowd):
 
 
 def test_options_that_stand_aside_are_told(searched):
-    found = Findings(results=load_study(searched))
-    assert not stands_aside(found)  # FedAvg alone has a momentum
-    assert max(len(axes.collections) for axes in slice_figure(found).axes) == 3
+    findings = Findings(results=load_study(searched))
+    assert not stands_aside(findings)  # FedAvg alone has a momentum
+    assert max(len(axes.collections) for axes in slice_figure(findings).axes) == 3
 
 
 def test_thinning_keeps_ends_and_extremes():
     values = np.sin(np.linspace(0, 40, 5000))
     values[1234], values[3210] = -3.0, 4.0
-    kept = thinned(values, 200)
-    assert len(kept) <= 202
-    assert {0, 1234, 3210, 4999} <= set(kept)
-    assert (np.diff(kept) > 0).all()
+    indices = thinned(values, 200)
+    assert len(indices) <= 202
+    assert {0, 1234, 3210, 4999} <= set(indices)
+    assert (np.diff(indices) > 0).all()
     assert thinned(values[:50], 200).tolist() == list(range(50))

@@ -42,11 +42,11 @@ def simulate(rng, trials, better=0.0, confirm=0):
     if confirm:
         fresh = rng.normal(0, 0.05, NEW)
         for algorithm in trials:
-            own = [entry for entry in entries if entry.algorithm == algorithm]
-            for entry in sorted(own, key=lambda entry: -entry.objective)[:confirm]:
+            candidates = [entry for entry in entries if entry.algorithm == algorithm]
+            for entry in sorted(candidates, key=lambda entry: -entry.objective)[:confirm]:
                 train(algorithm, range(100, 100 + NEW), fresh, stage="confirm", confirms=entry.number)
     results = StudyResults(folder=StudyFolder("simulated"), config=CONFIG, trials=tuple(entries), events=())
-    return {one.trial.algorithm: scores[one.speaker.number] for one in results.best}
+    return {best.trial.algorithm: scores[best.speaker.number] for best in results.best}
 
 
 def share_different(trials, studies=STUDIES, seed=0, **more):
@@ -72,9 +72,9 @@ def test_confirmed_on_new_seeds_equals_are_rarely_called_different(trials, confi
 @pytest.mark.slow
 def test_without_confirmation_the_larger_search_wins_by_luck():
     """A method of 64 trials beside a baseline with its defaults: 15 % instead of 5 %, all in favour of the former."""
-    found = share_different({"A": 64, "B": 1})
-    assert 0.12 < (found != 0).mean() < 0.20
-    assert (found == -1).sum() == 0
+    verdicts = share_different({"A": 64, "B": 1})
+    assert 0.12 < (verdicts != 0).mean() < 0.20
+    assert (verdicts == -1).sum() == 0
 
 
 @pytest.mark.slow
@@ -85,6 +85,6 @@ def test_without_confirmation_equal_searches_are_fair():
 
 @pytest.mark.slow
 def test_a_better_algorithm_is_found():
-    found = share_different({"A": 16, "B": 16}, studies=300, better=0.08, confirm=1)
-    assert (found == 1).mean() > 0.9
-    assert (found == -1).sum() == 0
+    verdicts = share_different({"A": 16, "B": 16}, studies=300, better=0.08, confirm=1)
+    assert (verdicts == 1).mean() > 0.9
+    assert (verdicts == -1).sum() == 0

@@ -27,19 +27,19 @@ def test_it_is_written_beside_the_curves(drifting):
 
 
 def test_the_ranking_names_methods_from_the_best_on_with_their_values(drifting):
-    found = Findings(results=load_study(drifting))
-    ranking = found.ranking
-    (axes,) = ranking_figure(found, "title").axes
+    findings = Findings(results=load_study(drifting))
+    ranking = findings.ranking
+    (axes,) = ranking_figure(findings, "title").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [row.algorithm for row in ranking.rows]
     assert [text.get_text() for text in axes.texts] == [f"{ranking.final(row)} %" for row in ranking.rows]
 
 
 def test_figures_lie_below_each_other(drifting):
-    found = Findings(results=load_study(drifting))
-    one, other = ranking_figure(found, "one"), accuracy_figure(found.ranking, [], found.looks)
-    whole = below_each_other([one, other])
-    assert whole.get_figheight() == pytest.approx(one.get_figheight() + other.get_figheight(), abs=0.02)  # pixels
-    assert whole.get_figwidth() == one.get_figwidth()
+    findings = Findings(results=load_study(drifting))
+    upper, lower = ranking_figure(findings, "one"), accuracy_figure(findings.ranking, [], findings.looks)
+    whole = below_each_other([upper, lower])
+    assert whole.get_figheight() == pytest.approx(upper.get_figheight() + lower.get_figheight(), abs=0.02)  # pixels
+    assert whole.get_figwidth() == upper.get_figwidth()
 
 
 def test_a_study_without_a_result_has_none(tmp_path, write_study, trial):

@@ -15,8 +15,8 @@ STUDY = {
 def test_undominated_against_every_pair():
     values = np.random.default_rng(2).integers(0, 6, (60, 3)).astype(float)
     expected = [
-        not any(all(other >= own) and any(other > own) for j, other in enumerate(values) if j != i)
-        for i, own in enumerate(values)
+        not any(all(other >= row) and any(other > row) for j, other in enumerate(values) if j != i)
+        for i, row in enumerate(values)
     ]
     assert undominated(values).tolist() == expected
     assert 0 < sum(expected) < 60
@@ -37,10 +37,10 @@ def test_the_front_of_a_study(tmp_path, write_study, trial, confirmation):
         with_values("6", 0.5, None),
         confirmation("7", "0", "A", 0.99, values=[0.99, 0.5]),
     ]
-    found = pareto_front(load_study(write_study(tmp_path / "s", trials, study=STUDY)))
-    assert [one.number for one in found.trials] == [0, 1, 2, 5]
-    assert [one.number for one in found.best] == [5, 1]
-    cells = front_cells(found)
+    front = pareto_front(load_study(write_study(tmp_path / "s", trials, study=STUDY)))
+    assert [point.number for point in front.trials] == [0, 1, 2, 5]
+    assert [point.number for point in front.best] == [5, 1]
+    cells = front_cells(front)
     assert cells.header[2:4] == ("Accuracy (validation), %\n(more is better)", "Traffic, bits\n(less is better)")
     assert cells.rows[0] == ("5", "A", "95.0", "100", "lr 0.1")
 
@@ -51,11 +51,11 @@ def test_one_objective_or_no_trial_has_no_front(tmp_path, write_study, trial):
 
 
 def test_the_front_of_a_larger_study_holds_its_best(searched):
-    found = pareto_front(load_study(searched))
-    accuracies = [one.values[0] for one in found.trials]
-    assert found.best[0].values[0] == max(accuracies)
-    assert found.best[-1].values[1] == min(one.values[1] for one in found.trials)
+    front = pareto_front(load_study(searched))
+    accuracies = [point.values[0] for point in front.trials]
+    assert front.best[0].values[0] == max(accuracies)
+    assert front.best[-1].values[1] == min(point.values[1] for point in front.trials)
     assert max(accuracies) < 0.99  # the one outside the constraints is not there
-    values = [one.values for one in found.best]
+    values = [point.values for point in front.best]
     assert values == sorted(values, reverse=True)
     assert [bits for _, bits in values] == pytest.approx(sorted((bits for _, bits in values), reverse=True))

@@ -16,9 +16,9 @@ KINDS = (".png", ".svg", ".jpg", ".webp")
 
 def test_committed_pictures_are_under_4_mb_together():
     places = [ROOT / name for name in ("tune_configs", "docs", "tests/benchmark/results")]
-    found = [path for place in places for path in place.rglob("*") if path.suffix in KINDS]
-    assert len(found) > 30
-    sizes = {str(path.relative_to(ROOT)): path.stat().st_size for path in found}
+    pictures = [path for place in places for path in place.rglob("*") if path.suffix in KINDS]
+    assert len(pictures) > 30
+    sizes = {str(path.relative_to(ROOT)): path.stat().st_size for path in pictures}
     assert sum(sizes.values()) < MOST, sorted(sizes.items(), key=lambda item: -item[1])[:5]
 
 

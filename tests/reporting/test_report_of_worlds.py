@@ -58,21 +58,21 @@ def test_the_command(worlds, monkeypatch, capsys):
     assert cli.main(["studies"]) == 0  # a common report is no study
     assert "report-calm" not in capsys.readouterr().out
     assert cli.main(["report", "calm", "sudden", "slow_ly", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [standing["algorithm"] for standing in told["standings"]] == ["A", "B", "C"]
-    assert told["friedman"]["p"] == pytest.approx(0.0969, abs=1e-4)
-    assert [one["study"] for one in told["reports"]] == ["calm", "sudden", "slow_ly"]
+    summary = json.loads(capsys.readouterr().out)
+    assert [standing["algorithm"] for standing in summary["standings"]] == ["A", "B", "C"]
+    assert summary["friedman"]["p"] == pytest.approx(0.0969, abs=1e-4)
+    assert [report["study"] for report in summary["reports"]] == ["calm", "sudden", "slow_ly"]
 
 
 @pytest.mark.slow
 def test_one_study_as_json(searched, capsys):
     assert cli.main(["report", str(searched), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [row["algorithm"] for row in told["ranking"]] == ["Flash", "FedYogi", "FedAvg"]
-    assert told["ranking"][0]["gap"] > 0
-    assert told["comparison"]["pairs"][0]["verdict"] == "different"
-    assert told["pareto"]["objectives"] == ["valid/accuracy", "traffic/bits"]
-    assert told["page"].endswith("report/report.html")
+    summary = json.loads(capsys.readouterr().out)
+    assert [row["algorithm"] for row in summary["ranking"]] == ["Flash", "FedYogi", "FedAvg"]
+    assert summary["ranking"][0]["gap"] > 0
+    assert summary["comparison"]["pairs"][0]["verdict"] == "different"
+    assert summary["pareto"]["objectives"] == ["valid/accuracy", "traffic/bits"]
+    assert summary["page"].endswith("report/report.html")
 
 
 @pytest.mark.slow

@@ -51,12 +51,12 @@ def test_instances_are_found_again_from_the_records(module, results):
     trial = results.trials[0]
     for replica, seed in enumerate(SEEDS):
         seen = controller_log(results, trial, replica)
-        found = spans(seed, {}, seen)
-        covering = {number: [s for s in found if s.first <= number <= s.last] for number in range(1, ROUNDS + 1)}
+        instances = spans(seed, {}, seen)
+        covering = {number: [s for s in instances if s.first <= number <= s.last] for number in range(1, ROUNDS + 1)}
         assert all(
             min(covering[number]).order == order for number, order in enumerate(seen.order.tolist(), 1)
         )  # the shortest one ran
-        assert found[0] == Span(BlockSchedule(seed, 0, 0, Rate()).order, 1, 1)
+        assert instances[0] == Span(BlockSchedule(seed, 0, 0, Rate()).order, 1, 1)
     assert controller_log(results, results.trials[1]) is None
 
 

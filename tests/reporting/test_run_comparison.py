@@ -48,14 +48,14 @@ def test_runs_studies_and_trials_are_read(home):
 
 def test_best_last_mean_and_differences_seed_by_seed(home):
     recorded(home / "runs/three/records.parquet", 0.2, seeds=[44, 56, 70])
-    found = measures([read_run(f"runs/{name}") for name in ("one", "two", "three")])
-    assert list(found) == ["valid/accuracy", "valid/loss"]
-    first, second, third = found["valid/accuracy"]
+    measured = measures([read_run(f"runs/{name}") for name in ("one", "two", "three")])
+    assert list(measured) == ["valid/accuracy", "valid/loss"]
+    first, second, third = measured["valid/accuracy"]
     assert first.rounds[first.best_at] == 4
     assert first.best == pytest.approx([0.9, 0.91, 0.92])
     assert first.last == pytest.approx([0.8, 0.81, 0.82])
     assert first.mean == pytest.approx([2.2 / 3 + 0.01 * place for place in range(3)])
-    loss = found["valid/loss"][0]
+    loss = measured["valid/loss"][0]
     assert loss.rounds[loss.best_at] == 4  # the lowest
     none, paired, fewer = differences([first, second, third])
     assert none is None
@@ -69,24 +69,24 @@ def test_best_last_mean_and_differences_seed_by_seed(home):
 def test_the_table_fits_and_a_figure_is_drawn(home, capsys):
     plot = home / "curves.png"
     assert main(["compare", "runs/one", "runs/two", "searched", "searched/0", "--plot", str(plot)]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 100
-    assert "Accuracy (validation), %" in said
-    assert "+5.0" in said
-    assert "90.0 ± " in said or "91.0 ± 1.0" in said
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 100
+    assert "Accuracy (validation), %" in output
+    assert "+5.0" in output
+    assert "90.0 ± " in output or "91.0 ± 1.0" in output
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_json_has_every_seed(home, capsys):
     assert main(["compare", "runs/one", "searched", "--metrics", "valid/accuracy", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["valid/accuracy"]
-    assert told["runs"][0]["last"] == pytest.approx([0.8, 0.81, 0.82])
-    assert told["runs"][1]["run"] == "searched/1 FedAvg"
-    assert told["differences"][0]["difference"] == pytest.approx(0.1)
+    comparison = json.loads(capsys.readouterr().out)["valid/accuracy"]
+    assert comparison["runs"][0]["last"] == pytest.approx([0.8, 0.81, 0.82])
+    assert comparison["runs"][1]["run"] == "searched/1 FedAvg"
+    assert comparison["differences"][0]["difference"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["runs/none", "runs/one"], "there is neither a run nor a study 'runs/none'"),
         (["searched/7"], "study searched has no trial '7'"),
@@ -95,18 +95,18 @@ def test_json_has_every_seed(home, capsys):
         (["runs/one", "--plot", "curves.gif"], "--plot must be a .png file"),
     ],
 )
-def test_what_cannot_be_compared_is_a_sentence(home, capsys, arguments, said):
+def test_what_cannot_be_compared_is_a_sentence(home, capsys, arguments, message):
     assert main(["compare", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_what_a_panel_measured_is_drawn_with_its_standard_error(tmp_path):
     recorded(tmp_path / "all/records.parquet")
     recorded(tmp_path / "panel/records.parquet", 0.1, **{"valid/accuracy_se": [0.01, 0.02, 0.02]})
     recorded(tmp_path / "everybody/records.parquet", 0.2, **{"valid/accuracy_se": [0.0, 0.0, 0.0]})
-    found = measures([read_run(tmp_path / name) for name in ("all", "panel", "everybody")], ["valid/accuracy"])
-    assert [one.errors is not None for one in found["valid/accuracy"]] == [False, True, False]
-    bands = runs_figure(found).axes[0].collections
+    measured = measures([read_run(tmp_path / name) for name in ("all", "panel", "everybody")], ["valid/accuracy"])
+    assert [measure.errors is not None for measure in measured["valid/accuracy"]] == [False, True, False]
+    bands = runs_figure(measured).axes[0].collections
     assert len(bands) == 4  # a deviation over seeds each, and one error
     corners = bands[2].get_paths()[0].vertices
     assert sorted(corners[corners[:, 0] == 4, 1]) == pytest.approx([100.0, 102.0])  # 101 ± √(1² + 2² + 2²) / 3

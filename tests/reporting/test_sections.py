@@ -58,7 +58,7 @@ def test_a_new_section_is_one_file_and_in_every_form_of_the_report(drifting, own
 
 
 def test_sections_have_their_own_places():
-    orders = [one.order for one in sections.every_section()]
+    orders = [section.order for section in sections.every_section()]
     assert orders == sorted(set(orders))
 
 
@@ -71,8 +71,8 @@ def headline(folder, write_study, trial, levels, noise=0.001, confirmation=None)
                    for t in trials]  # fmt: skip
     curves = {}
     for entry in trials:
-        own = levels[entry["algorithm"]] + rng.normal(0, noise, 5)
-        curves[str(entry["number"])] = np.repeat(own[:, None], 10, 1)
+        accuracies = levels[entry["algorithm"]] + rng.normal(0, noise, 5)
+        curves[str(entry["number"])] = np.repeat(accuracies[:, None], 10, 1)
     folder = write_study(folder, trials, curves=curves, seeds=range(5))
     return study_headline(Findings(results=load_study(folder)))
 
@@ -87,8 +87,8 @@ def test_best_is_said_only_of_what_is_shown_on_new_seeds(tmp_path, write_study, 
 
 def test_no_difference_shown_is_in_the_heading(tmp_path, write_study, trial, confirmation):
     levels = {"A": 0.9, "B": 0.895, "C": 0.2}
-    found = headline(tmp_path / "s", write_study, trial, levels, noise=0.05, confirmation=confirmation)
-    assert found == "A ranks first of 3 algorithms; no difference to B shown"
+    sentence = headline(tmp_path / "s", write_study, trial, levels, noise=0.05, confirmation=confirmation)
+    assert sentence == "A ranks first of 3 algorithms; no difference to B shown"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ NEW = [[0.70] * 10, [0.71] * 10, [0.72] * 10, [0.73] * 10, [0.74] * 10]
 
 
 def chosen(folder):
-    return [(one.trial.number, one.confirmation and one.confirmation.number) for one in load_study(folder).best]
+    return [(best.trial.number, best.confirmation and best.confirmation.number) for best in load_study(folder).best]
 
 
 @pytest.mark.slow
