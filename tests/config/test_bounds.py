@@ -297,8 +297,8 @@ def begin_search(config: Config) -> None:
     ],
 )
 def test_numbers_that_failed_after_the_first_round_had_begun(tmp_path, owner, name, most, outcome):
-    found = [case for case in cases() if (case.owner, case.name) == (owner, name)]
-    assert verdict(found[most], tmp_path).startswith(outcome)
+    matching = [case for case in cases() if (case.owner, case.name) == (owner, name)]
+    assert verdict(matching[most], tmp_path).startswith(outcome)
 
 
 def test_a_controller_that_an_algorithm_cannot_serve_is_refused_before_anything_is_trained(tmp_path):

@@ -133,9 +133,9 @@ def test_others_may_import_while_a_config_is_made(session):
     finally:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(import_another)
-        made = [name for name in sys.modules if name.startswith("imported_meanwhile_")]
-        for name in made:
+        imported = [name for name in sys.modules if name.startswith("imported_meanwhile_")]
+        for name in imported:
             del sys.modules[name]
-    assert made
+    assert imported
     assert len(sys.modules) == before
     assert set(digests) == {"factors", "mine_edited"}

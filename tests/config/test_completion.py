@@ -24,10 +24,10 @@ def scripts(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh", "fish"):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             assert main(["completion", shell]) == 0
-        (folder / shell).write_text(said.getvalue())
+        (folder / shell).write_text(output.getvalue())
     return folder
 
 
@@ -70,7 +70,7 @@ def test_commands_and_their_options(tab):
 def test_keys_come_section_by_section_with_their_values(tab):
     first = tab("tune", "--")
     assert {"--population", "--population.", "--algorithm", "--algorithm.", "--rounds", "--resume"} <= first
-    assert not any(one.count(".") > 1 or (one.count(".") and not one.endswith(".")) for one in first)
+    assert not any(option.count(".") > 1 or (option.count(".") and not option.endswith(".")) for option in first)
     assert tab("run", "--population.dr") == {"--population.drift", "--population.drift."}
     assert {"--algorithm.tau", "--algorithm.lr"} <= tab("run", "quick", "--algorithm.")
     assert tab("run", "quick", "--algorithm", "") == {*class_names("algorithm")}

@@ -64,8 +64,10 @@ def tuned(path: Path, *options: str) -> Config:
 
 def arm(config: Config, name: str, **proposal: Any) -> dict[str, Any]:
     """The values of an arm's trial, which is built, too."""
-    made = config.with_overrides({"algorithm": name, **{f"algorithm.{key}": value for key, value in proposal.items()}})
-    return made.flat()
+    changed = config.with_overrides(
+        {"algorithm": name, **{f"algorithm.{key}": value for key, value in proposal.items()}}
+    )
+    return changed.flat()
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def test_an_arm_has_its_name_its_values_its_ranges_and_its_presets(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("arms", "said"),
+    ("arms", "message"),
     [
         ({"a b": {"class_path": "FedAvg"}}, "study.arms must have names of letters, digits, _, . and -, got 'a b'"),
         ({"FedYogi": {"class_path": "FedAvg"}}, "study.arms.FedYogi must be a FedYogi, or have another name"),
@@ -118,8 +120,8 @@ def test_an_arm_has_its_name_its_values_its_ranges_and_its_presets(tmp_path: Pat
         ({"FedAvg": {"search": {"lr": {"uniform": [-1.0, 1.0]}}}}, "study.arms.FedAvg.search.algorithm.lr"),
     ],
 )
-def test_an_arm_that_cannot_be_is_refused(tmp_path: Path, arms: dict[str, Any], said: str) -> None:
-    assert said in refusal_of(lambda: tuned(study(tmp_path, arms=arms)))
+def test_an_arm_that_cannot_be_is_refused(tmp_path: Path, arms: dict[str, Any], message: str) -> None:
+    assert message in refusal_of(lambda: tuned(study(tmp_path, arms=arms)))
 
 
 def test_ranges_of_ones_own_need_a_search_of_ones_own(tmp_path: Path) -> None:
@@ -137,8 +139,8 @@ def test_choices_of_other_classes_may_have_arguments(tmp_path: Path) -> None:
     config = tuned(study(tmp_path, search=search, population={**world, "partition": "Distinct"}))
     space = Space.of_study(config.study)
     assert space.domains["task"].options == ("Mlp-hidden-4", "Mlp-hidden-8", "Logistic")
-    made = config.with_overrides({"task": "Mlp-hidden-8", "controller": "DynamicInitialModel"}).flat()
-    assert (made["task"], made["task.hidden"], made["controller.scale"]) == ("Mlp", 8, 2.0)
+    values = config.with_overrides({"task": "Mlp-hidden-8", "controller": "DynamicInitialModel"}).flat()
+    assert (values["task"], values["task.hidden"], values["controller.scale"]) == ("Mlp", 8, 2.0)
     assert config.with_overrides({"task": "Mlp-hidden-4", "controller": None}).flat()["controller"] is None
 
 
@@ -209,9 +211,9 @@ def test_a_search_does_not_choose_its_world_unless_it_is_meant(
     drift = {"class_path": "SuddenDrift", "init_args": {"round": 2}}
     world = {**WORLD, "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.5}}, "drift": drift}
     path = study(tmp_path, population=world, search={key: domain})
-    said = refusal_of(lambda: tuned(path))
-    assert f"study.search.{key} must not be searched, since a search would choose the easiest world" in said
-    assert "run a study for each world, or set study.choose_world" in said
+    message = refusal_of(lambda: tuned(path))
+    assert f"study.search.{key} must not be searched, since a search would choose the easiest world" in message
+    assert "run a study for each world, or set study.choose_world" in message
     assert tuned(path, "--study.choose_world").study.search
 
 
@@ -288,10 +290,10 @@ def test_a_class_is_its_path_and_not_its_name(lab: tuple[Path, str, str]) -> Non
     folder, first, second = lab
     path = study(folder, task=f"./{first}.py:StayNet", algorithm="FedYogi")
     for key, value in (("task", "StayNet"), ("algorithm", "FedYogi"), ("population.dataset", "Digits")):
-        made = load(path, options=[f"--{key}", f"./{second}.py:{value}"])
-        assert made.flat()[key] == f"{second}.{value}"
-    made = load(path, options=["--task", f"./{second}.py:StayNet", "--algorithm", f"./{second}.py:FedYogi"])
-    parts = made.parts
+        config = load(path, options=[f"--{key}", f"./{second}.py:{value}"])
+        assert config.flat()[key] == f"{second}.{value}"
+    config = load(path, options=["--task", f"./{second}.py:StayNet", "--algorithm", f"./{second}.py:FedYogi"])
+    parts = config.parts
     assert (type(parts.task).__module__, type(parts.algorithm).__module__) == (second, second)
     assert named(Algorithm)["FedYogi"].__module__.startswith("flstudy.")
     assert named(Algorithm)[f"{second}.FedYogi"] is type(parts.algorithm)
@@ -306,9 +308,9 @@ def test_classes_of_one_name_are_two_choices(lab: tuple[Path, str, str]) -> None
     space.validate(config)
     assert space.domains["algorithm"].options == ("FedYogi", f"{first}.FedYogi")
     assert space.domains["task"].options == (f"{first}.StayNet", f"{second}.StayNet")
-    made = [config.with_overrides({"algorithm": a, "task": t}) for a in ("FedYogi", f"{first}.FedYogi") for t in
+    variants = [config.with_overrides({"algorithm": a, "task": t}) for a in ("FedYogi", f"{first}.FedYogi") for t in
             space.domains["task"].options]  # fmt: skip
-    kinds = [(type(one.parts.algorithm).__module__, type(one.parts.task).__module__) for one in made]
+    kinds = [(type(variant.parts.algorithm).__module__, type(variant.parts.task).__module__) for variant in variants]
     ours = "flstudy.algorithms.fedopt"
     assert [kind[1] for kind in kinds] == [first, second, first, second]
     assert [kind[0] for kind in kinds] == [kinds[0][0], kinds[0][0], first, first]
@@ -322,7 +324,7 @@ def test_what_is_held_fixed_is_named_and_what_differs_marked(tmp_path: Path) -> 
     search = {**LR, "algorithm": {"choice": ["FedAvg", "FedProx", "FedYogi"]}}
     algorithm = {"class_path": "FedProx", "init_args": {"momentum": 0.5, "mu": 0.37}}
     config = tuned(study(tmp_path, search=search, algorithm=algorithm, presets={"FedYogi": {"server_lr": 0.03}}))
-    held = {one.key: one for one in held_fixed(config.whole_study())}
+    held = {setting.key: setting for setting in held_fixed(config.whole_study())}
     assert held["algorithm.weighting"].differs
     assert dict(held["algorithm.weighting"].values) == {
         "FedAvg": "examples",
@@ -335,8 +337,8 @@ def test_what_is_held_fixed_is_named_and_what_differs_marked(tmp_path: Path) -> 
     assert "algorithm.lr" not in held
     assert set(held) >= {"algorithm.gamma", "algorithm.clip_norm", "population.batch_size", "population.steps"}
     assert config.left_out() == ["algorithm.mu, which the config gives, is no key of FedAvg, FedYogi"]
-    own = {"FedAvg": {"search": {"momentum": {"uniform": [0.0, 0.9]}}}, "FedYogi": {}}
-    held = {one.key: one for one in held_fixed(tuned(study(tmp_path, arms=own)).whole_study())}
+    arms = {"FedAvg": {"search": {"momentum": {"uniform": [0.0, 0.9]}}}, "FedYogi": {}}
+    held = {setting.key: setting for setting in held_fixed(tuned(study(tmp_path, arms=arms)).whole_study())}
     assert dict(held["algorithm.momentum"].values) == {"FedAvg": SEARCHED, "FedYogi": 0.0}
 
 
@@ -421,9 +423,11 @@ class RandomStudy:
         """The first that says it: proposal, arm, option, the arm's preset or its class's, file, the class itself."""
         of = self.arms[name].get("class_path", name)
         held = self.held if self.has(self.options.get("algorithm", self.first), key) else {}
-        said = [proposal.get(f"algorithm.{key}"), self.arms[name].get("init_args", {}).get(key)]
-        said += [self.options.get(f"algorithm.{key}"), self.presets.get(name, self.presets.get(of, {})).get(key)]
-        return next((one for one in [*said, held.get(key), properties(of)[key]["default"]] if one is not None), None)
+        candidates = [proposal.get(f"algorithm.{key}"), self.arms[name].get("init_args", {}).get(key)]
+        candidates += [self.options.get(f"algorithm.{key}"), self.presets.get(name, self.presets.get(of, {})).get(key)]
+        return next(
+            (value for value in [*candidates, held.get(key), properties(of)[key]["default"]] if value is not None), None
+        )
 
 
 @pytest.mark.slow
@@ -459,7 +463,7 @@ def test_law_everybody_tells_the_same_configuration(
         )
         again = tuned(folder.config)
         for trial in results.trials:
-            name, made = trial.algorithm, trained[trial.algorithm]
+            name, trained_config = trial.algorithm, trained[trial.algorithm]
             run = delivery.run_ids[trial.number]
             artifact = Path(store.client.download_artifacts(run, "config.yaml", str(tmp_path)))
             assert cli.main(["show", str(folder.path), str(trial.number), "--json"]) == 0
@@ -471,18 +475,21 @@ def test_law_everybody_tells_the_same_configuration(
                 "show": trained_values(shown),
                 "MLflow's config.yaml": trained_values(yaml.safe_load(artifact.read_text())),
             }
-            for who, said in tellings.items():
-                assert said == made.flat(), (who, name)
+            for who, values in tellings.items():
+                assert values == trained_config.flat(), (who, name)
             parameters = store.client.get_run(run).data.params
-            flat = {key: str(value) for key, value in made.flat().items()}
+            flat = {key: str(value) for key, value in trained_config.flat().items()}
             assert {key: value for key, value in parameters.items() if key in flat} == flat
             assert {*parameters} - {*flat} <= {"task.shape", "task.classes"}  # which the data set gives
-            parts = {key: getattr(made.parts, key) for key in ("task", "population", "algorithm")}
+            parts = {key: getattr(trained_config.parts, key) for key in ("task", "population", "algorithm")}
             built = config_of(parts, {}, "built").flat()
-            assert built == {**made.flat(), **{key: built[key] for key in built if key.partition(".")[0] not in parts}}
+            assert built == {
+                **trained_config.flat(),
+                **{key: built[key] for key in built if key.partition(".")[0] not in parts},
+            }
             for key in VALUES:
-                if f"algorithm.{key}" in made.flat():
-                    assert made.flat()[f"algorithm.{key}"] == drawn_study.expected(name, key, proposals[name])
+                if f"algorithm.{key}" in trained_config.flat():
+                    assert trained_config.flat()[f"algorithm.{key}"] == drawn_study.expected(name, key, proposals[name])
             compared += 1
     assert compared >= 24
 
@@ -491,8 +498,8 @@ def printed(capsys: pytest.CaptureFixture[str], command: str, path: Path, *optio
     """What ``--print_config`` prints."""
     capsys.readouterr()
     assert cli.main([command, str(path), *options, "--print_config"]) == 0
-    said: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
-    return said
+    content: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    return content
 
 
 def trained_values(nested: dict[str, Any]) -> dict[str, Any]:
@@ -502,8 +509,8 @@ def trained_values(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def properties(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = config_schema()["$defs"][name]["properties"]
-    return found
+    fields: dict[str, Any] = config_schema()["$defs"][name]["properties"]
+    return fields
 
 
 def test_print_config_is_the_study_that_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

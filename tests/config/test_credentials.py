@@ -25,7 +25,7 @@ def environment(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("uri", "kept", "taken"),
+    ("uri", "address", "taken"),
     [
         ("http://host:5000", "http://host:5000", {}),
         ("sqlite:////home/a@b/mlflow.db", "sqlite:////home/a@b/mlflow.db", {}),
@@ -37,8 +37,8 @@ def environment(monkeypatch):
         ("postgresql://al@h/m?password=pw&a=b", "postgresql://al@h/m?a=b", {"PGPASSWORD": "pw"}),
     ],
 )  # fmt: skip
-def test_an_address_is_kept_without_its_credentials(uri, kept, taken):
-    assert split_credentials(uri) == (kept, {n if n[0] == "P" and n[1] == "G" else f"MLFLOW_TRACKING_{n}": v
+def test_an_address_is_kept_without_its_credentials(uri, address, taken):
+    assert split_credentials(uri) == (address, {n if n[0] == "P" and n[1] == "G" else f"MLFLOW_TRACKING_{n}": v
                                              for n, v in taken.items()})  # fmt: skip
 
 
@@ -80,11 +80,11 @@ def test_a_password_goes_to_the_environment_and_a_line_says_so_once(capsys):
     for _ in range(2):
         assert take_credentials(f"http://al:{PASSWORD}@host") == "http://host"
     assert os.environ["MLFLOW_TRACKING_PASSWORD"] == PASSWORD
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD next time" in said.err
-    assert PASSWORD not in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD next time" in captured.err
+    assert PASSWORD not in captured.err
 
 
 def test_a_config_holds_none(tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_the_list_of_processes_shows_none():
         "print(pid == str(os.getpid()), Path('/proc/self/cmdline').read_text(), os.environ['MLFLOW_TRACKING_PASSWORD'])"
     )
     command = [sys.executable, "-c", program, "tune", "a.yaml", "--store", f"http://al:{PASSWORD}@host", "--rounds=2"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
-    assert said[0].startswith("True ")
-    assert said[3:7] == ["tune", "a.yaml", "--store", "http://host"]
-    assert said[7:] == ["--rounds=2", f" {PASSWORD}\n"]
+    parts = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    assert parts[0].startswith("True ")
+    assert parts[3:7] == ["tune", "a.yaml", "--store", "http://host"]
+    assert parts[7:] == ["--rounds=2", f" {PASSWORD}\n"]

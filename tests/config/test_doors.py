@@ -119,7 +119,7 @@ def test_modules_are_imported_by_name_in_one_place_for_users():
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("import sys\nsys.exit(3)", "SystemExit: 3 ({}.py:2)"),
         ("{}['a']", "KeyError: 'a' ({}.py:1)"),
@@ -130,8 +130,8 @@ def test_modules_are_imported_by_name_in_one_place_for_users():
         ("", "{} has no Thing"),
     ],
 )
-def test_a_module_that_fails_is_told_as_what_it_is(source, said, module, tmp_path):
+def test_a_module_that_fails_is_told_as_what_it_is(source, message, module, tmp_path):
     with pytest.raises(ConfigError) as refusal:
         load(written(tmp_path, {"algorithm": f"{module}.Thing"}, source, module))
-    assert said.format(module) in str(refusal.value)
+    assert message.format(module) in str(refusal.value)
     assert len(str(refusal.value)) <= 200

@@ -44,8 +44,8 @@ def test_a_scheduler_that_meets_no_evaluation_before_the_end_is_refused(changes)
     [("Asha", 40, 1, 40), ("Asha", 40, 25, 50), ("MedianStopping", 10, 4, 12), ("HyperBand", 5, 6, 6)],
 )
 def test_trials_are_judged_in_the_first_evaluated_round_from_the_first_rung_on(scheduler, grace, every, first):
-    own = {"study.scheduler": scheduler, "study.scheduler.grace_rounds": grace}
-    assert first_judged(load(QUICK, {"evaluate_every": every, **own}, command="tune")) == first
+    settings = {"study.scheduler": scheduler, "study.scheduler.grace_rounds": grace}
+    assert first_judged(load(QUICK, {"evaluate_every": every, **settings}, command="tune")) == first
 
 
 @pytest.mark.parametrize(

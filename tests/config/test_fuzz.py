@@ -44,8 +44,8 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if at:
         yield at
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in below:
-        yield from places(one, (*at, key))
+    for key, child in below:
+        yield from places(child, (*at, key))
 
 
 def replaced(value: Any, at: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
@@ -63,7 +63,7 @@ def renamed(value: dict[Any, Any], at: tuple[Any, ...], name: Any) -> dict[Any, 
     def rename(parent: Any) -> Any:
         if not isinstance(parent, dict):
             return {name: parent}
-        return {name if key == at[-1] else key: one for key, one in parent.items()}
+        return {name if key == at[-1] else key: child for key, child in parent.items()}
 
     return replaced(value, at[:-1], rename)
 
@@ -128,10 +128,10 @@ def verdict(action: Callable[[], Any]) -> str | None:
     try:
         action()
     except ConfigError as error:
-        said = str(error)
-        assert 0 < len(re.sub(r"^[\w.-]+:\d+: ", "", said)) <= LONGEST, said
-        assert said.isprintable(), said
-        return said
+        message = str(error)
+        assert 0 < len(re.sub(r"^[\w.-]+:\d+: ", "", message)) <= LONGEST, message
+        assert message.isprintable(), message
+        return message
     return None
 
 
@@ -156,17 +156,17 @@ def check(path: Path, *, twice: bool) -> bool:
 
 def fuzz(count: int, seed: int, folder: Path, fail: Callable[[str], None]) -> dict[str, int]:
     """Mutations of all configs in turn: how many were refused and how many accepted."""
-    known, seen = configs(), {"accepted": 0, "refused": 0}
+    paths, seen = configs(), {"accepted": 0, "refused": 0}
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
-        original = known[(number + seed) % len(known)]
+        original = paths[(number + seed) % len(paths)]
         path = folder / "study.yaml"
         path.write_text(mutated(original, rng), encoding="utf-8", errors="surrogateescape")
         try:
             seen["accepted" if check(path, twice=number % 10 == 0) else "refused"] += 1
         except Exception:
-            kept = path.rename(folder / f"{seed}-{number}.yaml")
-            fail(f"mutation {number} of FUZZ_SEED={seed}, of {original}, kept as {kept}:\n{traceback.format_exc()}")
+            saved = path.rename(folder / f"{seed}-{number}.yaml")
+            fail(f"mutation {number} of FUZZ_SEED={seed}, of {original}, kept as {saved}:\n{traceback.format_exc()}")
     return seen
 
 
@@ -187,13 +187,13 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--folder", type=Path, default=Path("/tmp"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     failures: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         no_weights(patch)
         began = time.monotonic()
-        found = fuzz(given.count, given.seed, given.folder, failures.append)
+        counts = fuzz(options.count, options.seed, options.folder, failures.append)
     print(*failures, sep="\n")
     seconds = round(time.monotonic() - began)
-    print(f"{given.count} mutations, FUZZ_SEED={given.seed}: {found}, {len(failures)} wrong, {seconds} s")
+    print(f"{options.count} mutations, FUZZ_SEED={options.seed}: {counts}, {len(failures)} wrong, {seconds} s")
     sys.exit(bool(failures))

@@ -37,7 +37,7 @@ study:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong", "message"),
     [
         (
             "hidden: 64",
@@ -68,7 +68,7 @@ study:
         ("grace_rounds: 40", "grace: 40", "24: unknown key 'study.scheduler.init_args.grace' of Asha"),
     ],
 )
-def test_a_wrong_key_or_value_has_its_line(right, wrong, said, tmp_path):
+def test_a_wrong_key_or_value_has_its_line(right, wrong, message, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(STUDY)
     quick_check(path, [])
@@ -77,22 +77,22 @@ def test_a_wrong_key_or_value_has_its_line(right, wrong, said, tmp_path):
     for read in (lambda: quick_check(path, []), lambda: load(path, command="tune")):
         with pytest.raises(ConfigError) as refusal:
             read()
-        assert str(refusal.value).startswith(f"study.yaml:{said}"), str(refusal.value)
+        assert str(refusal.value).startswith(f"study.yaml:{message}"), str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--task.hiden", "64", "unknown key 'task.hiden' of Mlp: did you mean 'task.hidden'?"),
         ("--task.hidden", "wide", "task.hidden must be an integer, got 'wide'"),
         ("--population.drift", "SudenDrift", "unknown population.drift 'SudenDrift'"),
     ],
 )
-def test_an_option_has_no_line_and_the_name_by_which_it_is_given(option, value, said, tmp_path, capsys):
+def test_an_option_has_no_line_and_the_name_by_which_it_is_given(option, value, message, tmp_path, capsys):
     path = tmp_path / "study.yaml"
     path.write_text(STUDY)
     assert main(["tune", str(path), option, value]) == 2
-    assert capsys.readouterr().err.strip().startswith(f"flstudy: error: {said}")
+    assert capsys.readouterr().err.strip().startswith(f"flstudy: error: {message}")
 
 
 def test_a_value_that_a_constructor_refuses_names_the_file(tmp_path):

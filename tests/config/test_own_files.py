@@ -90,12 +90,12 @@ def test_files_that_cannot_be_meant(read, lab):
     folder, _ = lab
     (folder / "statistics.py").write_text(LAB)
     (folder / "lightning.py").write_text(LAB)
-    for path, said in [
+    for path, message in [
         ("./nowhere.py:Mine", r"there is no file nowhere\.py for './nowhere\.py:Mine': put it beside the config"),
         ("./statistics.py:Mine", "another module is statistics: rename it"),
         ("./lightning.py:Mine", "another module is lightning: rename it"),
     ]:
-        with pytest.raises(ConfigError, match=said) as refusal:
+        with pytest.raises(ConfigError, match=message) as refusal:
             read(written(folder, algorithm=path))
         assert len(str(refusal.value)) <= 200
 

@@ -94,13 +94,13 @@ def test_a_delta_that_promises_nothing_is_warned_of_before_any_round():
 def test_the_command_line_refuses_it_before_any_work(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**PRIVATE, "privacy.target_epsilon": 1e-3, "privacy.orders": "[2.0, 8.0]"}
-    given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-    assert main([command, str(QUICK), *given]) == 2
+    arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    assert main([command, str(QUICK), *arguments]) == 2
     assert "privacy: target_epsilon = 0.001 is out of reach: one round" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_private_study_says_first_that_tuning_spends_budget():
-    (said,) = before_it_starts(load(QUICK, PRIVATE, command="tune"), [])
-    assert "choosing among them spends more of the privacy budget, which is not counted here" in said
+    (line,) = before_it_starts(load(QUICK, PRIVATE, command="tune"), [])
+    assert "choosing among them spends more of the privacy budget, which is not counted here" in line
     assert before_it_starts(load(QUICK, {"privacy.clip": 0.5}, command="tune"), []) == []

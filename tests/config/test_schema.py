@@ -138,11 +138,11 @@ def verdict(action: Any) -> bool:
     try:
         action()
     except ConfigError as error:
-        said = str(error)
+        message = str(error)
     else:
         return True
-    assert "\n" not in said
-    assert len(said) <= 250, said
+    assert "\n" not in message
+    assert len(message) <= 250, message
     return False
 
 
@@ -173,9 +173,9 @@ def test_all_shipped_configs_are_valid_for_any_validator():
 
 
 def test_a_node_says_what_an_editor_shows():
-    (found,), beside = nodes("algorithm.gamma", {"algorithm": ["Flash"]})
-    assert (found["x-domain"], found["x-symbol"], found["default"]) == ("[0, 1e12]", "γ", 0.04)
-    assert "early stopping" in found["description"]
+    (schema,), beside = nodes("algorithm.gamma", {"algorithm": ["Flash"]})
+    assert (schema["x-domain"], schema["x-symbol"], schema["default"]) == ("[0, 1e12]", "γ", 0.04)
+    assert "early stopping" in schema["description"]
     assert "algorithm.tau" in beside
     flash = config_schema()["$defs"]["Flash"]
     assert (flash["x-class"], flash["x-citations"]) == ("flstudy.algorithms.flash.Flash", ["panchal2023"])
@@ -186,8 +186,8 @@ def test_a_node_says_what_an_editor_shows():
     undescribed = [
         f"{name}.{key}"
         for name, node in config_schema()["$defs"].items()
-        for key, one in node.get("properties", {}).items()
-        if "x-class" in node and "description" not in one
+        for key, field in node.get("properties", {}).items()
+        if "x-class" in node and "description" not in field
     ]
     assert undescribed == []
 
@@ -219,7 +219,7 @@ def test_help_tells_a_bound_that_another_key_sets(capsys):
     assert "study.scheduler.grace_rounds  integer [1, 1e6] ≤ rounds  10" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [*MISTAKES, *((one, "") for one in WELCOME)], ids=str)
+@pytest.mark.parametrize(("arguments", "sentence"), [*MISTAKES, *((arguments, "") for arguments in WELCOME)], ids=str)
 def test_neither_mistakes_nor_help_wait_for_torch(arguments, sentence):
     code = (
         "import sys; from flstudy.cli import main; status = main(sys.argv[1:]); "
@@ -240,9 +240,9 @@ def built(monkeypatch):
     networks, original = [], Mlp.__init__
 
     @functools.wraps(original)
-    def counted(self, *given, **named):
+    def counted(self, *arguments, **named):
         networks.append(1)
-        original(self, *given, **named)
+        original(self, *arguments, **named)
 
     monkeypatch.setattr(Mlp, "__init__", counted)
     return networks
@@ -265,15 +265,15 @@ def test_one_trial_builds_its_task_once_and_a_second_run_gets_a_fresh_one(built)
 def test_validating_a_search_parses_each_candidate_once_and_builds_one_network(built, monkeypatch):
     parsed, original = [], Config.__init__
     config = load(QUICK, command="tune")
-    monkeypatch.setattr(Config, "__init__", lambda self, *given: (parsed.append(1), original(self, *given))[1])
+    monkeypatch.setattr(Config, "__init__", lambda self, *arguments: (parsed.append(1), original(self, *arguments))[1])
     built.clear()
     space = Space.parse(config.study.search)
     space.validate(config)
     space.defaults(config)
     assert len(parsed) <= 4
     assert len(built) <= 1  # to be looked at
-    (_, one), (_, other), *_ = space.candidates(config)
-    assert len({id(made.build()[0].task) for made in (config, one, other)}) == 3  # and by each that is run
+    (_, first), (_, second), *_ = space.candidates(config)
+    assert len({id(candidate.build()[0].task) for candidate in (config, first, second)}) == 3  # and by each that is run
     parsed.clear()
     assert "algorithm.tau" in config.keys_of({"algorithm": "FedYogi"}) - config.keys_of({"algorithm": "FedAvg"})
     assert not parsed
@@ -326,7 +326,7 @@ def test_classes_beside_the_file_are_imported_checked_and_completed(tmp_path, mo
     coordinator, population = config.build()
     assert coordinator.task.net[1].out_features == 4
     assert type(population.partition).__name__ == "Even"
-    for key, value, said in (
+    for key, value, message in (
         ("task.wide", 3, "unknown key 'task.wide' of Net: did you mean 'task.width'?"),
         ("algorithm.lr", -1, "algorithm.lr must lie in (0, 1e12], got -1"),
         ("algorithm", "beside_the_study.Net", "algorithm must name a subclass of Algorithm, got beside_the_study.Net"),
@@ -334,7 +334,7 @@ def test_classes_beside_the_file_are_imported_checked_and_completed(tmp_path, mo
     ):
         with pytest.raises(ConfigError) as refusal:
             load(path, {key: value})
-        assert said in str(refusal.value)
+        assert message in str(refusal.value)
 
 
 def test_a_study_to_start_from(tmp_path, capsys):

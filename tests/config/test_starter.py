@@ -121,7 +121,7 @@ def test_the_command_takes_names_and_refuses_others(tmp_path, monkeypatch, capsy
     content = yaml.safe_load((tmp_path / "sessions.yaml").read_text())["population"]
     assert content["availability"]["class_path"] == "AlternatingGroups"
     assert "drift" not in content
-    for given, said in (
+    for options, message in (
         (("--dataset", "Digit"), "unknown dataset 'Digit': did you mean 'Digits'?"),
         (("--algorithms", "Flush"), "unknown algorithm 'Flush': did you mean 'Flash'?"),
         (("--drift", "Suddendrift"), "unknown drift 'Suddendrift': did you mean 'SuddenDrift'?"),
@@ -129,15 +129,15 @@ def test_the_command_takes_names_and_refuses_others(tmp_path, monkeypatch, capsy
         (("--rounds", "0"), "rounds must lie in [1, 1e6], got 0"),
     ):
         capsys.readouterr()
-        assert main(["init", "never.yaml", *given]) == 2
-        assert said in capsys.readouterr().err
+        assert main(["init", "never.yaml", *options]) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "never.yaml").exists()
 
 
 def test_a_terminal_is_asked_until_it_names_what_there_is():
-    answers, said = iter(["Digit", "Digits", "Flash, FedAvg", "", "none"]), []
-    assert asked(lambda question: next(answers), said.append) == Choice(algorithms=("Flash", "FedAvg"))
-    assert said == ["unknown dataset 'Digit': did you mean 'Digits'? (flstudy list datasets shows all)"]
+    answers, messages = iter(["Digit", "Digits", "Flash, FedAvg", "", "none"]), []
+    assert asked(lambda question: next(answers), messages.append) == Choice(algorithms=("Flash", "FedAvg"))
+    assert messages == ["unknown dataset 'Digit': did you mean 'Digits'? (flstudy list datasets shows all)"]
     assert next(answers) == "none"
 
 

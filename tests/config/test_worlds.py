@@ -18,8 +18,8 @@ FRESH = {"class_path": "FreshDraws", "init_args": {"mean": 50, "deviation": 10, 
 
 
 def test_a_world_is_named_and_named_again():
-    given = {"population.drift": DRIFT, "population.data_stream": FRESH, "task": "Logistic", "task.l1": 2e-4}
-    config = load(QUICK, given)
+    options = {"population.drift": DRIFT, "population.data_stream": FRESH, "task": "Logistic", "task.l1": 2e-4}
+    config = load(QUICK, options)
     assert config.events() == [Event(10, "classes 7, 8 appear"), Event(20, "class 9 appears")]
     assert config.drift_rounds() == [10, 20]
     assert config.flat()["population.data_stream.deviation"] == 10
@@ -27,7 +27,7 @@ def test_a_world_is_named_and_named_again():
     assert population.data_stream == FreshDraws(mean=50, deviation=10)
     assert coordinator.task.regulariser == (2e-4, 0.0)
     again = load(
-        QUICK, {**given, "population.data_stream.source": "device", "population.drift.change": "ComposedSwaps"}
+        QUICK, {**options, "population.data_stream.source": "device", "population.drift.change": "ComposedSwaps"}
     )
     assert again.build()[1].data_stream.source == "device"
     assert again.build()[1].drift.change == ComposedSwaps()
@@ -37,7 +37,7 @@ def test_a_world_is_named_and_named_again():
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("options", "sentence"),
     [
         ({"population.drift": DRIFT, "rounds": 15}, "population.drift.rounds must be ≤ rounds (15), got 20"),
         ({"population.drift": DRIFT, "population.drift.groups": [[0], [1], [2]]}, "groups leave out [3, 4, 5, 6, 7"),
@@ -54,9 +54,9 @@ def test_a_world_is_named_and_named_again():
         ({"task.l1": -1}, "task.l1 must lie in [0, 1e12], got -1"),
     ],
 )
-def test_a_world_that_cannot_be_is_refused(given, sentence):
+def test_a_world_that_cannot_be_is_refused(options, sentence):
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        load(QUICK, given)
+        load(QUICK, options)
 
 
 def test_what_there_is_is_listed(capsys):

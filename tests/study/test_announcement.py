@@ -17,7 +17,7 @@ from flstudy.tuning.samplers import search_size
 QUICK = str(Path(__file__).parents[2] / "tune_configs" / "quick.yaml")
 
 
-def said(*options, command=announced_study, path=QUICK, resume=None):
+def announce(*options, command=announced_study, path=QUICK, resume=None):
     values = quick_check(path, options)
     lines = command(values, path, "mlflow.db", *([resume] if resume else []))
     assert max(map(len, lines)) <= WIDTH
@@ -27,19 +27,19 @@ def said(*options, command=announced_study, path=QUICK, resume=None):
 def test_a_study_tells_its_trials_rounds_seeds_and_places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
-    text = said()
+    text = announce()
     assert "quick: 15 trials of FedAvg, FedYogi and Flash (5 each), up to 60 rounds with 3 seeds each; " in text
     assert "then the best of each method again, with 5 new seeds" in text
     assert "on this machine's 4 cores, 1 core for a trial: 4 side by side" in text
     assert text.endswith("results: studies/quick; MLflow: mlflow.db")
     (tmp_path / "studies" / "quick").mkdir(parents=True)
-    text = said("--study.trials=null", "--study.budget.rounds=9000", "--study.scheduler=null", "--seeds=[0]")
+    text = announce("--study.trials=null", "--study.budget.rounds=9000", "--study.scheduler=null", "--seeds=[0]")
     assert "quick-2: trials of FedAvg, FedYogi and Flash, as many as 9,000 rounds allow, up to 60 rounds" in text
     assert "with 1 seed each" in text
-    assert "(5 each)" not in said("--study.allocation=free")
-    assert "2 cores for a trial: 2 side by side" in said("--study.resources.cpu=2")
+    assert "(5 each)" not in announce("--study.allocation=free")
+    assert "2 cores for a trial: 2 side by side" in announce("--study.resources.cpu=2")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert "on the Ray cluster at head:6379, 1 core and 0.5 GPU for a trial" in said("--study.resources.gpu=0.5")
+    assert "on the Ray cluster at head:6379, 1 core and 0.5 GPU for a trial" in announce("--study.resources.gpu=0.5")
 
 
 def test_a_study_that_goes_on_tells_what_is_over(tmp_path, monkeypatch):
@@ -49,19 +49,19 @@ def test_a_study_that_goes_on_tells_what_is_over(tmp_path, monkeypatch):
     folder.config.write_text(yaml.safe_dump(quick_check(QUICK, [])))
     for number, status in enumerate(("finished", "interrupted")):
         folder.write_trial(Trial(number=number, algorithm="Flash", status=Status(status), rounds=3))
-    text = said(path=str(folder.config), resume=folder.path)
+    text = announce(path=str(folder.config), resume=folder.path)
     assert text.startswith("going on with moving: 1 trial is over of 15, up to 60 rounds")
     assert "results: studies/moving;" in text
 
 
 def test_a_run_tells_its_rounds_seeds_devices_and_places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = said(command=announced_run)
+    text = announce(command=announced_run)
     assert text == (
         "quick: 60 rounds of Flash with 3 seeds at once, 10 of 20 devices in each round "
         "results: runs/quick; MLflow: mlflow.db"
     )
-    assert "MLflow" not in said("--run.track=false", command=announced_run)
+    assert "MLflow" not in announce("--run.track=false", command=announced_run)
 
 
 GRID = {
@@ -82,7 +82,7 @@ OWN = {"class_path": "./mine.py:Mine"}
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "opening"),
     [
         ([], "grid: 8 trials of FedAvg and FedYogi, 2 rounds"),  # 2 of FedAvg, which has no tau, 6 of FedYogi
         (["--study.sampler.points=3", "--study.budget.rounds=9"], "grid: 12 trials of FedAvg and FedYogi within 9 rou"),
@@ -92,12 +92,12 @@ OWN = {"class_path": "./mine.py:Mine"}
         (["--study.search.algorithm", yaml.safe_dump({"choice": ["FedAvg", OWN]})], "grid: up to 16 trials of FedAvg"),
     ],
 )
-def test_a_grid_tells_its_points(options, told, tmp_path, monkeypatch, capsys):
+def test_a_grid_tells_its_points(options, opening, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("grid.yaml").write_text(yaml.safe_dump(GRID))
     Path("mine.py").write_text("raise RuntimeError('imported too early')\n")
     cli.announce("tune", quick_check("grid.yaml", options), "grid.yaml", None)
-    assert " ".join(line.strip() for line in capsys.readouterr().out.splitlines()).startswith(told)
+    assert " ".join(line.strip() for line in capsys.readouterr().out.splitlines()).startswith(opening)
 
 
 def test_a_sweep_in_two_steps_tells_how_many_trials_it_has_at_most(capsys):

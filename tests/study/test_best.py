@@ -37,8 +37,8 @@ STUDIES = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_best_trial(name):
     trials, number = STUDIES[name]
-    found = best_trials(trials, Objective(), ROUNDS)
-    assert [one.trial.number for one in found] == ([] if number is None else [number])
+    ranked = best_trials(trials, Objective(), ROUNDS)
+    assert [best.trial.number for best in ranked] == ([] if number is None else [number])
 
 
 def test_less_is_better_where_the_study_says_so():
@@ -53,8 +53,8 @@ def test_algorithms_are_ordered_by_what_they_are_judged_by():
         again(2, 0, 0.8),
         again(3, 1, 0.84, algorithm="FedAvg"),
     ]
-    found = best_trials(trials, Objective(), ROUNDS)
-    assert [(one.trial.algorithm, one.speaker.number, one.judged) for one in found] == [
+    ranked = best_trials(trials, Objective(), ROUNDS)
+    assert [(best.trial.algorithm, best.speaker.number, best.judged) for best in ranked] == [
         ("FedAvg", 3, 0.84),
         ("Flash", 2, 0.8),
     ]

@@ -175,17 +175,17 @@ DRAWN = ("trials", "events", "records")  # what the report's pictures show; with
 ONLY_TRIAL_1 = ("records cut", "records flipped")  # `studies` reads no records
 
 
-def said(capsys, caplog, *arguments):
+def run_command(capsys, caplog, *arguments):
     """A command's exit status and all that it says, in lines."""
     caplog.clear()
     status = cli.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "Traceback" not in printed.out + printed.err
-    for line in [*told, *printed.err.splitlines()]:
+    for line in [*logged, *printed.err.splitlines()]:
         assert len(re.sub(r"/\S+/", "", line)) <= 200, line
     assert len(printed.err.splitlines()) <= 2
-    return status, " ".join([*told, printed.err, printed.out])
+    return status, " ".join([*logged, printed.err, printed.out])
 
 
 @pytest.mark.slow
@@ -199,12 +199,13 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
         monkeypatch.setattr("flstudy.reporting.report.to_png", lambda figure, path: path)
         monkeypatch.setattr("flstudy.reporting.section.to_svg", lambda figure: "<svg/>")
 
-    status, text = said(capsys, caplog, "studies", folder.path.parent)
+    status, text = run_command(capsys, caplog, "studies", folder.path.parent)
     assert status == 0
     assert re.search(r"small .*interrupted", text)
     assert damage in ONLY_TRIAL_1 or re.search(sentence, text), text
     listed = {
-        entry["study"]: entry for entry in json.loads(said(capsys, caplog, "studies", folder.path.parent, "--json")[1])
+        entry["study"]: entry
+        for entry in json.loads(run_command(capsys, caplog, "studies", folder.path.parent, "--json")[1])
     }
     assert listed["small"]["damage"] == []
     assert (listed[folder.name]["state"] == "damaged") == (lost or sentence == LOST)
@@ -213,12 +214,12 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
     for command in (("report", folder.path), ("show", folder.path, "1")):
         if damage == "trials cut" and command[0] == "show":
             continue  # of the six lines three are left: trial 1 is not known to be over
-        status, text = said(capsys, caplog, *command)
+        status, text = run_command(capsys, caplog, *command)
         assert status == (2 if lost else 0), text
         assert re.search(sentence, " ".join(text.split())), text
     if not lost:
         shown = json.loads(
-            said(capsys, caplog, "show", folder.path, "0", "--json")[1].partition("{")[2].join(["{", ""])
+            run_command(capsys, caplog, "show", folder.path, "0", "--json")[1].partition("{")[2].join(["{", ""])
         )
         assert (shown["status"], len(shown["curve"]["rounds"])) == ("finished", 8)
 
@@ -226,7 +227,7 @@ def test_every_command_goes_on_or_refuses_in_a_sentence(folder, damage, capsys, 
         raise ConfigError("enough was read")
 
     monkeypatch.setattr("flstudy.tuning.plan.check_resources", stop)
-    status, text = said(capsys, caplog, "tune", "--resume", folder.path)
+    status, text = run_command(capsys, caplog, "tune", "--resume", folder.path)
     assert status == 2
     refused = lost or sentence == LOST
     assert ("enough was read" in text) == (not refused), text
@@ -252,7 +253,7 @@ def test_a_trial_that_starts_anew_ends_as_if_nobody_had_disturbed_it(folder, dam
 def test_what_is_left_is_delivered_and_what_is_lost_is_named(folder, damage, capsys, caplog, monkeypatch):
     monkeypatch.setattr("flstudy.tracking.trust.remember_store", lambda uri: None)
     DAMAGES[damage][0](folder)
-    status, text = said(capsys, caplog, "sync", folder.path, "--store", folder.state()["store"])
+    status, text = run_command(capsys, caplog, "sync", folder.path, "--store", folder.state()["store"])
     assert status == 0, text
     assert re.search(CURVE, text)
     assert "4 runs" in text
@@ -271,6 +272,6 @@ def test_a_run_goes_on_from_an_earlier_checkpoint_or_says_that_there_is_none(tmp
     for checkpoint in (tmp_path / "one" / "checkpoints").iterdir():
         cut(checkpoint)
     assert cli.main(["run", str(tmp_path / "one.yaml"), "--run.resume", "true"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "leave run.resume out to start anew" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "leave run.resume out to start anew" in message

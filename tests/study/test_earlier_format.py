@@ -48,10 +48,10 @@ def earlier(tmp_path: Path) -> StudyFolder:
 
 def test_its_methods_keep_their_values(earlier: StudyFolder) -> None:
     config = load_study_config(earlier)
-    made = {name: config.with_overrides({"algorithm": name}).flat() for name in ("FedAvg", "FedProx", "FedYogi")}
-    assert [values["algorithm.lr"] for values in made.values()] == [0.05, 0.3, 0.05]
-    assert made["FedYogi"]["algorithm.server_lr"] == 0.03
-    assert (made["FedProx"]["algorithm.mu"], made["FedProx"]["algorithm.momentum"]) == (0.37, 0.5)
+    methods = {name: config.with_overrides({"algorithm": name}).flat() for name in ("FedAvg", "FedProx", "FedYogi")}
+    assert [values["algorithm.lr"] for values in methods.values()] == [0.05, 0.3, 0.05]
+    assert methods["FedYogi"]["algorithm.server_lr"] == 0.03
+    assert (methods["FedProx"]["algorithm.mu"], methods["FedProx"]["algorithm.momentum"]) == (0.37, 0.5)
     (trial,) = load_study(earlier).trials
     assert trial.overrides["algorithm"] == "FedAvg"  # the name of its arm
     best = load_study(earlier).trial_config(trial)
@@ -77,7 +77,7 @@ def test_arms_are_added_with_equal_shares(earlier: StudyFolder) -> None:
     config = load_study_config(earlier, check_changes(earlier, {"study.arms.M": arm}, "--resume"))
     assert list(config.study.arms) == ["FedAvg", "FedProx", "FedYogi", "M"]
     assert config.study.search["algorithm"] == {"choice": ["FedAvg", "FedProx", "FedYogi", "M"]}
-    for changes, said in (
+    for changes, message in (
         ({"study.arms.FedAvg": arm}, "study.arms.FedAvg must be a new arm, and earlier has one"),
         (
             {"study.arms.M": arm, "study.trials": 7},
@@ -87,4 +87,4 @@ def test_arms_are_added_with_equal_shares(earlier: StudyFolder) -> None:
     ):
         with pytest.raises(ConfigError) as refusal:
             check_changes(earlier, changes, "--resume")
-        assert said in str(refusal.value)
+        assert message in str(refusal.value)

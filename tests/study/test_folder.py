@@ -34,13 +34,13 @@ def test_trials_come_back_as_they_were(folder):
     )
     folder.write_trials([Trial(number=1, algorithm="FedAvg"), trial])
     folder.write_trial(trial)
-    one, other = folder.read_trials()
-    assert (one.number, one.status, math.isnan(one.objective)) == (1, Status.RUNNING, True)
-    assert other.overrides == trial.overrides
-    assert other.status is Status.DIVERGED
-    assert other.values == trial.values
-    assert math.isnan(other.metrics["valid/accuracy"])
-    assert other.metrics["traffic/bits"] == 5.0
+    first, second = folder.read_trials()
+    assert (first.number, first.status, math.isnan(first.objective)) == (1, Status.RUNNING, True)
+    assert second.overrides == trial.overrides
+    assert second.status is Status.DIVERGED
+    assert second.values == trial.values
+    assert math.isnan(second.metrics["valid/accuracy"])
+    assert second.metrics["traffic/bits"] == 5.0
 
 
 def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not(folder):
@@ -53,7 +53,7 @@ def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [
         ("[]", "got list"),
         ('{"algorithm": "Flash"}', "it has no number and algorithm"),
@@ -69,9 +69,9 @@ def test_the_last_line_of_a_trial_counts_and_a_line_that_a_kill_cut_off_does_not
         ("[" * 100_000, "recursion"),
     ],
 )
-def test_a_line_that_is_no_trial_is_named_and_left_out(folder, line, said):
-    kept, damage = Trial(number=7, algorithm="Flash", objective=0.25), []
-    folder.write_trial(kept)
+def test_a_line_that_is_no_trial_is_named_and_left_out(folder, line, reason):
+    valid_trial, damage = Trial(number=7, algorithm="Flash", objective=0.25), []
+    folder.write_trial(valid_trial)
     with folder.trials.open("a", encoding="latin-1") as file:
         file.write(line + "\n")
     folder.write_trial(Trial(number=8, algorithm="FedAvg"))
@@ -79,7 +79,7 @@ def test_a_line_that_is_no_trial_is_named_and_left_out(folder, line, said):
     assert folder.read_trials()[0].objective == 0.25
     (sentence,) = damage
     assert sentence.startswith(f"{folder.trials}, line 2, is left out: it is no trial (")
-    assert said in sentence
+    assert reason in sentence
 
 
 def test_a_flipped_digit_is_found_and_an_unknown_field_is_not_minded(folder):

@@ -57,14 +57,14 @@ def test_a_second_process_is_refused_in_a_sentence(folder, driver):
     assert folder.state()["state"] == "running"
     with pytest.raises(ConfigError) as refusal, folder.claim():
         pass
-    said = str(refusal.value)
+    message = str(refusal.value)
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
     assert re.fullmatch(
         rf"study mine is running in process {driver.pid} on \S+ since {when}: "
-        r"wait for its end, or stop it there \(Ctrl-C\)", said
+        r"wait for its end, or stop it there \(Ctrl-C\)", message
     )  # fmt: skip
-    assert len(said) <= 200
-    assert folder.busy() == said
+    assert len(message) <= 200
+    assert folder.busy() == message
 
 
 @pytest.mark.slow

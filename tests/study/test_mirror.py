@@ -74,9 +74,9 @@ def end(folder, number, writer):
 
 def content(path):
     """The files of a study by name, without what drivers tell each other."""
-    names = [one.relative_to(path).as_posix() for one in path.rglob("*") if one.is_file()]
-    own = ("lock", "writer", LEASE, CLAIMS, "going")
-    return {name: (path / name).read_bytes() for name in names if not set(name.split("/")) & set(own)}
+    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+    excluded = ("lock", "writer", LEASE, CLAIMS, "going")
+    return {name: (path / name).read_bytes() for name in names if not set(name.split("/")) & set(excluded)}
 
 
 def test_what_is_in_the_bucket_is_what_is_here(uri, tmp_path):
@@ -129,8 +129,8 @@ def check_resumable(place):
             assert (place / "models" / f"{trial.number}.pt").is_file()
     for snapshot in place.glob("snapshots/*.ckpt"):
         rounds = int(snapshot.read_text())
-        known = read_records(place / "records" / f"{snapshot.stem}.parquet")["round"].to_pylist()
-        assert known[:rounds] == list(range(1, rounds + 1))
+        recorded = read_records(place / "records" / f"{snapshot.stem}.parquet")["round"].to_pylist()
+        assert recorded[:rounds] == list(range(1, rounds + 1))
     return len(trials)
 
 
@@ -244,10 +244,10 @@ def test_of_many_that_come_at_once_one_has_the_lease(uri):
             over.set()
 
     crowd = [threading.Thread(target=come) for _ in range(6)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
     assert len(got) == 1
     assert len(refused) == 5
     assert not remote.child(CLAIMS).files()
@@ -385,16 +385,16 @@ def test_a_bucket_writes_nowhere_else():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("address", "message"),
     [
         ("foo://x/y", "foo://x/y must be a URI that pyarrow knows"),
         ("s3://me:secret@bucket/x", "must hold no credentials"),
         ("s3://bucket/x?scheme=http&endpoint_override=127.0.0.1:1", "s3://bucket/x cannot be used: nobody answers"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused_soon(given, said):
-    with pytest.raises(RemoteError, match=said) as refusal:
-        RemoteFolder.open(given)
+def test_a_folder_that_cannot_be_used_is_refused_soon(address, message):
+    with pytest.raises(RemoteError, match=message) as refusal:
+        RemoteFolder.open(address)
     assert "secret" not in str(refusal.value)
 
 
@@ -418,10 +418,10 @@ def server():
 @pytest.fixture
 def door(server, tmp_path, monkeypatch):
     """The door to a bucket, as this process's environment names it."""
-    with Door(server) as made:
-        for name, value in {**made.account, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+    with Door(server) as bucket_door:
+        for name, value in {**bucket_door.account, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
             monkeypatch.setenv(name, value)
-        yield made
+        yield bucket_door
 
 
 @pytest.mark.slow
@@ -445,31 +445,31 @@ def test_a_bucket_has_the_study_and_only_what_changes_is_sent(door, elsewhere):
             folder.path
         )
     elsewhere("third")
-    assert [one["study"] for one in list_studies("s3://bucket/sent")] == ["small"]
+    assert [entry["study"] for entry in list_studies("s3://bucket/sent")] == ["small"]
 
 
 @pytest.mark.slow
 def test_a_bucket_that_goes_away_is_told_once_and_gets_the_rest(door):
-    folder, said = begun("s3://bucket/away"), []
-    with folder.claim(), BucketMirror(folder, every_s=0.1, say=said.append) as mirror:
+    folder, messages = begun("s3://bucket/away"), []
+    with folder.claim(), BucketMirror(folder, every_s=0.1, say=messages.append) as mirror:
         folder.write_state("running", study_id="1")
         work(folder, 0)
         wait_until(lambda: ("PUT", "away/small/snapshots/0.ckpt") in door.written)
         door.is_open = False
         work(folder, 1)
-        wait_until(lambda: said)
+        wait_until(lambda: messages)
         wait_until(lambda: mirror.lacks)
         door.is_open = True
-        wait_until(lambda: len(said) == 2)
+        wait_until(lambda: len(messages) == 2)
         assert mirror.finish()
-    assert said[0].startswith("s3://bucket/away/small cannot be used: nobody answers: the study goes on")
-    assert said[1] == "s3://bucket/away/small has all of the study again"
+    assert messages[0].startswith("s3://bucket/away/small cannot be used: nobody answers: the study goes on")
+    assert messages[1] == "s3://bucket/away/small has all of the study again"
     assert "snapshots/1.ckpt" in RemoteFolder.open("s3://bucket/away/small").files()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "said"), [(DENIED, "access is denied"), (FULL, "the bucket is full")])
-def test_a_bucket_that_takes_nothing_more_stops_the_study(door, answer, said):
+@pytest.mark.parametrize(("answer", "reason"), [(DENIED, "access is denied"), (FULL, "the bucket is full")])
+def test_a_bucket_that_takes_nothing_more_stops_the_study(door, answer, reason):
     folder, stopped = begun(f"s3://bucket/{answer[1]}"), []
     with folder.claim(), BucketMirror(folder, every_s=0.1, halt=stopped.append) as mirror:
         folder.write_state("running", study_id="1")
@@ -480,8 +480,8 @@ def test_a_bucket_that_takes_nothing_more_stops_the_study(door, answer, said):
         wait_until(lambda: stopped)
         assert not mirror.finish()
     called = f"s3://bucket/{answer[1]}/small"
-    assert stopped == [f"{called} cannot be used: {said}: mend it, then flstudy tune --resume {called}"]
-    with pytest.raises(ConfigError, match=said), folder.claim():
+    assert stopped == [f"{called} cannot be used: {reason}: mend it, then flstudy tune --resume {called}"]
+    with pytest.raises(ConfigError, match=reason), folder.claim():
         pass
     door.refuses = None
     with folder.claim():

@@ -34,7 +34,7 @@ CHOICE = {"algorithm": {"choice": ["FedAvg", "Flash"]}}
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"objectives": [BITS, BITS]}, "study.objectives must name different metrics, got 'traffic/bits' twice"),
         (
@@ -55,8 +55,8 @@ CHOICE = {"algorithm": {"choice": ["FedAvg", "Flash"]}}
         ({"trials": 1, "search": CHOICE}, "study.trials must be >= 2, the number of algorithms, got 1"),
     ],
 )
-def test_what_cannot_work_is_refused(changed, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_what_cannot_work_is_refused(changed, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         check_objectives(StandIn(study=study(**changed)))  # type: ignore[arg-type]
 
 

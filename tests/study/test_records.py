@@ -151,18 +151,18 @@ for round_ in range(1, 10**7):
 def test_kill_9_leaves_the_rounds_up_to_the_last_flush(tmp_path):
     path = tmp_path / "t"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
-        said = int(process.stdout.readline())
+        last_round = int(process.stdout.readline())
         time.sleep(0.2)  # somewhere in the middle of writing
         os.kill(process.pid, signal.SIGKILL)
-        said = max([said, *(int(line) for line in process.stdout.read().split("\n")[:-1])])
+        last_round = max([last_round, *(int(line) for line in process.stdout.read().split("\n")[:-1])])
     assert process.returncode == -signal.SIGKILL
     rounds, values = curve(read_records(path), "train/loss")
     assert rounds.tolist() == list(range(1, len(rounds) + 1))
-    assert len(rounds) >= said >= 5
+    assert len(rounds) >= last_round >= 5
     np.testing.assert_array_equal(values[1], rounds + 0.1)
     # ... and the resumed run goes on from there, leftovers of the kill included.
-    append(path, range(said + 1, said + 4), attempt=1)
-    assert curve(read_records(path), "train/loss")[0].tolist() == list(range(1, said + 4))
+    append(path, range(last_round + 1, last_round + 4), attempt=1)
+    assert curve(read_records(path), "train/loss")[0].tolist() == list(range(1, last_round + 4))
     assert [part.name.startswith(".") for part in path.iterdir()] == [False]
 
 

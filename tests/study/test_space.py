@@ -18,7 +18,7 @@ SEARCH = {
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "sentence"),
     [
         ({"logunifrom": [1, 2]}, "got 'logunifrom': did you mean 'loguniform'?"),
         (
@@ -48,12 +48,12 @@ SEARCH = {
         ({"choice": ["[1, 2]", [1, 2]]}, "values that a search tells apart, got '[1, 2]' and [1, 2]: remove one"),
     ],
 )
-def test_wrong_domains_are_refused_in_one_sentence(written, said):
+def test_wrong_domains_are_refused_in_one_sentence(written, sentence):
     with pytest.raises(ConfigError) as refusal:
         Space.parse({"algorithm.lr": written})
     message = str(refusal.value)
     assert message.startswith("study.search.algorithm.lr")
-    assert said in message
+    assert sentence in message
     assert "\n" not in message
 
 
@@ -97,11 +97,11 @@ def test_a_trial_gets_the_keys_of_its_algorithm():
     seen = set()
     for _ in range(30):
         overrides = space.suggest(trials.ask(), lambda chosen, key: config.with_overrides(chosen).has_key(key))
-        own = {"algorithm", "algorithm.lr", "population.participants"}
-        own |= {"FedAvg": set(), "FedYogi": {"algorithm.tau"}, "Flash": {"algorithm.tau", "algorithm.gamma"}}[
+        expected = {"algorithm", "algorithm.lr", "population.participants"}
+        expected |= {"FedAvg": set(), "FedYogi": {"algorithm.tau"}, "Flash": {"algorithm.tau", "algorithm.gamma"}}[
             overrides["algorithm"]
         ]
-        assert set(overrides) == own
+        assert set(overrides) == expected
         config.with_overrides(overrides)
         seen.add(overrides["algorithm"])
     assert seen == {"FedAvg", "FedYogi", "Flash"}
@@ -135,7 +135,7 @@ def test_validate_takes_a_good_space():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"algorithm.tua": {"uniform": [0, 1]}}, "study.search.algorithm.tua must name a key of the config"),
         ({"algorithm.tua": {"uniform": [0, 1]}}, "did you mean 'algorithm.tau'?"),
@@ -146,16 +146,16 @@ def test_validate_takes_a_good_space():
         ),
     ],
 )
-def test_validate_refuses_what_no_trial_could_run(changed, said):
+def test_validate_refuses_what_no_trial_could_run(changed, message):
     with pytest.raises(ConfigError) as refusal:
         Space.parse({**SEARCH, **changed}).validate(StandIn())
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_nearest_keys_are_siblings_and_never_the_parent():
-    known = ["algorithm", "algorithm.lr", "algorithm.tau", "population.participants"]
-    assert nearest_key("algorithm.tua", known) == "algorithm.tau"
-    assert nearest_key("algoritm.tau", known) == "algorithm.tau"
+    keys = ["algorithm", "algorithm.lr", "algorithm.tau", "population.participants"]
+    assert nearest_key("algorithm.tua", keys) == "algorithm.tau"
+    assert nearest_key("algoritm.tau", keys) == "algorithm.tau"
     assert nearest_key("algorithm.zeta", ["algorithm", "algorithm.lr"]) is None
 
 
