@@ -26,33 +26,33 @@ def server():
 def door(server, tmp_path, monkeypatch):
     """The door to a bucket, as this process's environment names it, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    with Door(server) as made:
-        for name, value in {**made.account, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+    with Door(server) as bucket_door:
+        for name, value in {**bucket_door.account, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
             monkeypatch.setenv(name, value)
-        yield made
+        yield bucket_door
 
 
 def sent(tmp_path, uri, capsys):
     """A data set in the bucket, as the command sends it."""
     write_table(tmp_path / "originals", "csv")
-    given = ["--source", "originals", "--file", "data.csv", "--to", uri]
-    assert main(["prepare", "TableFile", *given]) == 0
-    return capsys.readouterr().out, given
+    arguments = ["--source", "originals", "--file", "data.csv", "--to", uri]
+    assert main(["prepare", "TableFile", *arguments]) == 0
+    return capsys.readouterr().out, arguments
 
 
 @pytest.mark.slow
 def test_a_copy_has_the_bits_of_the_folder(door, tmp_path, capsys):
     uri = "s3://bucket/data/table"
-    said, given = sent(tmp_path, uri, capsys)
-    assert f"dataset: {{class_path: FederatedParquet, init_args: {{path: {uri}}}}}" in said
-    assert main(["prepare", "TableFile", *given]) == 0
+    output, arguments = sent(tmp_path, uri, capsys)
+    assert f"dataset: {{class_path: FederatedParquet, init_args: {{path: {uri}}}}}" in output
+    assert main(["prepare", "TableFile", *arguments]) == 0
     assert "prepared before from the same files" in capsys.readouterr().out
     prepare(table_file(tmp_path / "originals"), tmp_path / "here")
     mine, theirs = FederatedParquet(path=str(tmp_path / "here")), FederatedParquet(path=uri)
     assert (mine.shape, mine.classes) == (theirs.shape, theirs.classes)
-    for one, other in zip(mine.load(0, 4), theirs.load(0, 4), strict=True):
-        if isinstance(one, torch.Tensor):
-            assert torch.equal(one, other)
+    for left, right in zip(mine.load(0, 4), theirs.load(0, 4), strict=True):
+        if isinstance(left, torch.Tensor):
+            assert torch.equal(left, right)
     assert torch.equal(torch.as_tensor(mine.load(0, 4).ranges.starts), torch.as_tensor(theirs.load(0, 4).ranges.starts))
     assert main(["describe", uri, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["clients"] == 5
@@ -63,18 +63,18 @@ def test_a_node_copies_once_whoever_asks(door, tmp_path, capsys):
     uri = "s3://bucket/data/once"
     sent(tmp_path, uri, capsys)
     door.read.clear()
-    together, found = threading.Barrier(4), []
+    together, columns = threading.Barrier(4), []
 
     def ask():
         together.wait()
-        found.append(FederatedParquet(path=uri).load(0, 4).x)
+        columns.append(FederatedParquet(path=uri).load(0, 4).x)
 
     crowd = [threading.Thread(target=ask) for _ in range(4)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
-    assert len(found) == 4
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(columns) == 4
     files = [name for name in door.read if name.endswith((".npy", "clients.parquet"))]
     assert sorted(files) == [f"data/once/{name}" for name in ("clients.parquet", "columns/x.npy", "columns/y.npy")]
     assert not any("samples" in name for name in door.read)
@@ -108,9 +108,9 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(door, tmp_path, capsys, mo
         FederatedParquet(path=uri).load(0, 4)
     remote.write("columns/y.npy", whole)
     assert len(FederatedParquet(path=uri).load(0, 4).y)
-    said = json.loads(remote.read("metadata.json"))
-    said["files"] = {"../escaped": {"bytes": 1, "sha256": hashlib.sha256(b"").hexdigest()}}
-    remote.write("metadata.json", json.dumps(said).encode())
+    metadata = json.loads(remote.read("metadata.json"))
+    metadata["files"] = {"../escaped": {"bytes": 1, "sha256": hashlib.sha256(b"").hexdigest()}}
+    remote.write("metadata.json", json.dumps(metadata).encode())
     with pytest.raises(ValueError, match="outside of the folder"):
         FederatedParquet(path=uri).load(0, 4)
     door.refuses = DENIED

@@ -26,29 +26,29 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def said(capsys, *arguments, status=0):
+def run_command(capsys, *arguments, status=0):
     assert main(["data", *arguments]) == status
-    told = capsys.readouterr()
-    lines = (told.out + told.err).splitlines()
+    captured = capsys.readouterr()
+    lines = (captured.out + captured.err).splitlines()
     assert max(map(len, lines), default=0) <= 100 or status == 2
-    return told.err if status else told.out
+    return captured.err if status else captured.out
 
 
 def test_prepare_list_describe(here, capsys):
     write_emnist(here / "published")
-    assert "data/prepared holds no prepared data set yet" in said(capsys, "list")
-    told = said(capsys, "prepare", "Emnist", "--source", "published", "--largest", "9")
-    assert "data/prepared/Emnist: 41 examples of 5 clients" in told
-    assert "init_args: {path: data/prepared/Emnist}" in told
-    assert "prepared before from the same files" in said(
+    assert "data/prepared holds no prepared data set yet" in run_command(capsys, "list")
+    output = run_command(capsys, "prepare", "Emnist", "--source", "published", "--largest", "9")
+    assert "data/prepared/Emnist: 41 examples of 5 clients" in output
+    assert "init_args: {path: data/prepared/Emnist}" in output
+    assert "prepared before from the same files" in run_command(
         capsys, "prepare", "Emnist", "--source", "published", "--largest", "9"
     )
-    assert "Emnist" in said(capsys, "list")
-    found = json.loads(said(capsys, "list", "--json"))["prepared"][0]
-    assert (found["examples"], found["clients"], found["classes"]) == (41, 5, 62)
-    assert "all bytes read and right" in said(capsys, "describe", "data/prepared/Emnist", "--verify")
+    assert "Emnist" in run_command(capsys, "list")
+    entry = json.loads(run_command(capsys, "list", "--json"))["prepared"][0]
+    assert (entry["examples"], entry["clients"], entry["classes"]) == (41, 5, 62)
+    assert "all bytes read and right" in run_command(capsys, "describe", "data/prepared/Emnist", "--verify")
     (here / "data/prepared/Emnist/metadata.json").write_text("{")
-    assert "metadata.json is damaged: it is no JSON; prepare it again" in said(
+    assert "metadata.json is damaged: it is no JSON; prepare it again" in run_command(
         capsys, "describe", "data/prepared/Emnist", status=2
     )
 
@@ -56,7 +56,7 @@ def test_prepare_list_describe(here, capsys):
 @pytest.mark.slow
 def test_a_population_is_drawn_before_anything_trains(here, capsys):
     write_idx(here, "FashionMNIST", 200)
-    said(capsys, "prepare", "FashionMnist", "--source", ".")
+    run_command(capsys, "prepare", "FashionMnist", "--source", ".")
     population = {
         "dataset": {"class_path": "FederatedParquet", "init_args": {"path": "data/prepared/FashionMnist"}},
         "clients": 8,
@@ -66,12 +66,12 @@ def test_a_population_is_drawn_before_anything_trains(here, capsys):
         "availability": {"class_path": "AlternatingGroups", "init_args": {"rounds": 2}},
     }
     (here / "study.yaml").write_text(yaml.safe_dump({**CONFIG, "population": population}))
-    told = said(capsys, "describe", "study.yaml")
-    assert "8 devices, in round 1" in told
+    output = run_command(capsys, "describe", "study.yaml")
+    assert "8 devices, in round 1" in output
     assert (here / "study-population.png").read_bytes()[:4] == b"\x89PNG"
-    found = json.loads(said(capsys, "describe", "study.yaml", "--json", "--population.clients", "6"))
-    assert found["devices"] == 6
-    assert sum(found["examples"][split]["mean"] for split in ("train", "valid", "test")) == pytest.approx(40)
+    described = json.loads(run_command(capsys, "describe", "study.yaml", "--json", "--population.clients", "6"))
+    assert described["devices"] == 6
+    assert sum(described["examples"][split]["mean"] for split in ("train", "valid", "test")) == pytest.approx(40)
     seen = portrait(load("study.yaml"))
     assert seen.sizes.sum() == 240
     assert seen.labels.sum() == seen.sizes[:, 0].sum()
@@ -96,4 +96,4 @@ def test_a_population_is_drawn_before_anything_trains(here, capsys):
     ],
 )
 def test_a_mistake_is_a_sentence(arguments, sentence, capsys):
-    assert sentence in said(capsys, *arguments, status=2)
+    assert sentence in run_command(capsys, *arguments, status=2)

@@ -112,23 +112,23 @@ def test_cohorts_and_batches_are_those_of_the_data_set_bit_for_bit(name, tmp_pat
     write(tmp_path)
     on_disk.accept_any_checksum(monkeypatch)
     original = kind(root=str(tmp_path), **arguments)
-    metadata, made = prepare(original, tmp_path / "copy", part_bytes=20_000)
-    assert made
+    metadata, is_new = prepare(original, tmp_path / "copy", part_bytes=20_000)
+    assert is_new
     verify(tmp_path / "copy", metadata)
     copied = FederatedParquet(path=str(tmp_path / "copy"))
     assert (copied.shape, copied.classes, copied.tokens) == (original.shape, original.classes, original.tokens)
     assert metadata.pooled == (clients == 0)
     partition = None if clients or metadata.splits else Dirichlet(alpha=1.0, min_size=3)
     worlds = [
-        Population(one, clients=clients or 4, participants=2, batch_size=4, partition=partition).settle((0, 44))
-        for one in (original, copied)
+        Population(dataset, clients=clients or 4, participants=2, batch_size=4, partition=partition).settle((0, 44))
+        for dataset in (original, copied)
     ]
     for round in (1, 2):
-        one, other = (world.cohort(round) for world in worlds)
-        assert torch.equal(one.jobs.client, other.jobs.client)
-        assert torch.equal(one.sizes, other.sizes)
+        first, second = (world.cohort(round) for world in worlds)
+        assert torch.equal(first.jobs.client, second.jobs.client)
+        assert torch.equal(first.sizes, second.sizes)
         for rows in ("rows", "valid"):
-            both = [getattr(cohort.batches, rows) for cohort in (one, other)]
+            both = [getattr(cohort.batches, rows) for cohort in (first, second)]
             assert torch.equal(both[0] >= 0, both[1] >= 0)
             real = both[0] >= 0
             read = [
@@ -261,7 +261,7 @@ def test_who_was_killed_goes_on_and_nothing_half_made_is_opened(after, tmp_path,
     verify(tmp_path / "copy", metadata)
     (tmp_path / "whole").mkdir()
     whole, _ = prepare(Slow(folder=str(tmp_path / "whole")), tmp_path / "whole" / "copy", part_bytes=PART)
-    assert {name: one["sha256"] for name, one in metadata.files.items()} == {
+    assert {name: file["sha256"] for name, file in metadata.files.items()} == {
         n: o["sha256"] for n, o in whole.files.items()
     }
 

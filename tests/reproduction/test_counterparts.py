@@ -22,35 +22,35 @@ ITEMS = {  # all that the papers number
     "masterfl": ["Table I", "Table II", *(f"Fig. {n}" for n in range(1, 4))],
     "sessions": [*(f"Table {n}" for n in ROMAN), *(f"Fig. {n}" for n in range(1, 7))],
 }
-LINES = [(paper, one) for paper in ITEMS for one in read_counterparts(CONFIGS / paper)]
+LINES = [(paper, line) for paper in ITEMS for line in read_counterparts(CONFIGS / paper)]
 HEAD = ",".join(Counterpart._fields)
 plan_of = cache(partial(read_paper, configs=CONFIGS))  # a paper's plan builds each of its worlds: once is enough
 
 
 @pytest.mark.parametrize("paper", ITEMS)
 def test_every_table_and_figure_has_a_line_and_no_other(paper):
-    assert list(dict.fromkeys(one.item for one in read_counterparts(CONFIGS / paper))) == ITEMS[paper]
+    assert list(dict.fromkeys(line.item for line in read_counterparts(CONFIGS / paper))) == ITEMS[paper]
 
 
 def test_the_page_is_what_the_command_makes_of_the_lines():
-    made = overview(read_all(CONFIGS), own_studies(CONFIGS))
-    assert (CONFIGS / "README.md").read_text() == made, "run flstudy reproduce --counterparts"
+    page = overview(read_all(CONFIGS), own_studies(CONFIGS))
+    assert (CONFIGS / "README.md").read_text() == page, "run flstudy reproduce --counterparts"
 
 
 def test_a_study_that_is_no_paper_s_publishes_nothing_and_is_on_the_page():
-    own = own_studies(CONFIGS)
-    assert [plan.name for plan in own] == ["ditto", "together"]
+    plans = own_studies(CONFIGS)
+    assert [plan.name for plan in plans] == ["ditto", "together"]
     page = (CONFIGS / "README.md").read_text()
-    for plan in own:
+    for plan in plans:
         assert not plan.published
         assert all(f"`flstudy reproduce {plan.name} --worlds {world.name}`" in page for world in plan.worlds)
 
 
-@pytest.mark.parametrize(("paper", "one"), LINES, ids=lambda value: getattr(value, "name", value))
-def test_a_line_s_command_can_be_given_and_makes_its_page(paper, one):
-    if not one.command:
+@pytest.mark.parametrize(("paper", "line"), LINES, ids=lambda value: getattr(value, "name", value))
+def test_a_line_s_command_can_be_given_and_makes_its_page(paper, line):
+    if not line.command:
         return
-    _, verb, *rest = shlex.split(one.command)
+    _, verb, *rest = shlex.split(line.command)
     assert verb in COMMANDS
     if verb != "reproduce":
         assert (CONFIGS.parent / rest[0]).is_file()
@@ -60,7 +60,7 @@ def test_a_line_s_command_can_be_given_and_makes_its_page(paper, one):
     assert named == paper
     assert rest[1] == "--worlds"
     assert set(asked) <= set(worlds)
-    assert not one.page or Path(one.page).stem in asked
+    assert not line.page or Path(line.page).stem in asked
 
 
 @pytest.mark.parametrize("paper", ITEMS)

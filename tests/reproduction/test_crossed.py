@@ -40,9 +40,9 @@ def test_rows_are_ordered_by_what_chose_them_and_compared_in_two_families(tmp_pa
     }
     rows = crossed_rows(world, done)
     assert [row.name for row in rows] == ["FedAvg (watched)", "Flash", "Flash (watched)", "FedAvg"]
-    said, picture, table, how, *rest = crossed_parts(world, done, tmp_path)
-    assert said.startswith("**FedAvg (watched) leads**: 80.0 ± 1.4 %. The next by validation data is Flash, 70.0 ±")
-    assert said.endswith("Of 3 others it is shown to be better than 3.")
+    summary, picture, table, how, *rest = crossed_parts(world, done, tmp_path)
+    assert summary.startswith("**FedAvg (watched) leads**: 80.0 ± 1.4 %. The next by validation data is Flash, 70.0 ±")
+    assert summary.endswith("Of 3 others it is shown to be better than 3.")
     assert (tmp_path / "w-curves.png").stat().st_size > 10_000
     assert "(w-curves.png)" in picture
     head, *lines = [line for line in table.splitlines() if line.startswith("| ")]

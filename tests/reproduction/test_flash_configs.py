@@ -134,17 +134,17 @@ def test_an_equal_budget_and_appendix_a_s_values_first(name):
     assert ("Oracle" in algorithms) == bool(config.events())
     space = Space.parse(config.study.search)
     assert space.outside(config) == []
-    points, candidates = space.defaults(config), [made for _, made in space.candidates(config)]
+    points, candidates = space.defaults(config), [candidate for _, candidate in space.candidates(config)]
     assert [point["algorithm"] for point in points] == algorithms
-    for point, made in zip(points, candidates, strict=True):
-        values = made.flat()
+    for point, candidate in zip(points, candidates, strict=True):
+        values = candidate.flat()
         assert all(values[key] == value for key, value in point.items())
         assert set(point) == {key for key in config.study.search if key in values}
         flat = {key.removeprefix("algorithm."): value for key, value in values.items()}
         assert flat["weighting"] == "uniform"  # Algorithm 1, line 16, and the metrics weigh devices alike
         if world in WORLDS:
             *_, lr, server_lr, gamma, _ = WORLDS[world]
-            said = {"lr": lr, "server_lr": server_lr, "gamma": gamma} | OWN[world].get(point["algorithm"], {})
-            assert {key: flat[key] for key in said} == said
+            published = {"lr": lr, "server_lr": server_lr, "gamma": gamma} | OWN[world].get(point["algorithm"], {})
+            assert {key: flat[key] for key in published} == published
         if point["algorithm"] == "AdaptiveFedAvg":
             assert flat["beta2"] == 0.5

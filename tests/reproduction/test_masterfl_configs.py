@@ -39,12 +39,12 @@ def small(config, folder):
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:MasterFL")
 def test_a_config_loads_and_runs_on_small_files(path, tmp_path):
-    made, records = small(load(path), tmp_path), []
-    made.rehearse()
-    made.run(records.append)
+    config, records = small(load(path), tmp_path), []
+    config.rehearse()
+    config.run(records.append)
     assert [record.round for record in records] == [1, 2]
     assert 0 <= records[-1].metrics["valid/accuracy"][0] <= 1
-    assert made.drift_rounds() == [2]
+    assert config.drift_rounds() == [2]
 
 
 @pytest.mark.parametrize("stage", [s for s in stages_of(PLAN) if s.world.name == "digits-swap"], ids=lambda s: s.name)
@@ -77,13 +77,13 @@ def test_the_paper_s_numbers(path):
 
 def test_rows_are_tuned_equally_and_are_what_they_are_called():
     for world in ("digits-swap", "digits-introduction"):
-        made = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN) if stage.world.name == world}
-        assert len({config.study.trials for config in made.values()}) == 1
-        for name, config in made.items():
+        configs = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN) if stage.world.name == world}
+        assert len({config.study.trials for config in configs.values()}) == 1
+        for name, config in configs.items():
             coordinator = config.build()[0]
             masters = [c for c in coordinator.controllers if isinstance(c, MasterFL)]
             assert bool(masters) == name.startswith("Master-FL")
-            assert all(one.rounds is None and one.lr == "instance" for one in masters)
+            assert all(master.rounds is None and master.lr == "instance" for master in masters)
             mirror = getattr(coordinator.algorithm, "mirror", None)
             assert mirror == {"FedAvg": "euclidean", "FedOmd": "hypentropy"}.get(name.removeprefix("Master-FL-"))
             assert ("controller.rho_hat_scale" in config.study.search) == bool(masters)
@@ -92,15 +92,19 @@ def test_rows_are_tuned_equally_and_are_what_they_are_called():
 def test_nobody_is_tuned_at_the_paper_s_rates():
     """Sec. VI: η = 1/√T, one step of everybody on all that a device has; Alg. 3: an instance of L rounds has 1/√L."""
     rows = ("Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx", "FedAvg")
-    made = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN, ["digits-swap-paper"])}
-    assert list(made)[: len(rows)] == list(rows)
-    for name, config in made.items():
+    configs = {stage.name: stage_config(PLAN, stage) for stage in stages_of(PLAN, ["digits-swap-paper"])}
+    assert list(configs)[: len(rows)] == list(rows)
+    for name, config in configs.items():
         flat = config.flat()
         assert config.study.trials == 1
         assert flat["population.epochs"] == (5 if name.endswith("5-steps") else 1)
         assert flat["algorithm.lr"] == (1.0 if name.startswith("Master") else pytest.approx(500**-0.5, rel=1e-3))
-    controllers = {name: config.build()[0].controllers[0] for name, config in made.items() if name.startswith("Master")}
-    changed = [(one.instance_init, one.tests, one.rho_hat_scale) for one in controllers.values()]
+    controllers = {
+        name: config.build()[0].controllers[0] for name, config in configs.items() if name.startswith("Master")
+    }
+    changed = [
+        (controller.instance_init, controller.tests, controller.rho_hat_scale) for controller in controllers.values()
+    ]
     assert changed[:3] == [("last", "active", 1e-3)] * 2 + [("last", "active", 1.0)]
     assert changed[3:] == [("longest", "active", 1e-3), ("current", "active", 1e-3), ("last", "all", 1e-3)]
 
@@ -109,16 +113,16 @@ def test_the_scales_reach_from_never_to_always():
     config = load(PLAN.folder / "rho_hat_scale.yaml")
     scales = config.study.search["controller.rho_hat_scale"]["choice"]
     assert config.study.trials == len(scales)
-    made = [MasterFL(rounds=500, rho_hat_scale=scale, loss_max=2.3) for scale in scales]
-    assert [3 * one.rho_hat(500) > 1 for one in made] == [scale > 0.0135 for scale in scales]
+    masters = [MasterFL(rounds=500, rho_hat_scale=scale, loss_max=2.3) for scale in scales]
+    assert [3 * master.rho_hat(500) > 1 for master in masters] == [scale > 0.0135 for scale in scales]
     assert any(scale > 0.0135 for scale in scales)
 
 
 def test_table_2_is_beside_it():
-    said = {(world, name): figure.value for (world, name, measure), figure in PLAN.published.items()}
-    assert said["covtype-swap", "FedProx"] == 0.686
-    assert said["digits-swap", "FedNova"] == said["digits-swap-paper", "FedNova"] == said["mnist-swap", "FedNova"]
-    assert said["digits-swap", "Master-FL-FedOmd"] == 0.780
-    assert said["digits-introduction", "FedProx"] == 0.577
-    assert {name for _, name in said} == {"Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx"}
+    values = {(world, name): figure.value for (world, name, measure), figure in PLAN.published.items()}
+    assert values["covtype-swap", "FedProx"] == 0.686
+    assert values["digits-swap", "FedNova"] == values["digits-swap-paper", "FedNova"] == values["mnist-swap", "FedNova"]
+    assert values["digits-swap", "Master-FL-FedOmd"] == 0.780
+    assert values["digits-introduction", "FedProx"] == 0.577
+    assert {name for _, name in values} == {"Master-FL-FedAvg", "Master-FL-FedOmd", "FedNova", "FedProx"}
     assert "Master-FL-FedAvg 0.874" in (PLAN.folder / "covtype_introduction.yaml").read_text()

@@ -164,9 +164,9 @@ def test_a_small_paper(paper, tmp_path, monkeypatch, capsys, ray_cluster):
     assert {path: path.read_bytes() for path in Path("studies").rglob("trials.jsonl")} == before
     assert Path("elsewhere/README.md").is_file()
     shutil.rmtree("studies/small-epochs")
-    kept = (paper / "results" / "epochs.md").read_bytes()
+    epochs_page = (paper / "results" / "epochs.md").read_bytes()
     assert main([*arguments, "--write"]) == 0  # of another machine's world the page stays, with its link
-    assert (paper / "results" / "epochs.md").read_bytes() == kept
+    assert (paper / "results" / "epochs.md").read_bytes() == epochs_page
     assert (paper / "results" / "README.md").read_text() == readme
 
 

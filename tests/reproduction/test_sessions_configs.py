@@ -53,15 +53,15 @@ def test_a_config_loads_and_runs_on_small_files(path, tmp_path, monkeypatch):
         small["population.drift.round"] = 2
     if config.flat().get("controller") is None:
         small["controller"] = "DynamicInitialModel"
-    made, records = config.with_overrides(small), []
-    made.rehearse()
-    made.run(records.append)
+    small_config, records = config.with_overrides(small), []
+    small_config.rehearse()
+    small_config.run(records.append)
     assert [record.round for record in records] == [1, 2, 3]
     assert [event.label for event in records[2].events] == ["initial model"]
     metrics = records[-1].metrics
     assert 0 <= metrics["valid/accuracy"][0] <= 1
-    assert metrics["train/lr"][0] == pytest.approx(made.build()[0].algorithm.lr)
-    assert "controller.pilots" in made.flat()
+    assert metrics["train/lr"][0] == pytest.approx(small_config.build()[0].algorithm.lr)
+    assert "controller.pilots" in small_config.flat()
 
 
 @pytest.mark.parametrize("name", ROUNDS)
@@ -84,9 +84,9 @@ def test_the_paper_s_numbers(name):
 def published(table):
     """(world, algorithm, measure) -> value of one of the paper's tables, as it is written."""
     with (FOLDER / "published.csv").open() as file:
-        found = {(row["world"], row["algorithm"], row["measure"]): row for row in csv.DictReader(file)}
+        rows = {(row["world"], row["algorithm"], row["measure"]): row for row in csv.DictReader(file)}
     ours = {world.name for world in read_paper("sessions", FOLDER.parent).worlds if not world.on_request}
-    return {key: row["value"] for key, row in found.items() if row["table"] == table and key[0] not in ours}
+    return {key: row["value"] for key, row in rows.items() if row["table"] == table and key[0] not in ours}
 
 
 @pytest.mark.slow
@@ -119,10 +119,10 @@ def test_what_the_paper_prints_twice_is_the_same_but_for_one_value():
 
 def test_rows_that_the_paper_prints_under_two_names():
     """Three rows of Tables XI to XIII stand there for two worlds each, to the last digit: one of them must be wrong."""
-    each = published("Table XI") | published("Table XII") | published("Table XIII")
+    values = published("Table XI") | published("Table XII") | published("Table XIII")
 
     def row(world, algorithm):
-        return [value for (w, a, _), value in each.items() if (w, a) == (world, algorithm)]
+        return [value for (w, a, _), value in values.items() if (w, a) == (world, algorithm)]
 
     assert row("mnist-partial-overlap", "FedProx") == row("cifar100-half", "FedProx")
     assert row("mnist-two-shard", "FedProx") == row("mnist-two-shard", "FedAvg")

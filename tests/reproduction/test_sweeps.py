@@ -29,8 +29,8 @@ def results(tmp_path):
     }
     drawn = [
         (name, {"algorithm.lr": float(rate)} | ({"algorithm.mu": 0.1} if name == "FedProx" else {}), float(value))
-        for name, own in values.items()
-        for rate, value in zip(RATES, own, strict=True)
+        for name, accuracies in values.items()
+        for rate, value in zip(RATES, accuracies, strict=True)
     ]
     drawn.append(("Flash", {"algorithm.lr": 0.9}, 0.3))
     trials = [

@@ -26,18 +26,18 @@ SMALL = {
 
 
 def test_every_method_has_the_same_number_of_trials_and_nobody_is_stopped():
-    shares = {made.study.trials / len(made.study.search["algorithm"]["choice"]) for made in MADE.values()}
+    shares = {config.study.trials / len(config.study.search["algorithm"]["choice"]) for config in MADE.values()}
     assert len(shares) == 1
-    assert {made.study.scheduler for made in MADE.values()} == {None}
-    assert len({(made.study.confirm.top, made.study.confirm.seeds) for made in MADE.values()}) == 1
+    assert {config.study.scheduler for config in MADE.values()} == {None}
+    assert len({(config.study.confirm.top, config.study.confirm.seeds) for config in MADE.values()}) == 1
 
 
 def test_labels_drift_while_a_session_lasts_and_each_drift_is_evaluated_at_once():
-    for made in MADE.values():
-        sessions, drifts = made.session_rounds(), made.drift_rounds()
+    for config in MADE.values():
+        sessions, drifts = config.session_rounds(), config.drift_rounds()
         assert len(drifts) == 2
         assert all(drift - max(first for first in sessions if first <= drift) >= 5 for drift in drifts)
-        assert not any(drift % made.flat()["evaluate_every"] for drift in drifts)
+        assert not any(drift % config.flat()["evaluate_every"] for drift in drifts)
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -47,10 +47,10 @@ def test_it_runs_on_small_files_with_its_own_class(name, tmp_path, monkeypatch):
     rate, losses = 0.03, []
     many = {"algorithm.lr": 1e6 * rate, "algorithm.eps": 1e6}
     for algorithm, more in ((OWN, many), ("Flash", {"algorithm.lr": rate})):
-        records, given = [], {"population.dataset.root": str(tmp_path), "algorithm": algorithm, "algorithm.gamma": None}
-        given["algorithm.server_lr"] = 0.01
+        records, base = [], {"population.dataset.root": str(tmp_path), "algorithm": algorithm, "algorithm.gamma": None}
+        base["algorithm.server_lr"] = 0.01
         if name == "DynamicInitialModel":
-            given["rounds"] = 6  # it needs three sessions
-        MADE[name].with_overrides({**SMALL, **given, **more}).run(records.append)
+            base["rounds"] = 6  # it needs three sessions
+        MADE[name].with_overrides({**SMALL, **base, **more}).run(records.append)
         losses.append(records[-1].metrics["test/loss"][0])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

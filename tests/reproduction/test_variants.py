@@ -15,9 +15,9 @@ def study(folder, values, mean):
     """One of FedOmd's, whose trials have these validation values; the mean accuracy of each is ``mean`` per trial."""
     trials = [make_trial(str(n), "FedOmd", value) for n, value in enumerate(values)]
     curves = {
-        str(n): {"test/accuracy": [[each] * 10] * 2, "test/loss": [[1.0] * 10] * 2,
-                 "test/mean_accuracy": [[np.nan] * 9 + [each]] * 2}
-        for n, each in enumerate(mean)
+        str(n): {"test/accuracy": [[accuracy] * 10] * 2, "test/loss": [[1.0] * 10] * 2,
+                 "test/mean_accuracy": [[np.nan] * 9 + [accuracy]] * 2}
+        for n, accuracy in enumerate(mean)
     }  # fmt: skip
     return load_study(make_study(folder, trials, curves=curves, events=[(5, "drift to concept 1")]))
 

@@ -42,9 +42,9 @@ def takers(folder: Path) -> dict[str, Callable[[str], object]]:
     def run() -> str:
         return str(store.client.create_run(store.experiment_id).info.run_id)
 
-    def same(found: object, text: object) -> None:
-        if found != text:
-            raise ValueError(f"{found!r} came back")
+    def same(returned: object, text: object) -> None:
+        if returned != text:
+            raise ValueError(f"{returned!r} came back")
 
     def metric(text: str) -> None:
         run_id = run()

@@ -63,8 +63,8 @@ def pages(tmp_path_factory):
     figure.subplots().plot([1, 2])
     figure.savefig(study.report / OVERVIEW)
     parent.log_files(study)
-    told = Trial(number=0, algorithm="Flash", objective=0.95, run_id=trials[0])
-    best = [BestTrial(trial=told, value=0.95)]
+    trial = Trial(number=0, algorithm="Flash", objective=0.95, run_id=trials[0])
+    best = [BestTrial(trial=trial, value=0.95)]
     where = {"study": "moving-digits", "experiment": store.experiment_id, "run": parent.run_id}
     store.client.set_tag(parent.run_id, NOTE, concluded_note("", **where, best=best, measured="valid/accuracy"))
     parent.finish()
@@ -77,21 +77,21 @@ def pages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def window(browser):
     """One that keeps MLflow's JavaScript, which takes seconds to read."""
-    made = browser.new_context(viewport={"width": 1600, "height": 1000})
-    made.set_default_timeout(WAIT_MS)
-    yield made
-    made.close()
+    context = browser.new_context(viewport={"width": 1600, "height": 1000})
+    context.set_default_timeout(WAIT_MS)
+    yield context
+    context.close()
 
 
 @pytest.fixture
 def page(window, pages, shoot):
     """A page of a browser that has never seen MLflow."""
-    made = window.new_page()
+    tab = window.new_page()
     seen = {"origin": pages.address, "storageTypes": "cookies,local_storage,indexeddb"}
-    window.new_cdp_session(made).send("Storage.clearDataForOrigin", seen)
-    yield made
-    shoot(made)
-    made.close()
+    window.new_cdp_session(tab).send("Storage.clearDataForOrigin", seen)
+    yield tab
+    shoot(tab)
+    tab.close()
 
 
 def test_the_table_shows_a_study_and_its_trials_below_it(page, pages):

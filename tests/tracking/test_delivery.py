@@ -26,8 +26,8 @@ ROUNDS = 30
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory):
-    with server(tmp_path_factory.mktemp("server")) as made:
-        yield made
+    with server(tmp_path_factory.mktemp("server")) as running_server:
+        yield running_server
 
 
 @pytest.fixture(params=["sqlite", "http"])

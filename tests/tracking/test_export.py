@@ -48,12 +48,12 @@ def test_onnx_says_what_the_task_says(study, tmp_path):
     pytest.importorskip("onnxscript")
     assert main(["export", str(study.path), "--to", str(tmp_path / "model.onnx")]) == 0
     x = torch.rand(3, 8, 8)
-    (told,) = onnx.reference.ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"x": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(told), load_task(study.model(3))(x).detach())
+    (output,) = onnx.reference.ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), load_task(study.model(3))(x).detach())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--to", "model.h5"], "--to must be a file that ends in .pt, .onnx, .safetensors, got 'model.h5'"),
         (["4", "--to", "model.pt"], "study digits kept no model of trial 4, only of each algorithm's best: 3;"),
@@ -65,11 +65,11 @@ def test_onnx_says_what_the_task_says(study, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_exported_is_one_sentence(study, tmp_path, arguments, told, capsys, monkeypatch):
+def test_what_cannot_be_exported_is_one_sentence(study, tmp_path, arguments, message, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert main(["export", str(study.path), *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("*model*"))
 
 

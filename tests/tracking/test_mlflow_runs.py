@@ -56,12 +56,12 @@ def test_a_run_has_means_spreads_and_seeds(store):
     run.log(Record(1, {"train/loss": [1.0, 3.0], "valid/accuracy": [0.5, 0.7]}))
     run.log(Record(2, {"train/loss": [math.nan, 3.0], "valid/accuracy": [0.5, 0.9]}))
     run.finish(tags={"rounds": "2"})
-    found = store.client.get_run(run.run_id)
-    assert found.info.status == "FINISHED"
-    assert found.data.params == {"algorithm.lr": "0.1"}
-    assert found.data.tags["stage"] == "search"
-    assert found.data.tags["rounds"] == "2"
-    metrics = found.data.metrics
+    stored_run = store.client.get_run(run.run_id)
+    assert stored_run.info.status == "FINISHED"
+    assert stored_run.data.params == {"algorithm.lr": "0.1"}
+    assert stored_run.data.tags["stage"] == "search"
+    assert stored_run.data.tags["rounds"] == "2"
+    metrics = stored_run.data.metrics
     assert metrics["valid/accuracy"] == pytest.approx(0.7)
     assert metrics["valid/accuracy_std"] == pytest.approx(0.2 * math.sqrt(2))
     assert metrics["seed0/valid/accuracy"] == 0.5
@@ -84,10 +84,10 @@ def test_a_failure_keeps_its_traceback(store):
     run = trial_run(store, "failure")
     run.start(params={}, tags={}, seeds=SEEDS)
     run.finish("FAILED", error="Traceback\n  line 3\nRuntimeError: too much\n")
-    found = store.client.get_run(run.run_id)
-    assert found.info.status == "FAILED"
-    assert found.data.tags["error"] == "RuntimeError: too much"
-    assert "line 3" in found.data.tags["mlflow.note.content"]
+    stored_run = store.client.get_run(run.run_id)
+    assert stored_run.info.status == "FAILED"
+    assert stored_run.data.tags["error"] == "RuntimeError: too much"
+    assert "line 3" in stored_run.data.tags["mlflow.note.content"]
     assert error_tags(None) == {}
 
 

@@ -126,9 +126,9 @@ def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, im
     assert str(again) == "nothing was missing"
     second = sync_study(study_folder(tmp_path / "second", trained), store)
     versions = store.client.search_model_versions("name = 'digits'")
-    found = {int(version.version): version.tags for version in versions}
-    assert {number: tags["study"] for number, tags in found.items()} == {1: "first", 2: "second"}
-    assert {tags["trial"] for tags in found.values()} == {"3"}
+    tags_by_version = {int(version.version): version.tags for version in versions}
+    assert {number: tags["study"] for number, tags in tags_by_version.items()} == {1: "first", 2: "second"}
+    assert {tags["trial"] for tags in tags_by_version.values()} == {"3"}
     newest = mlflow.pyfunc.load_model("models:/digits/2")
     np.testing.assert_array_equal(newest.predict(images.numpy()), expected)
     assert newest.metadata.run_id == second.run_ids[3]
@@ -136,9 +136,9 @@ def test_a_logged_model_predicts_what_the_task_does(tmp_path, store, trained, im
 
 def test_a_finished_trial_leaves_its_model(tmp_path, trained):
     config, coordinator, _ = trained
-    one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
-    run_trial(config, one, report=lambda trial, save: True, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
-    assert one.status is Status.FINISHED
+    finished = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
+    run_trial(config, finished, report=lambda trial, save: True, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
+    assert finished.status is Status.FINISHED
     saved = torch.load(tmp_path / "models" / "0.pt", weights_only=True)
     assert saved["seed"] == 0
     assert saved["shape"] == [1, 8, 8]
@@ -148,9 +148,9 @@ def test_a_finished_trial_leaves_its_model(tmp_path, trained):
 
 def test_a_stopped_trial_leaves_none(tmp_path, trained):
     config, _, _ = trained
-    one = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
-    run_trial(config, one, report=lambda trial, save: False, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
-    assert one.status is Status.PRUNED
+    stopped = Trial(number=0, algorithm="FedAvg", overrides=OVERRIDES)
+    run_trial(config, stopped, report=lambda trial, save: False, files=TrialFiles(model=tmp_path / "models" / "0.pt"))
+    assert stopped.status is Status.PRUNED
     assert not (tmp_path / "models").exists()
 
 
@@ -184,6 +184,6 @@ def test_a_kept_model_is_a_checkpoint_too(trained):
     _, coordinator, path = trained
     back = Coordinator.load_from_checkpoint(path)
     assert (back.seeds, back.record.round, back.algorithm) == ((0,), 2, coordinator.algorithm)
-    own = Mlp.load_from_checkpoint(path, weights_only=True)
-    for task in (back.task, load_task(path), own):
+    loaded = Mlp.load_from_checkpoint(path, weights_only=True)
+    for task in (back.task, load_task(path), loaded):
         assert all(map(torch.equal, task.parameters(), coordinator.task.parameters()))

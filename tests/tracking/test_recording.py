@@ -32,9 +32,9 @@ def test_a_run_ends_at_the_first_round_that_is_not_finite(tmp_path):
 
 @pytest.mark.slow
 def test_it_goes_on_where_it_is_told_to(tmp_path):
-    told = io.StringIO()
-    run_once(diverging(tmp_path, **{"run.check_finite": False}), Console(file=told, width=200))
+    output = io.StringIO()
+    run_once(diverging(tmp_path, **{"run.check_finite": False}), Console(file=output, width=200))
     rounds, losses = curve(read_records(tmp_path / "quick" / "records.parquet"), "train/loss")
     assert rounds.tolist() == [1, 2, 3, 4]
     assert not math.isfinite(losses[0, -1])
-    assert "It went on, though it diverged in round" in told.getvalue()
+    assert "It went on, though it diverged in round" in output.getvalue()

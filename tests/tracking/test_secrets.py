@@ -42,13 +42,13 @@ def test_a_planted_password_opens_the_store_and_is_nowhere(tmp_path, monkeypatch
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
     with server(tmp_path) as mlflow, Guard(mlflow.address, ("me", PASSWORD)) as guard:
         assert cli.main(["tune", "small.yaml", "--store", f"http://me:{PASSWORD}@{guard.host}"]) == 0
-        said = "".join(capfd.readouterr())
+        output = "".join(capfd.readouterr())
         assert cli.main(["sync", "small"]) == 0  # the store is this user's own by now
         assert "nothing was missing" in capfd.readouterr().out
         assert len(guard.heard) > 10
         assert all("Authorization" in headers for headers in guard.heard)
-    assert PASSWORD not in said
-    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD next time" in said
+    assert PASSWORD not in output
+    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD next time" in output
     assert holding(tmp_path, guard.host)
     assert holding(tmp_path, PASSWORD) == []
     assert not (tmp_path / "studies" / "small" / "ray").exists()
@@ -63,8 +63,8 @@ def test_a_folder_of_a_stranger_learns_nothing_of_this_user(tmp_path, command, c
         study_folder(tmp_path, trial(0), store=guard.address, pid=1, host="elsewhere")
         assert cli.main(command) == 2
         assert guard.heard == []
-        said = capsys.readouterr().err
-        assert f"small names a store that you have not used, '{guard.address}': give --store {guard.address}" in said
+        message = capsys.readouterr().err
+        assert f"small names a store that you have not used, '{guard.address}': give --store {guard.address}" in message
         assert cli.main(["sync", "small", "--store", guard.address]) == 2  # asked for, so it is tried
         assert guard.heard[0]["Authorization"].startswith("Basic ")
 

@@ -84,7 +84,7 @@ def test_a_database_locked_by_another_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("http://127.0.0.1:9", "store must be a server that answers, got 'http://127.0.0.1:9'"),
         ("http://no-such-host.invalid:5000", "start it, or leave store out to use mlflow_tracking/mlflow.db"),
@@ -95,9 +95,9 @@ def test_a_database_locked_by_another_is_refused(tmp_path):
         ("sqlite://", "name a file that all trials can open"),
     ],
 )
-def test_stores_that_cannot_be_used_are_refused(uri, said, monkeypatch):
+def test_stores_that_cannot_be_used_are_refused(uri, message, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "")
-    assert said in refused(uri)
+    assert message in refused(uri)
 
 
 @pytest.mark.slow
@@ -125,6 +125,6 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(tmp_path):
 @pytest.mark.slow
 def test_a_database_without_its_driver_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "MySQLdb", None)  # as if it were not installed
-    told = r"which needs 'MySQLdb': run pip install 'flstudy\[serve\]'"
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConfigError, match=told):
+    message = r"which needs 'MySQLdb': run pip install 'flstudy\[serve\]'"
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConfigError, match=message):
         open_store(f"mysql://flstudy@127.0.0.1:{listener.getsockname()[1]}/mlflow")

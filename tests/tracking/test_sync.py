@@ -50,9 +50,9 @@ def keep(folder: StudyFolder, number: int, rounds: int) -> None:
 
 
 def trial(number: int, status: str = "finished", rounds: int = 60, **more) -> Trial:
-    known = {"objective": 0.6, "synced": False, "started": 1.7e9, "ended": 1.7e9 + 60, **more}
+    fields = {"objective": 0.6, "synced": False, "started": 1.7e9, "ended": 1.7e9 + 60, **more}
     overrides = {"algorithm.lr": 0.1 * (number + 1)}
-    return Trial(number=number, algorithm="FedAvg", overrides=overrides, status=Status(status), rounds=rounds, **known)
+    return Trial(number=number, algorithm="FedAvg", overrides=overrides, status=Status(status), rounds=rounds, **fields)
 
 
 def study_folder(parent: Path, *trials: Trial, **state) -> StudyFolder:
@@ -61,8 +61,8 @@ def study_folder(parent: Path, *trials: Trial, **state) -> StudyFolder:
     folder.report.mkdir(parents=True)
     (parent / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     folder.write_config(load(parent / "small.yaml", command="tune"))
-    known = {"format": FORMAT, "study_id": "5" * 32, "state": "finished", "started": 1.7e9, "ended": 1.7e9 + 300}
-    folder.state_file.write_text(json.dumps({**known, "environment": {}, **state}))
+    defaults = {"format": FORMAT, "study_id": "5" * 32, "state": "finished", "started": 1.7e9, "ended": 1.7e9 + 300}
+    folder.state_file.write_text(json.dumps({**defaults, "environment": {}, **state}))
     folder.write_trials(trials)
     return folder
 
@@ -96,8 +96,8 @@ def begun(run: TrialRun, rounds: int) -> None:
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory):
-    with server(tmp_path_factory.mktemp("server")) as made:
-        yield made
+    with server(tmp_path_factory.mktemp("server")) as running_server:
+        yield running_server
 
 
 @pytest.mark.slow
@@ -115,8 +115,8 @@ def test_a_server_that_comes_back_misses_nothing(mlflow):
     wait_until(lambda: len(steps(store, run.run_id, "train/loss")) == 60)
     assert run.finish(tags={"rounds": "60"})
     assert_all_there(store, run.run_id, 60)
-    found = store.client.search_runs([store.experiment_id], f"tags.`{TRIAL}` = '1'")
-    assert [(one.info.run_id, one.info.status) for one in found] == [(run.run_id, "FINISHED")]
+    runs = store.client.search_runs([store.experiment_id], f"tags.`{TRIAL}` = '1'")
+    assert [(stored_run.info.run_id, stored_run.info.status) for stored_run in runs] == [(run.run_id, "FINISHED")]
 
 
 def give_up(run, disturb) -> None:
@@ -141,10 +141,10 @@ def test_a_server_that_stays_away_holds_up_nothing_and_is_served_later(mlflow, t
         sync_study(folder, store)
 
     mlflow.start()
-    known = len(steps(store, run.run_id, "train/loss"))
-    assert known == 20
+    delivered = len(steps(store, run.run_id, "train/loss"))
+    assert delivered == 20
     sent = sync_study(folder, store)
-    assert sent.counts["values"] == (60 - known) * PER_ROUND + 1  # and best/FedAvg
+    assert sent.counts["values"] == (60 - delivered) * PER_ROUND + 1  # and best/FedAvg
     assert (sent.counts["runs"], sent.run_ids) == (1, {0: run.run_id})  # the study's own
     assert_all_there(store, run.run_id, 60)
     assert store.client.get_run(run.run_id).info.status == "FINISHED"
@@ -170,9 +170,9 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
     rounds = sum(rounds for _, rounds in ends)
     assert (sent.counts["runs"], sent.counts["values"], sent.counts["ends"]) == (7, rounds * PER_ROUND + 1, 7)
 
-    found = {run.info.run_id: run for run in store.client.search_runs([store.experiment_id])}
-    assert len(found) == 7
-    trials = [found[sent.run_ids[n]] for n in range(6)]
+    runs = {run.info.run_id: run for run in store.client.search_runs([store.experiment_id])}
+    assert len(runs) == 7
+    trials = [runs[sent.run_ids[n]] for n in range(6)]
     status = [run.info.status for run in trials]
     assert status == ["FINISHED", "FINISHED", "FINISHED", "KILLED", "KILLED", "FAILED"]
     for n, (run, (end, rounds)) in enumerate(zip(trials, ends, strict=False)):
@@ -187,7 +187,7 @@ def test_an_empty_store_gets_the_whole_study(tmp_path):
         assert [file.path for file in store.client.list_artifacts(run.info.run_id)] == ["config.yaml"]
     assert trials[5].data.tags["error"] == "RuntimeError: too much"
     (parent,) = {run.data.tags[PARENT] for run in trials}
-    study = found[parent]
+    study = runs[parent]
     assert (study.info.run_name, study.info.status) == ("small", "FINISHED")
     assert study.data.params["study.trials"] == "5"
     assert study.data.metrics == {"best/FedAvg": 0.6}

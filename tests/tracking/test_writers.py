@@ -7,10 +7,10 @@ from tests.benchmark.writers import measure
 
 @pytest.mark.slow
 def test_eight_writers_lose_nothing(tmp_path):
-    found = measure(tmp_path, seconds=8)
-    assert len(found) == 8
-    for told, rows in found:
-        assert told.delivered
-        assert told.rounds > 80  # at 20 a second, on a machine that has other things to do
-        assert rows == told.rows
-        assert told.failed == {}
+    results = measure(tmp_path, seconds=8)
+    assert len(results) == 8
+    for report, rows in results:
+        assert report.delivered
+        assert report.rounds > 80  # at 20 a second, on a machine that has other things to do
+        assert rows == report.rows
+        assert report.failed == {}
