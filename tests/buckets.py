@@ -90,14 +90,14 @@ class Door:
                 """What follows the headers, as it came: chunks with their sizes where they have no length."""
                 if "chunked" not in self.headers.get("Transfer-Encoding", ""):
                     return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                found, size = b"", 1
+                received, size = b"", 1
                 while size:
                     line = self.rfile.readline()
                     size = int(line.partition(b";")[0], 16)
-                    found += line + (self.rfile.read(size + 2) if size else b"")
+                    received += line + (self.rfile.read(size + 2) if size else b"")
                 while (line := self.rfile.readline()) != b"\r\n":
-                    found += line
-                return found + line
+                    received += line
+                return received + line
 
             def ask(self, body: bytes) -> None:
                 """Pass the request on, and the answer back."""
@@ -145,9 +145,9 @@ class Door:
 
 def environment_at(home: os.PathLike[str], door: Door) -> dict[str, str]:
     """The environment of a user at home somewhere else, with an account of the store."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "XDG_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "XDG_"))}
     return {
-        **own,
+        **inherited,
         **door.account,
         "HOME": str(home),
         "XDG_CACHE_HOME": f"{home}/cache",

@@ -66,9 +66,9 @@ def browser():
         pytest.skip("needs a browser: apt-get install chromium")
     with playwright.sync_playwright() as started:
         # As root, in a container, chromium's sandbox cannot be set up; the pages are our own.
-        made = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield made
-        made.close()
+        launched = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield launched
+        launched.close()
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def let_go():
 
 def resident() -> int:
     """Bytes of memory that this process has; 0 where Linux does not say."""
-    said = Path("/proc/self/statm")
-    return int(said.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if said.exists() else 0
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 # What takes longest comes first: nothing long should begin when all the rest is done.

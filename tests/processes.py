@@ -22,10 +22,10 @@ def family(pid: int) -> set[int]:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone
             continue
-    found, before = {pid}, set()
-    while found != before:
-        before, found = found, found | {child for child, parent in parents.items() if parent in found}
-    return found
+    members, before = {pid}, set()
+    while members != before:
+        before, members = members, members | {child for child, parent in parents.items() if parent in members}
+    return members
 
 
 def lane_actors() -> set[int]:

@@ -51,12 +51,12 @@ class Server:
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[Server]:
     """Started, and gone in the end."""
-    made = Server(folder)
-    made.start()
+    started = Server(folder)
+    started.start()
     try:
-        yield made
+        yield started
     finally:
-        made.kill()
+        started.kill()
 
 
 class Guard:

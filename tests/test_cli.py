@@ -31,7 +31,7 @@ MISTAKES = {
 
 
 @pytest.fixture
-def said(monkeypatch, capsys):
+def output_of(monkeypatch, capsys):
     """What a command that succeeds prints, in this process."""
     monkeypatch.chdir(Path(QUICK).parents[1])
 
@@ -93,17 +93,19 @@ LISTED = {
 
 
 @pytest.mark.parametrize("kind", LISTED)
-def test_list(kind, said):
-    listed = [line.split()[0] for line in said("list", kind).splitlines() if line.strip() and not line.startswith(" ")]
+def test_list(kind, output_of):
+    listed = [
+        line.split()[0] for line in output_of("list", kind).splitlines() if line.strip() and not line.startswith(" ")
+    ]
     assert [name for name in listed if name in LISTED[kind]] == LISTED[kind]
 
 
-def test_help_and_print_config(said):
-    assert "flstudy tune CONFIG" in said("--help")
-    run_help = said("run", "--help")
+def test_help_and_print_config(output_of):
+    assert "flstudy tune CONFIG" in output_of("--help")
+    run_help = output_of("run", "--help")
     assert "--population.clients" in run_help
     assert "devices drawn uniformly" in run_help  # from the docstring
-    printed = said("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config")
+    printed = output_of("run", QUICK, "--algorithm", "FedProx", "--algorithm.mu", "0.5", "--print_config")
     assert "mu: 0.5" in printed
     assert "shape" not in printed  # the data set's
 
@@ -127,8 +129,8 @@ def test_sigterm_ends_a_run_after_its_round_with_a_checkpoint_from_which_it_goes
     table = read_records(records)
     assert max(table["round"].to_pylist()) == done
     store = f"sqlite:///{tmp_path}/mlflow_tracking/mlflow.db"
-    (kept,) = open_store(store).client.search_runs([open_store(store).experiment_id])
-    assert kept.info.status == "KILLED"
+    (stored_run,) = open_store(store).client.search_runs([open_store(store).experiment_id])
+    assert stored_run.info.status == "KILLED"
     monkeypatch.chdir(tmp_path)
     more = ("--run.resume", "true", "--rounds", str(done + 3), "--run.track", "false")
     assert main(["run", str(QUICK), *options, *small, *more]) == 0

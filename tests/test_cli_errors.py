@@ -94,23 +94,23 @@ def test_a_mistake_of_ours_is_told_as_ours(monkeypatch, capsys):
 
 def test_a_full_disk_is_no_mistake_of_ours(monkeypatch, capsys):
     monkeypatch.setattr(config_starter, "starter", lambda choice: "")
-    monkeypatch.setattr(Path, "write_text", lambda *given, **named: (Path("/nowhere") / "file").open("w"))
+    monkeypatch.setattr(Path, "write_text", lambda *arguments, **named: (Path("/nowhere") / "file").open("w"))
     assert main(["init", "first.yaml"]) == 1
     assert "FileNotFoundError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("action", "status", "said"),
+    ("action", "status", "message"),
     [
         (partial(FedAvg, lr=-1), 2, "flstudy: error: FedAvg: lr must lie in"),
         (partial(hyper.within, 1.0, "(a, b)"), 1, "flstudy: unexpected ValueError in hyper.py:"),  # of float()
         (partial(int, "one"), 1, "flstudy: unexpected ValueError in help.py:"),
     ],
 )
-def test_only_what_is_raised_on_purpose_is_the_user_s_to_mend(action, status, said, monkeypatch, capsys):
+def test_only_what_is_raised_on_purpose_is_the_user_s_to_mend(action, status, message, monkeypatch, capsys):
     monkeypatch.setattr(config_help, "configs", action)
     assert main(["list", "configs"]) == status
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_whoever_catches_a_value_error_catches_a_user_error():
@@ -119,10 +119,10 @@ def test_whoever_catches_a_value_error_catches_a_user_error():
 
 
 def test_a_sentence_is_short_and_obeys_no_terminal():
-    said = str(ConfigError(f"name must lie in [0, 1], got \x1b[31m\n{'x' * 600}: lower it"))
-    assert len(said) == 200
-    assert said.startswith("name must lie in [0, 1], got [31m xxx")
-    assert said.endswith("xxx: lower it")
+    message = str(ConfigError(f"name must lie in [0, 1], got \x1b[31m\n{'x' * 600}: lower it"))
+    assert len(message) == 200
+    assert message.startswith("name must lie in [0, 1], got [31m xxx")
+    assert message.endswith("xxx: lower it")
     assert on_a_line("a\nb", 9) == "a b"
 
 
@@ -141,21 +141,21 @@ def test_the_engine_alone_says_what_a_study_needs(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [
         (None, "flstudy tune quick"),
         ("finished", "flstudy report moving"),
         ("interrupted", "flstudy tune --resume moving"),
     ],
 )
-def test_without_a_command_it_shows_what_to_do_next(state, said, tmp_path, monkeypatch, capsys):
+def test_without_a_command_it_shows_what_to_do_next(state, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if state is not None:
         folder = tmp_path / "studies" / "moving"
         folder.mkdir(parents=True)
         (folder / "state.json").write_text(f'{{"state": "{state}"}}')
     assert main([]) == 0
-    assert said in capsys.readouterr().out.splitlines()[-1]
+    assert message in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_folder_of_a_study_s_name_does_not_hide_it(tmp_path, monkeypatch):

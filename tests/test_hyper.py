@@ -68,7 +68,7 @@ def test_what_lies_inside_is_kept():
 def test_domains_can_be_read_from_the_class():
     assert declared(Thing)["size"] == Declared.of(int, "[1, inf)")
     assert declared(Thing)["kind"].choices == ("one", "other")
-    assert {name: one.domain for name, one in declared(Module).items()} == {
+    assert {name: field.domain for name, field in declared(Module).items()} == {
         "width": "[1, inf)",
         "drop": "[0, 1)",
         "mode": None,

@@ -47,9 +47,9 @@ def room(path: Path) -> str:
 
 def row(name: str) -> int:
     """The floor of a room."""
-    found = [number for number, rooms in enumerate(ROWS) if name in rooms]
-    assert found, f"flstudy/{name} has no row: add it to the layers"
-    return found[0]
+    floors = [number for number, rooms in enumerate(ROWS) if name in rooms]
+    assert floors, f"flstudy/{name} has no row: add it to the layers"
+    return floors[0]
 
 
 @functools.cache
@@ -72,16 +72,16 @@ def imported(path: Path) -> list[str]:
 
 def at_the_top(path: Path) -> set[str]:
     """Packages that a file needs as soon as it is imported."""
-    found, waiting = set(), list(tree(path).body)
+    packages, waiting = set(), list(tree(path).body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            packages |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
+            packages.add(node.module.split(".")[0])
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not typing_only(node):
             waiting += ast.iter_child_nodes(node)
-    return found
+    return packages
 
 
 def typing_only(node: ast.AST) -> bool:

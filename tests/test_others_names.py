@@ -56,51 +56,51 @@ def targets(node: ast.AST) -> list[ast.AST]:
 
 def inherited(node: ast.ClassDef) -> set[str]:
     """Private names that a class has from others: those of its own that it neither sets nor defines, and of super()."""
-    own = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+    defined = {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
     used = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and is_private(part.attr):
             if chain(part.value) == ["self"] and isinstance(part.ctx, ast.Store):
-                own.add(part.attr)
+                defined.add(part.attr)
             elif chain(part.value) == ["self"]:
                 used.add(part.attr)
             elif isinstance(part.value, ast.Call) and chain(part.value.func) == ["super"]:
                 used.add(f"super().{part.attr}")
-    own |= {*TUPLES, *(name for part in node.body for target in targets(part) for name in chain(target))}
-    return {f"{node.name}.{name}" for name in used - own}
+    defined |= {*TUPLES, *(name for part in node.body for target in targets(part) for name in chain(target))}
+    return {f"{node.name}.{name}" for name in used - defined}
 
 
 def named_here(tree: ast.AST) -> set[str]:
     """Private names that a source gives to functions, attributes and variables of its own."""
-    own = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            own.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Attribute) and chain(node.value) == ["self"] and isinstance(node.ctx, ast.Store):
-            own.add(node.attr)
+            names.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
-    return {name for name in own if is_private(name)}
+            names.add(node.id)
+    return {name for name in names if is_private(name)}
 
 
-def of_objects(tree: ast.AST, own: set[str]) -> set[str]:
-    """Private names, none of flstudy's ``own``, that a source reads of whatever object, also by getattr."""
-    found = set()
+def of_objects(tree: ast.AST, ours: set[str]) -> set[str]:
+    """Private names, none of flstudy's own (``ours``), that a source reads of whatever object, also by getattr."""
+    read_names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Name | ast.Attribute):
-            found.add(node.attr)
+            read_names.add(node.attr)
         elif isinstance(node, ast.Attribute) and (names := chain(node)) and names[0] not in ("self", "cls"):
-            found |= {node.attr}
+            read_names |= {node.attr}
         elif isinstance(node, ast.Attribute) and len(chain(node)) > 2:
-            found.add(node.attr)
+            read_names.add(node.attr)
         elif isinstance(node, ast.Call) and chain(node.func) in (["getattr"], ["setattr"], ["hasattr"]):
-            found |= {part.value for part in node.args[1:2] if isinstance(part, ast.Constant)}
-    return {f"?.{name}" for name in found if is_private(str(name)) and name not in {*own, *TUPLES}}
+            read_names |= {part.value for part in node.args[1:2] if isinstance(part, ast.Constant)}
+    return {f"?.{name}" for name in read_names if is_private(str(name)) and name not in {*ours, *TUPLES}}
 
 
 def insides(source: str) -> set[str]:
     """Private names of others that a source uses, and names of others that it replaces (with `` =``)."""
-    tree, roots, found = ast.parse(source), dict[str, str](), set[str]()
+    tree, roots, used = ast.parse(source), dict[str, str](), set[str]()
     for node in ast.walk(tree):
         pairs = []
         if isinstance(node, ast.Import):
@@ -110,30 +110,30 @@ def insides(source: str) -> set[str]:
         for name, whole, is_whole in pairs:
             if whole.split(".")[0] not in ("flstudy", "__future__"):
                 roots[name] = whole if is_whole else name
-                found |= {whole} if is_private(whole) else set()
+                used |= {whole} if is_private(whole) else set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any((names := chain(base)) and names[0] in roots for base in node.bases):
-            found |= inherited(node)
+            used |= inherited(node)
         if isinstance(node, ast.Attribute) and (names := chain(node)) and names[0] in roots:
             whole = ".".join([roots[names[0]], *names[1:]])
-            found |= {whole} if is_private(whole) and node.attr.startswith("_") else set()
+            used |= {whole} if is_private(whole) and node.attr.startswith("_") else set()
         for target in targets(node):
             place = target.value if isinstance(target, ast.Subscript) else target
             names = chain(place)
             if len(names) > 1 and names[0] in roots:
                 whole = ".".join([roots[names[0]], *names[1:]])
-                found |= {f"{whole} ="} if whole.split(".")[0] not in STDLIB or whole == "sys.modules" else set()
-    return found
+                used |= {f"{whole} ="} if whole.split(".")[0] not in STDLIB or whole == "sys.modules" else set()
+    return used
 
 
 @pytest.mark.slow
 def test_nobody_else_s_insides():
     used, wrong = set(), []
     sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
-    own = {name for source in sources.values() for name in named_here(ast.parse(source))}
+    ours = {name for source in sources.values() for name in named_here(ast.parse(source))}
     for path, source in sources.items():
         file = path.relative_to(PACKAGE).as_posix()
-        for name in insides(source) | of_objects(ast.parse(source), own):
+        for name in insides(source) | of_objects(ast.parse(source), ours):
             used.add(name)
             if name not in ALLOWED and not (file in COMPILING and name.startswith(COMPILER_NAMES)):
                 wrong.append((file, name))
@@ -142,7 +142,7 @@ def test_nobody_else_s_insides():
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ("import ray\nray._private.worker", {"ray._private"}),
         (
@@ -155,5 +155,5 @@ def test_nobody_else_s_insides():
         ("from flstudy.x import _y\nclass A:\n    def f(self):\n        self._z = 1", set()),
     ],
 )
-def test_what_is_found(source, found):
-    assert insides(source) == found
+def test_what_is_found(source, expected):
+    assert insides(source) == expected

@@ -64,16 +64,18 @@ def test_a_checkout_can_be_installed_editable(tmp_path):
 def test_its_configs_are_found_by_name_anywhere(wheel, tmp_path):
     """In a process of its own, elsewhere and without the checkout."""
 
-    def said(script: str) -> str:
+    def run_script(script: str) -> str:
         environment = {"PYTHONPATH": str(wheel), "PATH": ""}
         command = [sys.executable, "-c", script]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    shown = said("import sys; from flstudy.cli import main; sys.exit(main(['tune', 'flash/digits', '--print_config']))")
+    shown = run_script(
+        "import sys; from flstudy.cli import main; sys.exit(main(['tune', 'flash/digits', '--print_config']))"
+    )
     assert yaml.safe_load(shown)["population"]["dataset"]["class_path"].endswith("Digits")
-    where = said("from flstudy.config.shipped import *; print(config_folder(), is_installed(config_folder()))")
+    where = run_script("from flstudy.config.shipped import *; print(config_folder(), is_installed(config_folder()))")
     assert where.split() == [str(wheel / "flstudy" / "tune_configs"), "True"]
 
 
@@ -81,9 +83,9 @@ def test_ones_own_configs_go_before_those_of_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Path(find_config("quick")) == ROOT / "tune_configs" / "quick.yaml"
     (tmp_path / "tune_configs").mkdir()
-    own = tmp_path / "tune_configs" / "quick.yaml"
-    own.write_text("rounds: 1\n")
-    assert Path(find_config("quick")).resolve() == own
+    own_config = tmp_path / "tune_configs" / "quick.yaml"
+    own_config.write_text("rounds: 1\n")
+    assert Path(find_config("quick")).resolve() == own_config
     assert configs() == [Path("tune_configs/quick.yaml")]
     assert find_config("nowhere") == "nowhere"
 

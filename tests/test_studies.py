@@ -40,20 +40,20 @@ def ran(ray_cluster, tmp_path_factory):
     """The script, run in a folder with its config."""
     folder = tmp_path_factory.mktemp("script")
     (folder / "study.yaml").write_text(yaml.safe_dump({**CONFIG, "store": f"sqlite:///{folder}/mlflow.db"}))
-    names, said = {}, io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(said):
+    names, output = {}, io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(output):
         exec(compile(SCRIPT, "script.py", "exec"), names)
         names["study"] = Study.open("study")
         names["study"]._folder.path = names["study"].folder.absolute()
-    return names["study"], names["model"], said.getvalue()
+    return names["study"], names["model"], output.getvalue()
 
 
 def test_a_script_of_twelve_lines_runs_a_study_shows_its_curve_and_loads_its_model(ran):
-    study, model, said = ran
+    study, model, output = ran
     assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 12
-    assert study.best.trial.algorithm in said
-    assert "torch.Size([1, 10])" in said
-    assert "report.html" in said
+    assert study.best.trial.algorithm in output
+    assert "torch.Size([1, 10])" in output
+    assert "report.html" in output
     assert isinstance(model, Logistic)
     assert not model.training
 
@@ -77,15 +77,15 @@ def test_trials_and_curves_are_tables(ran):
 
 def test_optuna_gets_the_trials_with_their_distributions(ran):
     study, _, _ = ran
-    found = study.to_optuna()
-    assert isinstance(found, optuna.Study)
-    assert found.best_trial.user_attrs["trial"] == study.best.trial.number
-    assert found.best_value == study.best.value
-    first = found.trials[0]
+    history = study.to_optuna()
+    assert isinstance(history, optuna.Study)
+    assert history.best_trial.user_attrs["trial"] == study.best.trial.number
+    assert history.best_value == study.best.value
+    first = history.trials[0]
     assert first.params == {"algorithm": "FedAvg", "algorithm.lr": 0.1}  # the value given, which holds for every method
     assert first.distributions["algorithm.lr"] == optuna.distributions.FloatDistribution(1e-2, 1.0, log=True)
     assert sorted(first.intermediate_values) == [2, 4]
-    found.ask()  # it goes on as any study of Optuna's
+    history.ask()  # it goes on as any study of Optuna's
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_a_study_by_a_metric_of_the_modules_own_knows_no_accuracy(ray_cluster, t
     assert f"{final} test/mse at the end" in page
     assert "test/mse" in study._repr_html_()
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    (experiment,) = [one for one in client.search_experiments() if one.name != "Default"]
+    (experiment,) = [candidate for candidate in client.search_experiments() if candidate.name != "Default"]
     logged = {name for run in client.search_runs([experiment.experiment_id]) for name in run.data.metrics}
     assert {"valid/mse", "valid/mse_spread", "test/mse", "fit_mse", "valid/loss"} <= logged
     assert not any("accuracy" in name for name in logged)
@@ -177,7 +177,7 @@ def test_a_study_is_made_of_objects():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"population": (torch.zeros(30, 2), torch.zeros(30).long())}, "population must not hold its examples"),
         ({"task": type("Net", (Task,), {"__module__": "__main__"})()}, "task must be of a class that workers can"),
@@ -187,10 +187,10 @@ def test_a_study_is_made_of_objects():
         ({"algorithm": object()}, "algorithm must be something that a config can name"),
     ],
 )
-def test_what_no_worker_could_make_is_refused_in_a_sentence(changed, said):
+def test_what_no_worker_could_make_is_refused_in_a_sentence(changed, message):
     parts = {"task": "Logistic", "population": {"dataset": "Digits"}, "algorithm": "FedAvg", "search": SEARCH}
     settings = changed.pop("settings", {})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Study(**parts | changed, **settings).run()
 
 
@@ -198,9 +198,9 @@ def test_nested_and_dotted_keys_say_the_same():
     assert dotted({"study": {"trials": 8, "budget": {"rounds": 5}}, "rounds": 3}) == dotted(
         {"study.trials": 8, "study.budget.rounds": 5, "rounds": 3}
     )
-    one = {"class_path": "FedYogi", "init_args": {"lr": 0.1}}
-    assert dotted({"algorithm": one, "study": {"search": {"algorithm.lr": {}}}}) == {
-        "algorithm": one,
+    algorithm = {"class_path": "FedYogi", "init_args": {"lr": 0.1}}
+    assert dotted({"algorithm": algorithm, "study": {"search": {"algorithm.lr": {}}}}) == {
+        "algorithm": algorithm,
         "study.search": {"algorithm.lr": {}},
     }
     assert dotted({"algorithm.init_args.lr": 0.1, "task.class_path": "Mlp"}) == {"algorithm.lr": 0.1, "task": "Mlp"}
@@ -224,11 +224,11 @@ def test_a_notebook_draws_in_one_place(monkeypatch):
     place.show("too soon")
     place.show("last", now=True)
     assert [("first &lt;b&gt;" in page, "last" in page) for page in drawn] == [(True, False), (False, True)]
-    said = io.StringIO()
-    with StudyProgress(Console(file=said), name="small", config=StandIn()) as progress:
+    output = io.StringIO()
+    with StudyProgress(Console(file=output), name="small", config=StandIn()) as progress:
         progress.update(Trial(number=0, algorithm="FedYogi"))
     assert "FedYogi" in drawn[-1]
-    assert said.getvalue() == ""  # the table stands for the lines
+    assert output.getvalue() == ""  # the table stands for the lines
 
 
 def test_the_front_door_names_studies():

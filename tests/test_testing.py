@@ -53,13 +53,13 @@ class Ordered(FedAvg):
 @pytest.mark.slow
 def test_an_algorithm_of_one_s_own():
     check_algorithm(FedExP)
-    for wrong, said in [
+    for wrong, message in [
         (WrongMean, "weighted mean: an upload of weight 0 moves the model by"),
         (Silent, "single uploads: the server differs by .* set reads_each = True"),
         (Forgetful, "purity: server_step changes its arguments"),
         (Ordered, "order of jobs: servers differ by"),
     ]:
-        with pytest.raises(AssertionError, match=said):
+        with pytest.raises(AssertionError, match=message):
             check_algorithm(wrong)
 
 
@@ -83,8 +83,8 @@ class Hospitals(Dataset):
 
 class Untold(Hospitals):
     def load(self, seed, clients):
-        found = super().load(seed, clients)
-        return found._replace(x=found.x + seed)
+        data = super().load(seed, clients)
+        return data._replace(x=data.x + seed)
 
 
 class Strange(Hospitals):
@@ -94,8 +94,8 @@ class Strange(Hospitals):
 
 def test_a_dataset_of_one_s_own():
     check_dataset(Hospitals())
-    for wrong, said in [(Untold, "seeds: it is not seeded"), (Strange, r"owners: \(0, 3\) of 3 devices")]:
-        with pytest.raises(AssertionError, match=said):
+    for wrong, message in [(Untold, "seeds: it is not seeded"), (Strange, r"owners: \(0, 3\) of 3 devices")]:
+        with pytest.raises(AssertionError, match=message):
             check_dataset(wrong())
 
 

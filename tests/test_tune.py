@@ -96,7 +96,7 @@ def test_keys_may_be_dotted_long_or_nested_and_those_of_other_classes_are_left_o
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "message"),
     [
         ({"algorithm.server_rl": tune.uniform(0, 1)}, "unknown key 'algorithm.server_rl': did you mean 'algorithm.s"),
         ({"algorithm.beta3": 0.5}, "param_space: unknown key"),
@@ -107,8 +107,8 @@ def test_keys_may_be_dotted_long_or_nested_and_those_of_other_classes_are_left_o
         ({"algorithm.lr": tune.grid_search([0.1, "much"])}, "algorithm.lr must be a number, got 'much'"),
     ],
 )
-def test_a_space_that_no_trial_could_have_is_refused_in_a_sentence(config, space, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_space_that_no_trial_could_have_is_refused_in_a_sentence(config, space, message):
+    with pytest.raises(ConfigError, match=message):
         flstudy.tune.trainable(config, space)
 
 
@@ -148,14 +148,14 @@ def test_optunas_threads_find_what_one_finds(path, tmp_path):
     loss = {"objective": {"metric": "valid/loss", "mode": "min"}}  # the module says nothing of what is correct
     config = CONFIG | {"task": "tests.laws.test_side_by_side.Drops", "rounds": 4, "study": CONFIG["study"] | loss}
     (tmp_path / "drops.yaml").write_text(yaml.safe_dump(config))
-    found = []
+    values_by_jobs = []
     for jobs in (1, 3):
         study = optuna.create_study(direction="minimize", pruner=optuna.pruners.NopPruner())
         for lr in (0.1, 0.3, 0.5):
             study.enqueue_trial({"algorithm": "FedAvg", "algorithm.lr": lr})
         study.optimize(flstudy.objective(tmp_path / "drops.yaml"), n_trials=3, n_jobs=jobs)
-        found.append({trial.params["algorithm.lr"]: trial.value for trial in study.trials})
-    assert found[0] == found[1]
+        values_by_jobs.append({trial.params["algorithm.lr"]: trial.value for trial in study.trials})
+    assert values_by_jobs[0] == values_by_jobs[1]
 
 
 @pytest.mark.slow

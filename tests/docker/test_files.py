@@ -42,15 +42,15 @@ def instructions() -> list[tuple[str, str]]:
 
 def stages() -> dict[str, list[tuple[str, str]]]:
     """The instructions of every stage by its name, those of the stages it starts from first."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_name: dict[str, list[tuple[str, str]]] = {}
     name = ""
     for word, rest in instructions():
         if word == "FROM":
             base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]
-            found[name] = list(found.get(base, []))
+            by_name[name] = list(by_name.get(base, []))
         elif name:
-            found[name].append((word, rest))
-    return found
+            by_name[name].append((word, rest))
+    return by_name
 
 
 def default(text: str) -> str:
@@ -89,11 +89,11 @@ def test_base_images_are_pinned_to_a_patch_version() -> None:
 
 
 def test_images_of_services_are_pinned() -> None:
-    own = f"flstudy:{VERSION}", f"flstudy-server:{VERSION}"
+    images = f"flstudy:{VERSION}", f"flstudy-server:{VERSION}"
     for name, service in SERVICES.items():
         image, tag = default(service["image"]).rsplit(":", 1)
         assert re.search(r"\d+\.\d+", tag), name
-        assert f"{image}:{tag}" in own or "build" not in service, name
+        assert f"{image}:{tag}" in images or "build" not in service, name
         assert image.count("/") <= 1, f"{name} names a registry"
     assert default(compose("compose.gpu.yaml")["x-cuda"]["image"]) == f"flstudy:{VERSION}-cuda"
 
@@ -117,8 +117,8 @@ def test_every_package_has_its_version_from_the_constraints() -> None:
 def test_what_runs_has_no_privileges(target: str) -> None:
     users = [rest for word, rest in stages()[target] if word == "USER"]
     assert users[-1:] == ["10001:10001"]
-    made = [rest for word, rest in stages()[target] if word == "RUN" and "useradd" in rest]
-    assert re.search(r"--uid 10001 .*researcher$", made[0])
+    commands = [rest for word, rest in stages()[target] if word == "RUN" and "useradd" in rest]
+    assert re.search(r"--uid 10001 .*researcher$", commands[0])
 
 
 def test_the_server_says_how_it_is() -> None:
@@ -247,7 +247,7 @@ def test_a_ray_job_of_kuberay_has_the_image_and_its_ray() -> None:
         (container,) = pod["containers"]
         assert container["image"] == f"flstudy:{VERSION}"
         assert ("volumeMounts" in container) == (group is head)  # the driver writes, and nobody else
-    (volume,) = (one for one in head["template"]["spec"]["volumes"] if "persistentVolumeClaim" in one)
+    (volume,) = (entry for entry in head["template"]["spec"]["volumes"] if "persistentVolumeClaim" in entry)
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     command = job["spec"]["entrypoint"].split()
     assert command[:2] == ["flstudy", "tune"]
@@ -283,12 +283,12 @@ def test_the_script_for_slurm_starts_ray_runs_the_study_and_ends_both(config: st
         wait_until(lambda: calls.exists() and "flstudy tune" in calls.read_text())
         script.terminate()
     assert script.wait(LIMIT_S) == (1 if config == "long.yaml" else 3)
-    said = calls.read_text()
-    assert "ray start --head --node-ip-address=127.0.0.1 --port=22345 --num-cpus=4" in said
-    assert "srun --nodes=2 --ntasks-per-node=1 --exclude=first" in said
-    assert "ray start --address=127.0.0.1:22345 --num-cpus=4 --block" in said
-    assert f"flstudy tune {config} --address 127.0.0.1:22345" in said
-    assert ("flstudy stops" in said) == (config == "long.yaml")
+    log = calls.read_text()
+    assert "ray start --head --node-ip-address=127.0.0.1 --port=22345 --num-cpus=4" in log
+    assert "srun --nodes=2 --ntasks-per-node=1 --exclude=first" in log
+    assert "ray start --address=127.0.0.1:22345 --num-cpus=4 --block" in log
+    assert f"flstudy tune {config} --address 127.0.0.1:22345" in log
+    assert ("flstudy stops" in log) == (config == "long.yaml")
     assert not list(Path("/tmp").glob("r12345.*"))
 
 

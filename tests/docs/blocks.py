@@ -9,7 +9,7 @@ BLOCK = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.M
 
 def files_of(page: str) -> dict[str, str]:
     """Contents by file name; blocks of one file follow each other."""
-    found: dict[str, list[str]] = {}
+    texts_by_name: dict[str, list[str]] = {}
     for name, text in BLOCK.findall((DOCS / page).read_text()):
-        found.setdefault(name, []).append(text)
-    return {name: "\n\n".join(texts) for name, texts in found.items()}
+        texts_by_name.setdefault(name, []).append(text)
+    return {name: "\n\n".join(texts) for name, texts in texts_by_name.items()}

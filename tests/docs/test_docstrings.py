@@ -28,19 +28,19 @@ def public():
     """Functions, classes and their public methods, by name."""
     for room in map(import_module, ROOMS):
         for name in getattr(room, "__all__", vars(room)):
-            found = getattr(room, name)
-            ours = getattr(found, "__module__", "").startswith("flstudy")
-            if name.startswith("_") or not ours or not (inspect.isclass(found) or inspect.isfunction(found)):
+            member = getattr(room, name)
+            ours = getattr(member, "__module__", "").startswith("flstudy")
+            if name.startswith("_") or not ours or not (inspect.isclass(member) or inspect.isfunction(member)):
                 continue
-            yield f"{found.__module__}.{name}", found, found.__doc__
-            for method, written in vars(found).items() if inspect.isclass(found) else ():
+            yield f"{member.__module__}.{name}", member, member.__doc__
+            for method, written in vars(member).items() if inspect.isclass(member) else ():
                 function = getattr(written, "fget", None) or getattr(written, "__func__", written)
                 if inspect.isfunction(function) and not method.startswith("_"):
                     # That of the class it overrides where it has none.
-                    yield f"{found.__module__}.{name}.{method}", function, inspect.getdoc(getattr(found, method))
+                    yield f"{member.__module__}.{name}.{method}", function, inspect.getdoc(getattr(member, method))
 
 
-PUBLIC = {name: (found, doc) for name, found, doc in public()}
+PUBLIC = {name: (member, doc) for name, member, doc in public()}
 
 
 def lacks(source, doc):
@@ -50,8 +50,8 @@ def lacks(source, doc):
         error = getattr(node.exc, "func", node.exc) if isinstance(node, ast.Raise) else None
         if isinstance(error, ast.Name) and error.id[0].isupper() and error.id not in OF_CALLERS and error.id not in doc:
             yield f"raises {error.id}"
-    given = [*function.args.args, *function.args.kwonlyargs]
-    if TENSORS & {ast.unparse(one.annotation) for one in given if one.annotation} and not re.search(r"\[|shape", doc):
+    args = [*function.args.args, *function.args.kwonlyargs]
+    if TENSORS & {ast.unparse(arg.annotation) for arg in args if arg.annotation} and not re.search(r"\[|shape", doc):
         yield "takes a tensor of what shape?"
 
 
@@ -62,14 +62,14 @@ def test_there_are_hundreds_of_them():
 @pytest.mark.parametrize("room", ROOMS)
 def test_they_say_what_they_are_raise_and_take(room):
     troubles = {}
-    for name, (found, doc) in PUBLIC.items():
+    for name, (member, doc) in PUBLIC.items():
         if not name.startswith(f"{room}.") or (room == "flstudy" and any(name.startswith(f"{r}.") for r in ROOMS[1:])):
             continue
         if not doc:
             troubles[name] = ["no docstring"]
-        elif inspect.isfunction(found) and found.__name__ != "<lambda>" and found.__code__.co_filename[0] != "<":
-            troubles[name] = list(lacks(inspect.getsource(found), doc))
-    assert not {name: told for name, told in troubles.items() if told}
+        elif inspect.isfunction(member) and member.__name__ != "<lambda>" and member.__code__.co_filename[0] != "<":
+            troubles[name] = list(lacks(inspect.getsource(member), doc))
+    assert not {name: lacking for name, lacking in troubles.items() if lacking}
 
 
 def test_what_is_missing_is_found():

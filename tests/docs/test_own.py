@@ -71,5 +71,5 @@ def test_a_pooled_data_set_and_a_study_of_them(lab):
 def test_their_laws_hold_and_an_error_is_found(lab):
     done = python(lab, "-c", "import laws, wrong")
     assert done.returncode == 1
-    (told,) = re.findall(r"^```\n(AssertionError: .*?)\n```$", (DOCS / "own.md").read_text(), re.MULTILINE)
-    assert done.stderr.splitlines()[-1] == told, done.stderr
+    (message,) = re.findall(r"^```\n(AssertionError: .*?)\n```$", (DOCS / "own.md").read_text(), re.MULTILINE)
+    assert done.stderr.splitlines()[-1] == message, done.stderr

@@ -44,7 +44,7 @@ def test_the_page_shows_these_commands_and_nothing_of_a_machine(transcript):
 
 def test_output_is_made_readable(transcript, tmp_path):
     walk = transcript.Walk(tmp_path, tmp_path / "venv", 1.0)
-    said = f"\x1b[1mbold\x1b[0m\n\nbar 1\rbar 2\nat {tmp_path}/lab/studies\n" + "x" * 200
-    assert walk.readable(said) == ["bold", "bar 2", "at ./studies", "x" * (transcript.WIDTH - 1) + "…"]
+    output = f"\x1b[1mbold\x1b[0m\n\nbar 1\rbar 2\nat {tmp_path}/lab/studies\n" + "x" * 200
+    assert walk.readable(output) == ["bold", "bar 2", "at ./studies", "x" * (transcript.WIDTH - 1) + "…"]
     assert transcript.shortened([*"abcdef"], (1, 2)) == ["a", "… 3 lines", "e", "f"]
     assert transcript.shortened([*"abcd"], (1, 2)) == [*"abcd"]
