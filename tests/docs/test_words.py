@@ -1,4 +1,4 @@
-"""The package's words: variables are named by what they are, docstrings understood without their neighbours."""
+"""The words of the package and of its tests: variables are named by what they are, docstrings stand alone."""
 
 import ast
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "flstudy"
+TESTS = Path(__file__).parents[1]
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 PRONOUNS = {"one", "found", "own", "given", "known", "told", "each", "kept", "said", "made"}
 ARTICLES = re.compile(r"(The|A|An|All|Every|Whether|These|This|And)\b")
@@ -15,9 +16,9 @@ OPENINGS = re.compile(r"(What|Of|The same|Likewise|That|Those|It|Whether|And)\b"
 
 
 @cache
-def modules():
-    """Every module of the package as it is parsed."""
-    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+def modules(folder=PACKAGE):
+    """Parse every module below a folder."""
+    return {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
 
 
 def pronouns(tree):
@@ -63,7 +64,8 @@ def without_a_verb(tree):
 
 @pytest.mark.slow
 def test_no_variable_is_a_pronoun():
-    assert not {str(path): names for path, tree in modules().items() if (names := list(pronouns(tree)))}
+    trees = modules() | modules(TESTS)
+    assert not {str(path): names for path, tree in trees.items() if (names := list(pronouns(tree)))}
 
 
 def test_no_docstring_needs_its_neighbour():
