@@ -331,8 +331,13 @@ class Crew:
         return actor_class.options(num_cpus=1, num_gpus=int(self.kind != "cpu"), scheduling_strategy=there).remote()
 
     def shared(self, algorithm: Algorithm, servers: Any, first: Tensor | None) -> Any:
-        """Return a reference to what all parts of a round share, put into the store once; ``first`` as in
-        `Rows.lent`."""
+        """Return a reference to what all parts of a round share, put into the store once.
+
+        Args:
+            algorithm: the method.
+            servers: leaves [S, ...].
+            first: [S, n] models that first visitors are sent, as in `Rows.lent`; None: there are none.
+        """
         if first is not None and first.data_ptr() == servers.x.data_ptr():
             first = None
         if self._last is None or self._last[0] is not algorithm or self._last[1] is not servers:

@@ -78,7 +78,7 @@ class ClientBank:
         self, algorithm: Algorithm, clients: Tensor, x: Tensor, replicas: Sequence[int] | None = None
     ) -> list[Any]:
         """Return the rows of devices clients [S, J], one after another: the reference that `left` got, the leaves, or
-        None for a first visitor; an empty list where the method keeps no rows."""
+        None for a first visitor; an empty list where the method keeps no rows. The models are x [S, n]."""
         if not leaves(algorithm.client_init(x[0])):
             return []
         slots = self.slot[places(clients, replicas)].flatten().tolist()
@@ -96,7 +96,10 @@ class ClientBank:
         fetch: Fetch,
         replicas: Sequence[int] | None = None,
     ) -> None:
-        """Leave the rows of devices clients [S, J], one after another, where they are; ``fetch`` brings them here."""
+        """Leave the rows of devices clients [S, J], one after another, where they are; ``fetch`` brings them here.
+
+        First visitors get rows by their models x [S, n].
+        """
         if not lying:
             return
         slots = self._met(algorithm, clients, x, replicas).flatten().tolist()
@@ -105,7 +108,7 @@ class ClientBank:
         self._fetch = fetch
 
     def bring_home(self, slots: Tensor | None = None) -> None:
-        """Copy rows that lie elsewhere into this bank, all or those at some slots; they stay there as well.
+        """Copy rows that lie elsewhere into this bank, all or those at some slots [...]; they stay there as well.
 
         Raises:
             RuntimeError: where they are lost.
@@ -130,8 +133,8 @@ class ClientBank:
         self._touch(slots)
 
     def read(self, algorithm: Algorithm, clients: Tensor, x: Tensor) -> Any:
-        """Return the rows [R, J, ...] of devices clients; none is made: first visitors get what they would start
-        with."""
+        """Return the rows, leaves [S, J, ...], of devices clients [S, J] with models x [S, n]; none is made: first
+        visitors get what they would start with."""
         template = algorithm.client_init(x[0])
         fresh = leaves(torch.vmap(algorithm.client_init)(x))
         slots = self.slot[places(clients)]

@@ -48,7 +48,8 @@ class CompilePolicy:
         return True
 
     def lost(self, seconds: float, steps: float) -> bool:
-        """Count a compiled round; returns whether these are slower than eager ones."""
+        """Count a compiled round of so many seconds and local steps; returns whether these are slower than eager
+        ones."""
         if self._compiled is None:
             return False
         self._compiled.append(seconds / max(steps, 1e-9))

@@ -13,13 +13,16 @@ def accelerated(device: torch.device) -> bool:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device. The host goes on once the numbers are on their way: a plain ``to`` would
-    wait for everything that the device still has to do."""
+    """Return a tensor [...] of the host on a device.
+
+    The host goes on once the numbers are on their way: a plain ``to`` would wait for everything that the device still
+    has to do.
+    """
     return tensor.to(device, non_blocking=True)
 
 
 def numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Return integers of the host on a device; the host does not wait, as in `to_device`."""
+    """Return [K]: K integers of the host on a device; the host does not wait, as in `to_device`."""
     return to_device(torch.tensor(values, dtype=torch.int64), device)
 
 

@@ -41,7 +41,12 @@ class Executor(ABC):
         """
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Choose how to go on by the seconds that a round's fits took; returns whether that is settled for good."""
+        """Choose how to go on by the seconds that local fits took; returns whether that is settled for good.
+
+        Args:
+            seconds: that the last call took, of a round or, where it is trained in blocks, of a block.
+            rounds_left: calls that follow; infinity where nobody knows.
+        """
         return True
 
     def loops(self) -> Programs | None:
@@ -88,7 +93,7 @@ def one_by_one(
 
 
 def all_logged(logs: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Return the logged sums of several fits, each under the names of all; 0 of 0 examples where a fit logged
+    """Return the logged sums [2] of several fits, each under the names of all; 0 of 0 examples where a fit logged
     nothing."""
     like = {name: values for logged in logs for name, values in logged.items()}
     return [{name: logged.get(name, torch.zeros_like(values)) for name, values in like.items()} for logged in logs]

@@ -12,9 +12,14 @@ from flstudy.tasks import TaskFunction
 
 
 def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client: Any) -> Gradient:
-    """Return ∇ of the algorithm's local objective. It differentiates with respect to the named tensors and
-    concatenates: differentiating through slices of the flat vector would cost one full-size addition for each tensor.
-    The gradient of a model with buffers is followed by the buffers after the pass."""
+    """Return ∇ of the algorithm's local objective: a function of a model y [n] and a batch.
+
+    It returns the gradient [n] and the loss [], or [1 + 2 L] where ``training_step`` logs L names. For a model with
+    buffers [n + b] the gradient is followed by the buffers after the pass.
+
+    It differentiates with respect to the named tensors and concatenates: differentiating through slices of the flat
+    vector would cost one full-size addition for each tensor.
+    """
     layout, buffers, names = task_function.layout, task_function.buffers, task_function.findings.training_logs
 
     def with_logs(loss: Tensor, listener: TaskFunction) -> Tensor:
@@ -57,7 +62,8 @@ def gradient(algorithm: Algorithm, task_function: TaskFunction, msg: Any, client
 
 
 def validation_loss(algorithm: Algorithm, task_function: TaskFunction, y: Tensor, batch: Batch) -> Tensor:
-    """Return []: the loss on a device's validation examples by which it stops early (FLASH, Alg. 1 line 9)."""
+    """Return []: the loss of a model y [n] on a device's validation examples, by which it stops early (FLASH, Alg. 1
+    line 9)."""
     with task_function.evaluating():
         mean = task_function.fit(y, batch)
     if algorithm.valid_loss == "mean":

@@ -87,7 +87,11 @@ class LoopProgram:
 
 def lane_graph(step: Step, carried: Any, rows: Tensor, constants: Any, shared: Any) -> torch.fx.GraphModule:
     """Return the step of one lane as a graph: (carried leaves, line, real, constants' leaves, shared leaves) → carried
-    leaves. Tensors that the step finds elsewhere, as in a module, are its attributes."""
+    leaves.
+
+    The arguments are those of `LoopProgram`: carried [A, ...], rows [A, T, B], constants [A, ...]. Tensors that the
+    step finds elsewhere, as in a module, are the graph's attributes.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     first_lane = [leaf[0] for leaf in leaves(carried)], rows[0, 0], [leaf[0] for leaf in leaves(constants)]
@@ -158,8 +162,11 @@ def captured(graph: torch.fx.GraphModule) -> list[str]:
 def mapped_graph(
     lane: torch.fx.GraphModule, width: int, carried: Any, rows: Tensor, constants: Any, shared: Any
 ) -> torch.fx.GraphModule:
-    """Return the step of ``width`` lanes at once: (…, captured tensors) as inputs, the first three kinds with a lane
-    axis."""
+    """Return the graph of `lane_graph` for W = ``width`` lanes at once; captured tensors are its last inputs.
+
+    Carried leaves, lines, ``real`` and constants are [W, ...]; shared and captured tensors have no lane axis. The other
+    arguments are those of `LoopProgram`.
+    """
 
     def mapped(function: Callable[..., Any], own_count: int, others: int) -> Callable[..., Any]:
         return torch.vmap(function, tuple([0] * own_count + [None] * others), randomness="different")
@@ -170,7 +177,7 @@ def mapped_graph(
 def alone_graph(
     lane: torch.fx.GraphModule, carried: Any, rows: Tensor, constants: Any, shared: Any
 ) -> torch.fx.GraphModule:
-    """Return the step of one lane with the inputs and outputs of several, whose lane axis has size 1."""
+    """Return the graph of `mapped_graph` for one lane without a map: all its lanes' inputs and outputs are [1, ...]."""
 
     def first(function: Callable[..., Any], own_count: int, others: int) -> Callable[..., Any]:
         def run(*tensors: Tensor) -> Any:
@@ -191,8 +198,18 @@ def graph_of_lanes(
     constants: Any,
     shared: Any,
 ) -> torch.fx.GraphModule:
-    """Return the graph of a step of ``width`` lanes: a function of one lane's tensors and of shared ones,
-    ``wrapped``."""
+    """Return the graph of a step of W = ``width`` lanes.
+
+    Args:
+        wrapped: makes the step of W lanes of one lane's step, the number of its arguments [W, ...], and that of those
+            that lanes share.
+        lane: the graph of `lane_graph`.
+        width: W.
+        carried: leaves [A, ...]; it and the others as in `LoopProgram`.
+        rows: [A, T, B].
+        constants: leaves [A, ...].
+        shared: leaves of all lanes.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     lane_tensors = [*leaves(carried), rows[:, 0], torch.ones(len(rows), dtype=torch.bool), *leaves(constants)]
@@ -211,7 +228,7 @@ def graph_of_lanes(
 
 
 def functional_attributes(graph: torch.fx.GraphModule, values: dict[str, Tensor]) -> Callable[..., Any]:
-    """Return the graph as a function whose attributes have other values."""
+    """Return the graph as a function whose attributes have other values, by name and of the same shapes."""
 
     class Interpreter(torch.fx.Interpreter):
         def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -260,8 +277,15 @@ def generalised(narrow: torch.fx.GraphModule, wide: torch.fx.GraphModule) -> tor
 
 
 def loop(mapped: Callable[..., Any], count: int, while_loop: Any, begin: Tensor, inputs: list[Tensor]) -> Any:
-    """Return the loop that is compiled, over all steps of all lanes, around a mapped step of ``count`` carried
-    leaves."""
+    """Return the carried leaves [A, ...] after all steps of all lanes: the loop that is compiled.
+
+    Args:
+        mapped: the graph of a step of all lanes.
+        count: number of carried leaves.
+        while_loop: torch's operator.
+        begin: [] the first step.
+        inputs: carried leaves [A, ...], rows [A, T, B], steps ``todo`` [A], then constants, shared, captured tensors.
+    """
     rows, todo = inputs[count : count + 2]
 
     def goes_on(k: Tensor, *state: Tensor) -> Tensor:
@@ -279,7 +303,16 @@ def loop(mapped: Callable[..., Any], count: int, while_loop: Any, begin: Tensor,
 
 
 def loaded(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, Any, list[Tensor]], alone: bool) -> Any:
-    """Return the library of a program, found on disk or compiled."""
+    """Return the program of a library, found on disk or compiled.
+
+    Args:
+        mapped: the graph of a step of all lanes.
+        arguments: carried [A, ...], rows [A, T, B], constants [A, ...], shared, captured tensors.
+        alone: whether the program is of one lane.
+
+    Raises:
+        UserError: if the compiler fixes the number of lanes or of steps.
+    """
     carried, rows, constants, shared, others = arguments
     kinds = [(tuple(leaf.shape[1:]), str(leaf.dtype)) for leaf in (*leaves(carried), rows[:, 0], *leaves(constants))]
     kinds += [(tuple(leaf.shape), str(leaf.dtype)) for leaf in (*leaves(shared), *others)]
@@ -316,7 +349,10 @@ def digest(path: Path) -> str:
 
 
 def library(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Return the program of a library; one with foreign operators by torch's own binding, which knows them."""
+    """Return the program of a library, from ``begin`` [] and the inputs of `loop` to the carried leaves [A, ...].
+
+    One with foreign operators is called by torch's own binding, which knows them.
+    """
     if path.with_suffix(".json").exists():
         return compiler.binding_of(path)
     return compiler.Library(path, leaves_python)
@@ -329,7 +365,11 @@ def foreign(names: Sequence[str]) -> bool:
 
 
 def compiled(mapped: torch.fx.GraphModule, arguments: tuple[Any, Tensor, Any, Any, list[Tensor]], alone: bool) -> str:
-    """Compile a program; returns the path of its library."""
+    """Compile a program, given the arguments of `loaded`; returns the path of its library.
+
+    Raises:
+        UserError: if the compiler fixes the number of lanes or of steps.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 

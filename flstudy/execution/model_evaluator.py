@@ -148,7 +148,7 @@ class ModelEvaluator:
 
     @contextmanager
     def attached(self, round: int, trainer: L.Trainer | None = None) -> Iterator[None]:
-        """Let a task that is not mapped know the round, and its Trainer where there is one."""
+        """Let a task that is not mapped know the round (from 1), and its Trainer where there is one."""
         if self.task_function.maps_measures:
             yield
             return
@@ -163,8 +163,11 @@ class ModelEvaluator:
         return function(*arguments)
 
     def weigh(self, seconds: float, left: float) -> None:
-        """Choose how to go on by what an evaluation took and how many are left: compiled where that saves more than it
-        costs, and no longer where it turns out to be slower. A survey that a round asks for counts as its own."""
+        """Choose how to go on by the seconds that an evaluation took and how many are ``left``.
+
+        It is compiled where that saves more than it costs, and no longer where it turns out to be slower. A survey that
+        a round asks for counts as an evaluation of its own.
+        """
         if self.compiled is False or self._loops() is None:
             return
         took = self._took[bool(self.compiled)]
@@ -185,8 +188,8 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def sheets(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor, *, keep: bool = True) -> Sheets:
-        """Return all devices' examples under each device's concept [S, N], for models like these; to be kept, or read
-        once."""
+        """Return all devices' examples under each device's concept [S, N], for models [...] of this type; to be kept,
+        or read once."""
         return Sheets(self.store, examples, concepts, models.dtype, keep)
 
     def population(self, models: Tensor, examples: EvaluationIndex, concepts: Tensor) -> Scores:
@@ -326,7 +329,18 @@ def line_scored(
     concept: Tensor,
     model: Tensor,
 ) -> Tensor:
-    """Return the step of a compiled loop that adds a line's losses and what is correct to a lane's sums [2]."""
+    """Take a step of a compiled loop that measures: add a line's losses and correctness to a lane's sums [2].
+
+    Args:
+        task_function: of the task.
+        algorithm: there is none.
+        store: all examples.
+        sums: [2] of losses and correctness before.
+        line: [B] rows of the examples, -1 for padding.
+        real: [] unused, since lines that are not real are padding.
+        concept: [] of the device.
+        model: [n].
+    """
     with task_function.evaluating(), one_forward(task_function.module):
         measured = examples_measured(task_function, model, Batch(*store.gather(line, concept)))
     return sums + torch.stack([torch.where(line >= 0, value.to(sums.dtype), 0).sum() for value in measured])

@@ -127,7 +127,11 @@ class PartDone(NamedTuple):
 
 
 def train_part(fit: Callable[..., Fit], evaluator: ModelEvaluator, work: PartWork, rows: Any) -> PartDone:
-    """Train a part whose devices have these rows of client state, leaves [S, P, ...]."""
+    """Train a part whose devices have these rows of client state, leaves [S, P, ...].
+
+    Raises:
+        UserError: if uploads that are to be clipped are not real numbers.
+    """
     done = fit(work.algorithm, work.servers, rows, work.jobs, work.batches)
     scores = None
     if work.tests is not None:

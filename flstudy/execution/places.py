@@ -31,7 +31,7 @@ class Rows(Protocol):
         """Return the rows of some jobs, leaves [S, P, ...]; None stands for all."""
 
     def put(self, part: Share | None, states: Any) -> None:
-        """Write the rows back as they are now."""
+        """Write the rows of some jobs back as they are now, leaves [S, P, ...]."""
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
         """Return the models [S, n] that first visitors are sent, and the rows as `ClientBank.lent` has them."""
@@ -69,7 +69,7 @@ class LaneWorker:
         self.executor, self.evaluator = make(context), ModelEvaluator(context)
 
     def train(self, modes: Modes, work: PartWork, rows: Any) -> PartDone:
-        """Train a part on this device; the result is where the work was."""
+        """Train a part, whose rows of client state have leaves [S, P, ...]; the result is where the work was."""
         home, batches = work.jobs.client.device, work.batches
         moved = tree_on((work.servers, work.jobs, work.weights, rows), self.device)
         on_device = {name: part for name, part in batches._asdict().items() if name not in HOST}

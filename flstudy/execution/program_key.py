@@ -122,7 +122,8 @@ def differ_in_numbers(before: Numbered, now: Numbered) -> bool:
 
 
 def with_numbers(algorithm: Method, numbers: dict[str, Tensor]) -> Method:
-    """Return a copy of a method with tensors for its numbers; they were checked, and others derived of them, before."""
+    """Return a copy of a method with tensors [] for its numbers, by name; these were checked before, and others derived
+    of them."""
     numbered = copy.copy(algorithm)
     for name, value in numbers.items():
         object.__setattr__(numbered, name, value)

@@ -398,7 +398,17 @@ def cache_bytes() -> int:
 def all_steps(
     program: Program, carried: Any, rows: Tensor, todo: Sequence[int], constants: Any, shared: Any, entry: int
 ) -> tuple[Any, Counts]:
-    """Return the carried leaves after all steps, and what was run."""
+    """Return the carried leaves [A, ...] after all steps, and what was run.
+
+    Args:
+        program: a `LoopProgram`.
+        carried: leaves [A, ...].
+        rows: [A, T, B] rows of the examples, -1 for padding.
+        todo: how many of the T steps are real, by lane, falling.
+        constants: leaves [A, ...].
+        shared: leaves of all lanes.
+        entry: as in `cuts`.
+    """
     left, finished, begin, executed, width = torch.tensor(todo), list[Any](), 0, Counts(), len(todo)
     for active, end in cuts(todo, entry):
         if active < width:
@@ -441,8 +451,22 @@ def one_step(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """Take one local step of one lane: its examples are gathered here. ``real`` []: False keeps the state; None is
-    True."""
+    """Take one local step of one lane, whose examples are gathered here, and return its state and loss.
+
+    Args:
+        task_function: of the task.
+        algorithm: the method.
+        store: all examples.
+        local: the device's state.
+        line: [B] rows of the examples, -1 for padding.
+        concept: [] of the device.
+        real: []; False keeps the state, and the loss is 0; None is True.
+        msg: the server's message.
+        client: the device's row.
+
+    Returns:
+        The state, and the loss [], or [1 + 2 L] where ``training_step`` logs L names (`TaskFunction.no_losses`).
+    """
     x, y = store.gather(line, concept)
     grad = gradient(algorithm, task_function, msg, client)
     stepped, loss = algorithm.local_step(local, Batch(x, y, line >= 0), grad, msg, client)
@@ -463,7 +487,21 @@ def unrolled(
     client: Any,
 ) -> tuple[Any, Tensor]:
     """Run K copies of a step as a program: eagerly, and on GPUs, where a loop would ask the host after every step.
-    ``todo`` None: all are real."""
+
+    Args:
+        task_function: of the task.
+        algorithm: the method.
+        store: all examples.
+        local: leaves [A, ...].
+        rows: [A, K, B] rows of the examples, -1 for padding.
+        concept: [A] of each lane's device.
+        todo: [A] how many of the K steps are real; None: all.
+        msg: leaves [A, ...].
+        client: leaves [A, ...].
+
+    Returns:
+        The states, and the sums of losses [A], or [A, 1 + 2 L] as in `one_step`.
+    """
 
     def lane(local: Any, rows: Tensor, concept: Tensor, todo: Any, msg: Any, client: Any) -> tuple[Any, Tensor]:
         total = no_losses(task_function, local)
@@ -488,7 +526,10 @@ def trained(
     msg: Any,
     client: Any,
 ) -> tuple[Any, Tensor]:
-    """Return the step of a compiled loop that trains: of the state and the sum of losses of one lane."""
+    """Take a step of a compiled loop that trains: the state and the sum of losses of one lane become those after it.
+
+    The arguments are those of `one_step`; the sum of losses is [], or [1 + 2 L].
+    """
     local, total = carried
     local, loss = one_step(task_function, algorithm, store, local, line, concept, real, msg, client)
     return local, total + loss
@@ -497,7 +538,7 @@ def trained(
 def block_sums(
     task_function: TaskFunction, store: ExampleStore, rows: Tensor, concept: Tensor, models: Tensor
 ) -> Tensor:
-    """Return [A]: sums of the losses of models [A, n] on examples [A, B], of which rows -1 are padding."""
+    """Return [A]: sums of the losses of models [A, n] on examples rows [A, B], -1 for padding, under concept [A]."""
     batch = Batch(*store.gather(rows, concept), rows >= 0)
     if len(models) == 1:  # mapping costs more than such a loss does
         means = task_function.fit(models[0], take(batch, 0)).unsqueeze(0)
@@ -515,7 +556,7 @@ def whole_sums(
     counts: Sequence[int],
 ) -> Tensor:
     """Return [A]: the losses of models [A, n] on all examples of their lanes at once, times their number: of rows [A,
-    V] the first ``counts``. Lanes with equally many are mapped together."""
+    V] the first ``counts``, under concept [A]. Lanes with equally many are mapped together."""
     sums, by_lane = models.new_zeros(len(models)), numbers(counts, models.device)
     for count in dict.fromkeys(count for count in counts if count):
         lanes = (by_lane == count).nonzero().squeeze(1)
@@ -534,7 +575,18 @@ def validated(
     concept: Tensor,
     model: Tensor,
 ) -> Tensor:
-    """Return the step of a compiled loop that sums losses over blocks of one lane's validation examples."""
+    """Take a step of a compiled loop that validates: add a block's losses to the sum [] of one lane.
+
+    Args:
+        task_function: of the task.
+        algorithm: unused.
+        store: all examples.
+        total: [] the sum before.
+        line: [B] rows of the block's examples, -1 for padding.
+        real: [] unused, since lines that are not real are padding.
+        concept: [] of the device.
+        model: [n].
+    """
     batch = Batch(*store.gather(line, concept), line >= 0)
     with task_function.evaluating():
         return total + task_function.fit(model, batch) * (line >= 0).sum()

@@ -45,7 +45,7 @@ class RowJournal:
         self._folders: dict[Path, tuple[int, list[Segment]]] = {}  # the last save to it, and what it names
 
     def touch(self, slots: Tensor) -> None:
-        """Note that rows change."""
+        """Note that the rows at these slots [...] change."""
         if not slots.numel():
             return
         if (more := int(slots.max()) + 1 - len(self._changed)) > 0:

@@ -118,7 +118,8 @@ class Auto(Executor):
         return done
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Choose an executor for good; and whether to compile, which is left open while rounds may become longer."""
+        """Choose an executor for good by the seconds of a fit; and whether to compile, which is left open while rounds
+        may become longer. The arguments are those of `Executor.weigh`."""
         steps, programs = 0.0 if self._done is None else float(self._done.sum()), self.vectorized.programs
         if self.chosen is None:
             self.chosen = self._best(rounds_left)

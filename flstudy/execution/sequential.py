@@ -31,7 +31,7 @@ class Sequential(Executor):
         return one_by_one(self.one, algorithm, servers, clients, jobs, batches)
 
     def one(self, algorithm: Algorithm, server: Any, client: Any, job: Job, batches: Batches) -> tuple[Any, ...]:
-        """Play one device's round, whose number the task may read."""
+        """Play one device's round, whose number the task may read, and return what `one_by_one` expects."""
         with self.task_function.stand_in.at(int(batches.round) - 1) as clock:
             return self.round_of(algorithm, server, client, job, batches, clock)
 
@@ -66,7 +66,7 @@ class Sequential(Executor):
         return msg, upload, client, personal, torch.tensor(len(losses)), loss.mean(), sums
 
     def batch(self, rows: Tensor, concept: Tensor) -> Batch:
-        """Return the real examples at these rows [B], -1 where there is none."""
+        """Return the real examples at these rows [B], -1 where there is none, under a concept []."""
         return Batch(*self.store.gather(rows[rows >= 0], concept))
 
 

@@ -118,7 +118,8 @@ class Sharded(Executor):
         return dones
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Choose for all places as the first one decides; ``auto`` also whether to train in one place or in all."""
+        """Choose for all places as the first one decides by its seconds; ``auto`` also whether to train in one place or
+        in all. The arguments are those of `Executor.weigh`."""
         if self._spread and not self._policy.open:
             return self._weigh_places(seconds, rounds_left)
         if self._spread:

@@ -73,14 +73,17 @@ class TraceCache:
 
 
 def worthwhile(tensors: Sequence[Tensor]) -> bool:
-    """Return whether nothing but these tensors decides which operations run, and they are so small that the Python
-    around these is felt."""
+    """Return whether a trace of a function of these tensors, of any shape, is valid and pays.
+
+    It is valid where nothing but the tensors decides which operations run. It pays where they hold at most `MOST`
+    bytes, so that the Python around the operations is felt.
+    """
     decided = compiler.dispatching() or any(map(torch.is_autocast_enabled, kinds_of(tensors)))
     return not decided and sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= MOST
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> set[str]:
-    """Return the kinds of devices on which tensors lie."""
+    """Return the kinds of devices on which tensors [...] lie, such as ``cpu``."""
     return {tensor.device.type for tensor in tensors}
 
 

@@ -108,7 +108,7 @@ class PerJobTrainer(Sequential):
         return local._replace(steps=local.steps + len(losses)), torch.stack(losses)
 
     def train(self, task: L.LightningModule, like: Tensor, batches: Batches, callbacks: list[L.Callback]) -> None:
-        """Fit by a Trainer on a device's batches, where the model ``like`` [P] is and in its precision."""
+        """Fit by a Trainer on a device's batches, where the model ``like`` [n] is and in its precision."""
         ends = batches.epoch.nonzero().squeeze(1).tolist()
         total = int(batches.steps)
         if not ends or ends[-1] != total - 1:
@@ -191,12 +191,12 @@ class FittedModule:
         self._tensors = task_function.tensors
 
     def live(self) -> dict[str, Tensor]:
-        """Return the tensors by name, buffers too, as the module has them now."""
+        """Return the trained parameters and carried buffers by name, shaped as in the module and shared with it."""
         return {**self.parameters, **{name: self.task.get_buffer(name) for name in self.buffers.layout.names}}
 
     @torch.no_grad()
     def write(self, y: Tensor) -> None:
-        """Write a model [P] into the module, and the values of frozen buffers."""
+        """Write a model, [n] or [n + b] with buffers, into the module, and the values of frozen buffers."""
         live = self.live()
         for name, value in self._tensors(y).items():
             live[name].copy_(value)
@@ -205,7 +205,7 @@ class FittedModule:
 
     @torch.no_grad()
     def read(self, like: Tensor) -> Tensor:
-        """Return the module's model [P], with buffers where another one has them."""
+        """Return the module's model, [n], or [n + b] with buffers where ``like`` has them."""
         x = self.layout.flat({name: p.detach() for name, p in self.parameters.items()}).to(like)
         return torch.cat([x, self.buffers.flat(self.live(), like)[: len(like) - len(x)]]).clone()
 
@@ -402,7 +402,7 @@ class EpochSteps(Sampler[int]):
         self.ends, self.epoch = ends, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the steps of an epoch; Lightning's loop calls this before each."""
+        """Take the steps of a local epoch (from 0); Lightning's loop calls this before each."""
         self.epoch = epoch
 
     def _range(self) -> range:

@@ -49,7 +49,7 @@ def over_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """Return the tensors of a tree, in a fixed order."""
+    """Return the tensors [...] of a tree, in a fixed order."""
     collected = list[Tensor]()
     collect(tree, collected)
     return collected
@@ -64,12 +64,12 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def stack(trees: list[Any]) -> Any:
-    """Return one tree whose leaves have a new leading axis."""
+    """Return one tree of K trees with leaves [...]: its leaves are [K, ...]."""
     return over_leaves(lambda *parts: torch.stack(parts), *trees)
 
 
 def join(trees: list[Any]) -> Any:
-    """Return one tree whose leaves continue each other along the first axis."""
+    """Return one tree of trees with leaves [K_i, ...]: its leaves are [Σ K_i, ...], one after another."""
     return over_leaves(lambda *parts: torch.cat(parts), *trees)
 
 
@@ -84,7 +84,7 @@ def grid(tree: Any, replicas: int) -> Any:
 
 
 def replaced(tree: Any, places: Tensor, parts: Any) -> Any:
-    """Return a tree [L, ...] with other leaves [K, ...] at the K places; of the type that holds both."""
+    """Return a tree [L, ...] with other leaves [K, ...] at the places [K]; of the type that holds both."""
 
     def leaf_replaced(leaf: Tensor, part: Tensor) -> Tensor:
         dtype = torch.promote_types(leaf.dtype, part.dtype)
@@ -94,7 +94,7 @@ def replaced(tree: Any, places: Tensor, parts: Any) -> Any:
 
 
 def refill(tree: Any, values: list[Tensor]) -> Any:
-    """Return a tree of the same structure with other leaves."""
+    """Return a tree of the same structure with other leaves [...], in the order of `leaves`."""
     left: Iterator[Tensor] = iter(values)
     return over_leaves(lambda _: next(left), tree)
 

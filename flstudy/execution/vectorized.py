@@ -89,7 +89,8 @@ class Vectorized(Executor):
         return Fit(uploads, clients, personal, steps, sums / steps, logged, down, up, executed)
 
     def weigh(self, seconds: float, rounds_left: float) -> bool:
-        """Compile when that saves more than it costs, where it was left open, and go back if it turns out slower."""
+        """Compile when that saves more seconds than it costs, where it was left open, and go back if it turns out
+        slower. The arguments are those of `Executor.weigh`."""
         steps = 0.0 if self._done is None else float(self._done.sum())
         if self.programs.undecided:
             if self._policy.pays(seconds, steps, rounds_left, SAVED, self.cost_s()):

@@ -120,7 +120,7 @@ class AskedDevices:
         return self.examples[split]
 
     def most(self, round: int) -> int | None:
-        """Return the most examples of a split on which a device is evaluated in a round; None: all of them.
+        """Return the most examples of a split on which a device is evaluated in a round (from 1); None: all of them.
 
         Devices that choose among global models always use all their training examples.
         """
@@ -141,6 +141,9 @@ class AskedDevices:
             world: the round as algorithms see it.
             round: the round's number, from 1.
             asked: the devices.
+
+        Raises:
+            UserError: where devices choose by a measure that the task does not tell.
         """
         asks, concepts = self.algorithm.asks is not None, asked.concepts
         survey = self._ask(server, self._laid_out(self.models(server), "train", asked, round))[0] if asks else None

@@ -31,12 +31,12 @@ class BankRows(NamedTuple):
     x: Tensor  # [S, n] the model that first visitors are sent
 
     def some(self, part: Share | None) -> Any:
-        """Gather the rows of some jobs; rows of first visitors are made."""
+        """Gather the rows of some jobs, leaves [S, P, ...]; rows of first visitors are made."""
         clients, replicas, x = self._of(part)
         return self.bank.gather(self.algorithm, clients, x, replicas)
 
     def put(self, part: Share | None, states: Any) -> None:
-        """Write the rows of some jobs back."""
+        """Write the rows of some jobs back, leaves [S, P, ...]."""
         clients, replicas, _ = self._of(part)
         self.bank.scatter(clients, states, replicas)
 
@@ -64,7 +64,7 @@ class FirstRows(NamedTuple):
     jobs: int  # J
 
     def some(self, part: Share | None) -> Any:
-        """Return the rows of some jobs, all of them equal."""
+        """Return the rows of some jobs, leaves [S, P, ...], those of a replica equal."""
         if part is None or part.axis == 0:
             return first_rows(self.algorithm, self.x if part is None else part.of_servers(self.x), self.jobs)
         return first_rows(self.algorithm, self.x, len(part.rows))
@@ -93,15 +93,15 @@ class PreparedRows(NamedTuple):
     states: Any
 
     def some(self, part: Share | None) -> Any:
-        """Return the rows of some jobs."""
+        """Return the rows of some jobs, leaves [S, P, ...]."""
         return self.states if part is None else part.of(self.states)
 
     def put(self, part: Share | None, states: Any) -> None:
-        """Write the rows of some jobs back."""
+        """Write the rows of some jobs back, leaves [S, P, ...]."""
         self.rows.put(part, states)
 
     def lent(self, part: Share) -> tuple[Tensor | None, list[Any]]:
-        """Return no models, since no device is a first visitor any more, and the leaves of each row."""
+        """Return no models, since no device is a first visitor any more, and of each row its leaves [...]."""
         flat = [leaf.flatten(0, 1) for leaf in leaves(part.of(self.states))]
         return None, [tuple(leaf[row] for leaf in flat) for row in range(len(flat[0]) if flat else 0)]
 

@@ -159,7 +159,7 @@ def task_entries(task: L.LightningModule, tensors: Mapping[str, Tensor]) -> dict
 
     Args:
         task: gives what is not trained, and the precision.
-        tensors: the trained parameters and buffers by name.
+        tensors: the trained parameters and buffers by name, shaped as in the task.
     """
     state = {name: value.detach().cpu() for name, value in task.state_dict().items() if isinstance(value, Tensor)}
     names = {id(part): name for name, part in (*task.named_parameters(), *task.named_buffers())}

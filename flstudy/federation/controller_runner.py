@@ -57,7 +57,7 @@ class ControllerRunner:
         self.state.controllers = [stack(states) for states in first]
 
     def scheduled(self, round: int) -> Algorithm:
-        """Return the algorithm as it is in a round."""
+        """Return the algorithm as it is in a round (from 1)."""
         if self.schedule is None:
             return self.algorithm
         session = self.population.session_rounds(round, self.rounds) if self.schedule.rounds is None else None
@@ -80,7 +80,14 @@ class ControllerRunner:
         return self._hook("before_round", server, round, probed, None)
 
     def after(self, server: Any, losses: Tensor, weights: Tensor, round: int) -> tuple[Any, list[Event]]:
-        """Return the server's state after the round, given the jobs' losses and weights [S, J], and what happened."""
+        """Return the server's state after the round (from 1), and the controllers' events.
+
+        Args:
+            server: the server's state, leaves [S, ...].
+            losses: [S, J] of the jobs, as `PrivateAggregator.hidden` shows them.
+            weights: [S, J] of the jobs.
+            round: the round's number, from 1.
+        """
         return self._hook("after_round", server, round, [None] * len(self.controllers), (losses, weights))
 
     def metrics(self) -> dict[str, list[float]]:

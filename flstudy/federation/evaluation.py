@@ -89,7 +89,7 @@ class Evaluation(AskedDevices):
             bank: the devices' rows.
             cohort: of this round, as it was trained.
             fit: its results.
-            round: its number.
+            round: its number, from 1.
             looked: scores [S, D] of the participants' local models, measured during the round. None: they are measured
                 here from ``fit.personal``, or left out where it holds no models.
         """
@@ -103,8 +103,13 @@ class Evaluation(AskedDevices):
     def of_devices(
         self, server: Any, bank: ClientBank, world: Round, round: int, splits: Sequence[Split] = MEASURED
     ) -> dict[str, list[float]]:
-        """Return the metrics of the models that devices use and of the server's, over the devices available in a round,
-        whose ``world`` is given."""
+        """Return the metrics of the models that devices use and of the server's, a value per replica.
+
+        They are over the devices available in a round (from 1), whose ``world`` is given.
+
+        Raises:
+            UserError: for two metrics of one name, or devices that choose by a measure that the task does not tell.
+        """
         shared = self._metrics(server, None, world, round, splits)
         used = self._metrics(server, bank, world, round, splits) if self.algorithm.personalized else shared
         twins = {of_server(name): values for name, values in shared.items()}
@@ -174,11 +179,12 @@ class Evaluation(AskedDevices):
         return Scores(*(None if column[0] is None else torch.cat(column, 1) for column in columns))  # type: ignore
 
     def personal(self, cohort: Cohort, models: Tensor, round: int) -> Scores:
-        """Return the scores of the participants' local models [S, J, n] on their own test examples."""
+        """Return the scores [S, D] of the participants' local models [S, J, n] on their own test examples in a round
+        (from 1)."""
         return self.tests(cohort, round).scores(self.evaluator, models)
 
     def tests(self, cohort: Cohort, round: int) -> TestRows:
-        """Return the participants' own test examples, on which their local models are measured.
+        """Return the participants' own test examples in a round (from 1), on which their local models are measured.
 
         Where a device trained several models, the one that it trained under its present concept is measured.
         """
@@ -223,8 +229,8 @@ def over_devices(columns: Sequence[Column], trace_cache: TraceCache | None = Non
 
 
 def counted(values: Tensor, there: NDArray[np.bool_] | None) -> list[Tensor]:
-    """Return the values [S, N] of the devices that count: [S, C], or a line for each replica where their numbers
-    differ."""
+    """Return the values [S, N] of the devices that count, those that are ``there`` [S, N]: one table [S, C], or a line
+    [1, C_s] for each replica where their numbers differ."""
     doubles = values.double().contiguous()
     if there is None or there.all():
         return [doubles]

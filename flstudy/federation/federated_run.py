@@ -293,7 +293,7 @@ class FederatedRun(RunParts):
 
         Args:
             cohort: the work, on the run's device; None: the population's.
-            round: its number; None: the next.
+            round: its number, from 1; None: the next.
             evaluated: whether an evaluation follows: local models that do not stay are then measured meanwhile.
 
         Returns:
@@ -392,6 +392,9 @@ class FederatedRun(RunParts):
         Returns:
             The metrics, a value per replica, which are also added to the round's record. Directly after a resume, the
             record's metrics are returned and nothing is evaluated.
+
+        Raises:
+            UserError: before the first round.
         """
         state = self.models.state
         assert state.record is not None
@@ -416,7 +419,11 @@ class FederatedRun(RunParts):
         return metrics
 
     def metrics_of(self, split: Split) -> dict[str, list[float]]:
-        """Return the metrics of a split in the world of the last round, as they were then, a value per replica."""
+        """Return the metrics of a split in the world of the last round, as they were then, a value per replica.
+
+        Raises:
+            UserError: before the first round.
+        """
         state = self.models.state
         world = self.population.cohort(state.round).to(self.device).round
         with PROCESS_STATE, self._drawing(f"evaluation {state.round}"):

@@ -79,8 +79,12 @@ class InitialModels:
         return models
 
     def drawn(self, task_function: TaskFunction, like: Tensor, starts: int, seed: int, name: str) -> Tensor:
-        """Return a further model of a seed, by a name: [n], or [starts, n] for a method with several, of the kind of
-        ``like``."""
+        """Return a further model of a seed, by a name: [n], or [starts, n] for a method with several, of the type and
+        device of ``like``.
+
+        Raises:
+            UserError: for a task that cannot be built anew, or not alike.
+        """
         models = [self._model(task_function, seed, stream) for stream in stream_names(starts, name)]
         return (models[0] if starts == 1 else torch.stack(models)).to(like)
 

@@ -50,7 +50,14 @@ class MethodForms:
         torch.vmap(self.end)(server, upload)
 
     def ready(self, x: Tensor) -> tuple[Any, Any]:
-        """Return the server's state before the round, and a device's row."""
+        """Return the server's state before the round, and a device's row.
+
+        Args:
+            x: [n], or [M, n] where the method starts with several.
+
+        Raises:
+            UserError: for a ``server_init``, ``client_init`` or ``prepare`` that returns another form.
+        """
         server = self.tensors("server_init", x, self.layout)
         if not (hasattr(server, "_replace") and hasattr(server, "x")):
             self.refuse("server_init", f"must return a NamedTuple with a field x, got {type(server).__name__}")
@@ -65,7 +72,11 @@ class MethodForms:
         return prepared, row
 
     def fit(self, server: Any, row: Any) -> Any:
-        """Return the upload of one job."""
+        """Return the upload of one job, given one replica's server and one device's row.
+
+        Raises:
+            UserError: for a device function that returns another form.
+        """
         none = server.x.new_zeros((), dtype=torch.int64)
         msg = self.tensors("broadcast", server, Job(none, none, none + 1, none))
         local = self.call("local_start", msg, row, self.layout)
@@ -86,7 +97,11 @@ class MethodForms:
         return upload
 
     def end(self, server: Any, upload: Any) -> Tensor:
-        """Return the server's model after the round."""
+        """Return the server's x, [n] or [M, n], after a round in which `JOBS` jobs sent the same upload.
+
+        Raises:
+            UserError: for a ``weights``, ``server_step`` or ``diagnostics`` that returns another form.
+        """
         weights = self.tensors("weights", server.x.new_ones(JOBS))
         model = server.x.new_zeros(JOBS, dtype=torch.int64)
         inbox = Inbox(stack([upload] * JOBS), weights, model)
@@ -103,7 +118,7 @@ class MethodForms:
         return after.x  # type: ignore[no-any-return]
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Stand in for the task's gradient, of which only the form matters here."""
+        """Return ones shaped like y [n] as the gradient, and a loss [] of one: only their form matters here."""
         return torch.ones_like(y), y.new_ones(())
 
     def round(self, server: Any) -> Round:
@@ -114,7 +129,11 @@ class MethodForms:
     # ---- what is refused -------------------------------------------------------------------------------------------
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of the method's functions."""
+        """Call one of the method's functions.
+
+        Raises:
+            UserError: where it cannot be mapped, or returns None.
+        """
         try:
             result = getattr(self.algorithm, function)(*arguments)
         except RuntimeError as error:
@@ -134,26 +153,30 @@ class MethodForms:
         return names[-1] if names else None
 
     def tensors(self, function: str, *arguments: Any) -> Any:
-        """Call a function that returns a tree of tensors."""
+        """Call a function that returns a tree of tensors.
+
+        Raises:
+            UserError: for other leaves.
+        """
         result = self.call(function, *arguments)
         self.refuse_others(function, result)
         return result
 
     def model(self, function: str, like: Tensor, *arguments: Any) -> None:
-        """Refuse a function that returns no vector such as ``like`` [n]."""
+        """Raise UserError for a function that returns no vector such as ``like`` [n]."""
         result = self.tensors(function, *arguments)
         if not isinstance(result, Tensor) or result.shape != like.shape:
             self.refuse(function, f"must return a vector {list(like.shape)}, got {shown_type(result)}")
 
     def parts(self, function: str, parts: str, *arguments: Any) -> Any:
-        """Call a function that returns as many parts as are named."""
+        """Call a function that returns as many parts as are named; UserError where it returns others."""
         result = self.call(function, *arguments)
         if type(result) is not tuple or len(result) != len(parts.split(",")):
             self.refuse(function, f"must return {parts}, got {shown_type(result)}")
         return result
 
     def refuse_others(self, function: str, tree: Any) -> None:
-        """Refuse leaves that are not tensors."""
+        """Raise UserError for leaves that are not tensors."""
         for name, leaf in zip(names_of(tree), leaves(tree), strict=True):
             if not isinstance(leaf, Tensor):
                 hint = "return () to keep nothing" if leaf is None else "use torch.as_tensor, or x.new_zeros(())"
@@ -161,7 +184,7 @@ class MethodForms:
                 self.refuse(function, f"must return tensors, got {shown_type(leaf)}{where}: {hint}")
 
     def same(self, function: str, after: Any, before: Any, origin: str = "server_init") -> None:
-        """Refuse a state whose fields, shapes, or kinds of numbers are not those with which it began."""
+        """Raise UserError for a state whose fields, shapes, or kinds of numbers are not those with which it began."""
         fields, expected = names_of(after), names_of(before)
         if fields != expected:
             self.refuse(

@@ -63,6 +63,9 @@ def module_metrics(
         world: the round as algorithms see it.
         round: the round's number, from 1.
         splits: ``valid``, ``test`` or both.
+
+    Raises:
+        UserError: for two metrics of one name, or a step that fails.
     """
     task_function = asked_devices.evaluator.task_function
     steps = task_function.steps
@@ -125,7 +128,7 @@ def refuse_second(measured: Collection[str], logged: Iterable[str], task_functio
 def devices(
     asked_devices: AskedDevices, server: Any, bank: ClientBank | None, world: Round, round: int
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Yield replica, device, model [n] and concept [] for every available device of a round, or of its panel.
+    """Yield replica, device, model [n] and concept [] for every available device of a round (from 1), or of its panel.
 
     The model is the device's own, made from its row in the ``bank``. Without a ``bank`` it is the server's.
     """
@@ -155,7 +158,10 @@ def devices(
 def examples(
     asked_devices: AskedDevices, replica: int, device: int, split: Any, round: int, concept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the data of a device's split in a round, as far as it is asked about them."""
+    """Return the inputs [V, ...] and labels [V, ...] of a device's split in a round (from 1), under a concept [].
+
+    A panel may ask about some of the examples only.
+    """
     held, devices = asked_devices.population.device_data, np.array([device])
     rows = torch.from_numpy(held.flat(replica, devices, split, round, asked_devices.most(round))[0])
     return asked_devices.evaluator.store.gather(rows.to(asked_devices.device), concept)
@@ -223,8 +229,8 @@ def over_logged(
 
 
 def undefined_on(asked_devices: AskedDevices, name: str, split: str, replica: int, device: int, round: int) -> str:
-    """Return a sentence on a measure that is undefined on a device, with its cause where its labels are all the
-    same."""
+    """Return a sentence on a measure that is undefined on a device in a round (from 1). It tells the cause where all
+    labels there are the same."""
     held = asked_devices.population.device_data
     rows = held.flat(replica, np.array([device]), split, round, asked_devices.most(round))[0]  # type: ignore[arg-type]
     labels = asked_devices.evaluator.store.y[torch.from_numpy(rows)].unique(dim=0)
@@ -271,7 +277,7 @@ def foresee(task_function: TaskFunction, dataset: Dataset) -> None:
 
 
 def made_up(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Return made-up inputs and labels of the kind that a data set has."""
+    """Return made-up inputs [B, ...] and labels [B] of the kind that a data set has; B is `MADE_UP`."""
     shape, generator = (MADE_UP, *dataset.shape), torch.Generator().manual_seed(0)
     if dataset.tokens:
         x = torch.randint(1, max(2, dataset.tokens), shape, generator=generator)

@@ -258,6 +258,15 @@ def planned(
 ) -> tuple[Any, Any, Job, Tensor | None, Tensor]:
     """Return the results of the method's ``prepare``, ``concepts`` and ``workload`` for all replicas.
 
+    Args:
+        algorithm: as it is in this round.
+        server: leaves [S, ...].
+        clients: the devices' rows, leaves [S, J, ...].
+        survey: [S, J, M] answers, or [S, J, 1, n] gradients; None without a survey.
+        jobs: leaves [S, J].
+        world: the round as the algorithm sees it.
+        steps: [S, J] that the world plans.
+
     Returns:
         The server's state, the rows, the jobs with their models, the concepts [S, J] and the steps [S, J]. Concepts are
         those under which an oracle's jobs read their data; None for any other method.
@@ -303,7 +312,16 @@ def ended(
     aggregate: PrivateRound | None,
     trace_cache: TraceCache,
 ) -> tuple[Any, Any, dict[str, Tensor]]:
-    """End a round: return the uploads as the server sees them, its state after them, and the diagnostics."""
+    """End a round: return the uploads as the server sees them, its state after them, and the diagnostics [S].
+
+    Args:
+        server: after ``prepare``, leaves [S, ...].
+        cohort: as it was trained.
+        algorithm: as it is in this round.
+        fit: its uploads have leaves [S, J, ...].
+        aggregate: turns the uploads into what the server may see; None: it sees them.
+        trace_cache: replays the computation where that is faster.
+    """
     if aggregate is None:
         arguments = server, cohort.sizes, fit.loss.new_empty(0), fit.uploads, cohort.jobs.model, cohort.round
         return trace_cache("close", algorithm, partial(closed, algorithm), *arguments)  # type: ignore[no-any-return]
@@ -317,7 +335,8 @@ def uploaded(algorithm: Algorithm, cohort: Cohort, fit: Fit) -> Inbox:
 
 
 def weighed(algorithm: Algorithm, sizes: Tensor, uploads: Any, model: Tensor) -> Inbox:
-    """Return the uploads of jobs whose devices hold ``sizes`` [S, J] examples, with their weights."""
+    """Return the uploads, leaves [S, J, ...], with their weights, of jobs whose devices hold ``sizes`` [S, J] examples
+    and which trained ``model`` [S, J]."""
     return Inbox(uploads, torch.vmap(algorithm.weights)(sizes), model)
 
 
@@ -339,7 +358,8 @@ def closed(
 ) -> tuple[Inbox, Any, dict[str, Tensor]]:
     """Return the inbox, the server's state after the round, and the diagnostics; for a round without privacy.
 
-    The devices' sizes [S, J] are converted to the dtype of ``like``.
+    The devices' sizes [S, J] are converted to the dtype of ``like`` [...]; ``model`` [S, J] says which model each job
+    trained, and uploads have leaves [S, J, ...].
     """
     inbox = weighed(algorithm, sizes.to(like.dtype), uploads, model)
     return inbox, *stepped_and_explained(algorithm, server, inbox, round)
@@ -356,10 +376,10 @@ def play_probe_rounds(
     block: int | None = None,
     divide: Divide | None = None,
 ) -> tuple[Tensor, list[RoundResult]]:
-    """Play probe rounds from a model x [S, ...] with devices of a round and the algorithm in its first state.
+    """Play probe rounds from a model x [S, ...] with devices of a round (from 1) and the algorithm in its first state.
 
     Returns:
-        The model that they come to, and the result of each; nothing else of them stays.
+        The model [S, ...] that they come to, and the result of each; nothing else of them stays.
     """
     layout = evaluation.evaluator.task_function.layout
     server = torch.vmap(lambda x: algorithm.server_init(x, layout))(wanted.x)

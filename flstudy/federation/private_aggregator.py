@@ -170,11 +170,11 @@ class PrivateAggregator:
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
     def of(self, round: int) -> "PrivateRound | None":
-        """Return the private aggregation of a round; None without privacy."""
+        """Return the private aggregation of a round (from 1); None without privacy."""
         return None if self.privacy is None else PrivateRound(self, round)
 
     def __call__(self, inbox: Inbox, round: int) -> Inbox:
-        """Return the uploads as the server sees them in a round, leaves [S, J, ...]."""
+        """Return the uploads as the server sees them in a round (from 1), leaves [S, J, ...]."""
         if self.privacy is None:
             return inbox
         uploads, within = clipped(inbox.uploads, self.clip, self.each)
@@ -250,7 +250,7 @@ class PrivateAggregator:
         return Counter(self._samples[:rounds])
 
     def epsilon(self, rounds: int) -> float:
-        """Return ε after ``rounds`` rounds: a pure function of their number."""
+        """Return ε (for the settings' δ) after ``rounds`` rounds: a pure function of their number."""
         assert self.account is not None
         if rounds not in self._known:
             self._known[rounds] = self.account.epsilon(self.noise, self._drawn(rounds))
@@ -273,7 +273,7 @@ class PrivateRound(NamedTuple):
     round: int
 
     def __call__(self, inbox: Inbox) -> Inbox:
-        """Return all uploads as the server sees them."""
+        """Return all uploads as the server sees them, leaves [S, J, ...]."""
         return self.aggregator(inbox, self.round)
 
     def clip(self, part: Share) -> ClipBound:
@@ -281,7 +281,7 @@ class PrivateRound(NamedTuple):
         return ClipBound(part.of_servers(self.aggregator.clip), self.aggregator.each)
 
     def shown(self, inbox: Any, within: Tensor) -> Any:
-        """Return the clipped uploads as the server sees them."""
+        """Return the clipped uploads as the server sees them, given which devices' were ``within`` [S, D] the bound."""
         return self.aggregator.shown(inbox, within, self.round)
 
 

@@ -61,8 +61,8 @@ class RoundMetrics:
         """Return the metrics of a round, a value per replica.
 
         Args:
-            round: its number.
-            x: [S, ...] models after it.
+            round: its number, from 1.
+            x: [S, n], or [S, M, n] of several: the server's models after it.
             result: of the round.
             probes: of the probe rounds before it, which are paid for too.
             before: the last round's metrics.

@@ -99,7 +99,11 @@ class RunParts:
         return self.known_measures(population, rounds)
 
     def known_measures(self, population: Population, rounds: int) -> list[str]:
-        """Return the names that ``measures`` does, for a task that was tried on the world's examples."""
+        """Return the names that ``measures`` does, for a task that was tried on the world's examples.
+
+        Raises:
+            UserError: for two measures of one name.
+        """
         met = {
             "losses": self.task_function.has_loss,
             "correctness": self.task_function.scores_accuracy,

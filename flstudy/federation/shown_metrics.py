@@ -42,5 +42,5 @@ def log_round(trainer: L.Trainer, record: Record) -> None:
 
 
 def as_tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
-    """Return metrics as 0-d tensors, as Lightning keeps them."""
+    """Return metrics as tensors [] in double precision, as Lightning keeps them."""
     return dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))

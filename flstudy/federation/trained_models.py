@@ -58,8 +58,14 @@ class TrainedModels:
         return self._filled(task, self.global_model(replica))
 
     def personal(self, client: int, replica: int = 0) -> L.LightningModule:
-        """Return a copy of the task with the model that a device has: its own where the method keeps one, of several
-        global models the one that it chooses, or else the global one."""
+        """Return a copy of the task with the model that a device has.
+
+        That is its own where the method keeps one, of several global models the one that it chooses, or else the global
+        one.
+
+        Raises:
+            UserError: as `of_device` does.
+        """
         model = self.of_device(client, replica)
         return self._filled(copy.deepcopy(self.run.task), model).eval()
 
@@ -90,7 +96,12 @@ class TrainedModels:
         return stacked(self.run.algorithm.global_models(self.run.state.server))[replica, model]
 
     def of_device(self, client: int, replica: int) -> Tensor:
-        """Return [n]: the model that a device has, as a vector."""
+        """Return [n]: the model that a device has, as a vector.
+
+        Raises:
+            UserError: before the first round, for no such device, for lost rows, or where devices choose by their data
+                and there is no population yet.
+        """
         run, state = self.run, self.state
         if not 0 <= client < (count := state.bank.slot.shape[1]):
             raise UserError(f"client must be a device from 0 to {count - 1}, got {client}")
