@@ -211,9 +211,11 @@ class BucketMirror:
                     break
                 except FileNotFoundError:  # replaced or deleted this moment
                     continue
-            else:  # the bucket keeps its files of this kind for now
+            else:  # the bucket keeps its files of this kind for now, and those that refer to them
+                unchanged = PINNED[: PINNED.index(kind) + 1]
+                files = {name: file for name, file in files.items() if pin_kind(name) not in unchanged}
                 files |= {
-                    name: Pinned(at, None) for name, at in self._sent.items() if at and name.split("/")[0] == kind
+                    name: Pinned(at, None) for name, at in self._sent.items() if at and pin_kind(name) in unchanged
                 }
         return files
 
@@ -249,6 +251,12 @@ class BucketMirror:
         except OSError:  # a disk without links
             shutil.copyfile(path, link)
         return Pinned(now, link)
+
+
+def pin_kind(name: str) -> str:
+    """Return the kind with which a file is pinned, one of `PINNED`."""
+    kind = sort_of(name)
+    return "snapshots" if kind == "rows" else kind
 
 
 def sort_of(name: str) -> str:

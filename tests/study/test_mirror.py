@@ -157,6 +157,36 @@ def test_whatever_kills_the_driver_another_home_goes_on(uri, tmp_path):
         before = now
 
 
+@pytest.mark.parametrize("kind", ["records", "models", "snapshots"])
+def test_a_list_waits_for_files_that_cannot_be_pinned(uri, tmp_path, monkeypatch, kind):
+    """Trials that write all the time let no attempt succeed: the bucket then keeps what refers to their files, too."""
+    folder, there = begun(uri), tmp_path / "bucket" / "studies" / "small"
+    with folder.claim():
+        mirror = BucketMirror(folder)
+        writers = {number: work(folder, number) for number in (0, 1)}
+        folder.write_state("running", study_id="1")
+        mirror.send()
+        before = content(there)
+        for round in (3, 4):
+            writers[0].append(RecordedRound(round, {"train/loss": [1 / round]}))
+        end(folder, 0, writers[0])
+        pin = mirror._pin
+
+        def replaced(name, path, links):
+            if name.startswith(kind):
+                raise FileNotFoundError
+            return pin(name, path, links)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mirror, "_pin", replaced)
+            mirror.send()
+        assert content(there)["trials.jsonl"] == before["trials.jsonl"]
+        assert "snapshots/0.ckpt" in content(there)
+        mirror.send()
+        assert content(there) == content(folder.path)
+        check_resumable(there)
+
+
 # ---- whose it is -----------------------------------------------------------------------------------------------------
 
 
